@@ -1,0 +1,49 @@
+# Everything a contributor types. `make` alone explains.
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+# One file stays in one worker: what its module builds is built once, and tests that look at the machine do not meet themselves.
+PYTEST := $(VENV)/bin/python -m pytest
+PYTEST_FLAGS ?= -n auto --dist loadfile
+SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layout.py) \
+           $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup kernel test test-crash test-vm lint demo bench clean
+
+help: ## say what there is (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## prepare .venv with drom and its tools; does nothing when nothing changed
+
+$(READY): scripts/setup.sh $(SOURCES)
+	@PYTHON=$(PYTHON) scripts/setup.sh $(VENV)
+	@touch $@
+
+kernel: $(READY)
+	@$(VENV)/bin/python -c "from agent.distribution import kernel; kernel()"
+
+test: kernel ## run the tests
+	$(PYTEST) $(PYTEST_FLAGS)
+
+test-crash: kernel ## run the tests that kill agents and programs at every moment
+	$(PYTEST) -m crash
+
+test-vm: $(READY) ## run the tests that boot virtual machines
+	$(PYTEST) -m vm
+
+lint: $(READY) ## check style, formatting and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+demo: $(READY) ## watch two malleable programs share this machine
+	$(VENV)/bin/drom demo
+
+bench: kernel ## measure the costs
+	$(VENV)/bin/drom bench
+
+clean: ## remove what was built, keep .venv
+	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis $(READY)
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

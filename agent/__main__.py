@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `drom`. `drom run` becomes the native launcher before anything heavy is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+SERVE = "_serve"
+"""First argument of the process that `drom agent` becomes."""
+
+
+def main() -> None:
+    """Run the command line and exit with its status: 0 done, 1 refused or failed, 2 usage."""
+    if sys.argv[1:2] == ["run"]:
+        from dromlib import native
+
+        try:
+            launcher = os.fspath(native.run_path())
+        except FileNotFoundError as error:
+            sys.exit(f"drom: {error}")
+        os.execv(launcher, ["drom run", *sys.argv[2:]])  # noqa: S606 - the launcher takes our place
+    if sys.argv[1:2] in (["agent"], [SERVE]):
+        # Until the daemon has its own handlers, Ctrl-C just ends it: nothing is open yet.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == [SERVE]:
+        from agent import service
+
+        service.main(sys.argv[2])
+        return
+    from agent.cli import run_app
+
+    run_app()
+
+
+if __name__ == "__main__":
+    main()

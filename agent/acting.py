@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the node asks for is done here: records saved, grants published, threads bound."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from agent import affinity
+from agent.jobs import Action, Bind, Done, Forget, Publish, Start, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.following import Following
+    from agent.node import Node
+    from agent.registry import Registry
+    from agent.report import Report
+
+
+class Audience(Protocol):
+    """Who wants to know."""
+
+    def started(self, task: Task) -> None:
+        """Take in that a task has its first grant."""
+
+    def forgotten(self, task: Task) -> None:
+        """Take in that a task is over; what this does takes longer than granting the task's cores to others."""
+
+
+class Acting:
+    """Carries out the actions of `node`. `binds`: threads are bound, else (emulation, observation) only accounted for.
+
+    `audience` is to be set before the first action.
+    """
+
+    audience: Audience
+
+    def __init__(
+        self,
+        node: Node,
+        registry: Registry,
+        following: Following,
+        report: Report,
+        *,
+        binds: bool,
+    ) -> None:
+        self.binds = binds
+        self.node = node
+        self.registry = registry
+        self.following = following
+        self.report = report
+        self._queue: deque[Action] = deque()
+        self._binds: dict[int, Bind] = {}
+
+    def do(self, actions: list[Action]) -> None:
+        """Carry out actions in order, bindings after all others; what they lead to is carried out after them."""
+        self._take_in(actions)
+        over: list[Task] = []
+        while self._queue or self._binds:
+            if not self._queue:
+                self._bind_waiting()
+                continue
+            action = self._queue.popleft()
+            if isinstance(action, Publish):
+                self._publish(action)
+            elif isinstance(action, Bind):
+                self._binds[action.task.slot] = action
+            elif isinstance(action, Start):
+                self.report.started(action.task)
+                self.audience.started(action.task)
+            elif isinstance(action, Forget):
+                over.append(action.task)
+            elif isinstance(action, Done):
+                self.report.done(action)
+        for task in over:
+            self.audience.forgotten(task)
+
+    def _take_in(self, actions: list[Action]) -> None:
+        self._queue += actions
+        for task in [action.task for action in actions if isinstance(action, Forget)]:
+            self.registry.forget(task)
+        if actions:
+            self.save()
+
+    def save(self) -> None:
+        """Write the records of the tasks that have changed; those that hold less than the file says come first."""
+        node = self.node
+        for task in sorted(node.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
+            self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
+
+    def bind_threads(self, masks: Mapping[int, int]) -> set[int]:
+        """Bind every thread of the tasks in the slots to these CPUs; return the slots where some could not be."""
+        rules = {slot: affinity.to(mask) for slot, mask in masks.items()}
+        failed = set()
+        for slot, result in affinity.walk(rules, self.following.processes_of_all).items():
+            if result.denied or result.invalid or not result.settled:
+                self.report.bind_failed(self.node.tasks[slot], result)
+                failed.add(slot)
+        return failed
+
+    def _publish(self, action: Publish) -> None:
+        task = action.task
+        if self.node.tasks.get(task.slot) is not task:
+            return
+        self.registry.publish(task, action.epoch, action.mask, action.reason)
+        self.report.granted(action)
+
+    def _bind_waiting(self) -> None:
+        """Bind all tasks that are to be bound, in walks over the processes that they share."""
+        node, binds = self.node, self._binds
+        self._binds = {}
+        due = [b for b in binds.values() if node.tasks.get(b.task.slot) is b.task and b.task.epoch == b.epoch]
+        failed = self.bind_threads({bind.task.slot: bind.mask for bind in due}) if self.binds else set()
+        now = time.monotonic()
+        for slot in failed:
+            node.bind_failed(slot, now)
+        bound = [bind for bind in due if bind.task.slot not in failed]
+        for bind in bound:
+            if bind.task.responder:
+                self.report.enforced()
+        self._take_in(node.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))

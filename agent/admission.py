@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request at the door leads to: a task arrives, a process is answered, a responder takes its seat."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from agent import affinity, door, processes
+from agent.following import first_process
+from agent.reception import Reception
+from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agent.acting import Acting
+    from agent.exclusions import Exclusions
+    from agent.following import Loop
+    from agent.jobs import Arrival, Task
+    from agent.mailboxes import Mailboxes
+    from agent.processes import Identity
+    from agent.reception import Visit
+
+
+class Admission:
+    """The host at the door at `path`. `end` is told of tasks that are gone before they start, and of why."""
+
+    def __init__(
+        self,
+        path: Path,
+        loop: Loop,
+        acting: Acting,
+        mailboxes: Mailboxes,
+        end: Callable[[Task, str], None],
+        *,
+        observes: bool,
+        exclude: Exclusions,
+    ) -> None:
+        # Everybody may knock; what becomes of it is decided by who the kernel says they are.
+        self._reception = Reception(path, processes.raise_fd_limit(), loop, self)
+        self._acting = acting
+        self._node = acting.node
+        self._registry = acting.registry
+        self._registry_fd = os.open(acting.registry.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._following = acting.following
+        self._mailboxes = mailboxes
+        self._log = acting.report.log
+        self._end = end
+        self._observes = observes
+        self._exclude = exclude
+
+    def open(self) -> None:
+        """Let visitors in."""
+        self._reception.open()
+
+    def tend(self) -> None:
+        """Tell launchers why they wait, and close connections that say nothing."""
+        self._reception.tend()
+
+    def next_look(self, now: float) -> float | None:
+        """Return when `tend` has something to tell, or None."""
+        return self._reception.next_look(now)
+
+    def close(self) -> None:
+        """Close the door."""
+        self._reception.close()
+        os.close(self._registry_fd)
+
+    def receive(self, visit: Visit, request: door.Request, peer: processes.Peer) -> None:
+        """Deal with a request at the door. Raises `Refused` or `MailboxError` with the sentence to answer."""
+        task = self._task_named(request, peer) if request.kind == "attach" else None
+        if task is None and (reason := self._exclude.reason(peer.uid, _names(request, peer))):
+            self._log("excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
+            self._reception.leave_alone(visit, reason)
+            return
+        if task is None:
+            task = self._arrive(request, peer)
+        visit.kind, visit.who = request.kind, peer.identity
+        if task.started:
+            self._answer(visit, task)
+        elif self._observes:
+            # It is counted as waiting, and runs meanwhile.
+            self._reception.leave_alone(visit, f"this agent only observes. It would wait: {self.why_waiting(task)}")
+        else:
+            visit.task = task
+
+    def _task_named(self, request: door.Request, peer: processes.Peer) -> Task | None:
+        """Return the running task an attaching process says it belongs to, if it is of the same user, or its own."""
+        named = self._node.find(*request.task) if request.task else None
+        if named and named.arrival.uid == peer.uid and named.started:
+            return named
+        return self._node.find(peer.identity.pid, peer.identity.start_time) or self._attached_above(peer)
+
+    def _attached_above(self, peer: processes.Peer) -> Task | None:
+        """Return the task, taken in by an order, that a process descends from: nobody could tell it its DROM_TASK."""
+        tasks = [t for t in self._node.tasks.values() if t.arrival.attached and t.arrival.uid == peer.uid]
+        if not tasks:
+            return None
+        attached = {first_process(task): task for task in tasks}
+        above = processes.lineage(peer.identity.pid, processes.scan())
+        return next((attached[one] for one in above if one in attached), None)
+
+    def _arrive(self, request: door.Request, peer: processes.Peer) -> Task:
+        who = peer.identity
+        known = self._node.find(who.pid, who.start_time)
+        if known:
+            return known
+        before = processes.thread_masks([who.pid]).get(who.pid, 0)
+        arrival = request.arrival(who.pid, who.start_time, peer.uid, before, processes.command(who.pid))
+        task = self.take_in(arrival, os.dup(peer.pidfd))
+        if request.kind == "attach" and task.started and self._acting.binds:
+            self._acting.bind_threads({task.slot: task.granted})
+        return task
+
+    def take_in(self, arrival: Arrival, pidfd: int) -> Task:
+        """Let a task arrive whose first process is that of `pidfd`, which is closed when it is over.
+
+        Raises `Refused`, `MailboxError` or OSError with the pidfd closed and nothing changed.
+        """
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, pidfd)
+            number = self._mailboxes.make(arrival.uid, self._node.next_slot)
+            undo.callback(self._mailboxes.remove, number)
+            task, actions = self._node.arrive(arrival, time.monotonic())
+            if first_process(task) != (who := processes.Identity(arrival.pid, arrival.start_time)):
+                self._log("joined", job=task.job, pid=who.pid, uid=arrival.uid)
+                self._acting.do(actions)
+                return task
+            undo.pop_all()
+        task.mailbox = number
+        self._registry.register(task, self._node.jobs[task.job])
+        self._following.watch(task, first_process(task), pidfd)
+        self._log("arrived", job=task.job, pid=arrival.pid, uid=arrival.uid)
+        self._acting.do(actions)
+        return task
+
+    def _answer(self, visit: Visit, task: Task) -> None:
+        """Answer a process whose task has its first grant."""
+        if visit.kind == "attach" and visit.who:
+            self._seat(visit, task, visit.who)
+            return
+        who = visit.who.pid if visit.who else task.arrival.pid
+        # Bound before it hears of the grant: a launcher that bound itself late could undo a shrink that came meanwhile.
+        bound = affinity.bind(lambda: {who}, task.granted) if self._acting.binds else None
+        late = bound is not None and (bound.denied or bound.invalid or not bound.settled)
+        sent = self._reception.answer(visit, self._reply("granted", task, binds_itself=bool(late)), [])
+        if not sent and who == task.arrival.pid:
+            self._end(task, "left")
+
+    def _reply(self, status: str, task: Task, *, binds_itself: bool = True) -> bytes:
+        most = self._node.cores.cpus_at_most(self._node.jobs[task.job].task_max)
+        return layout.pack_reply(
+            status,
+            slot=task.slot,
+            mask=task.granted,
+            mask_bits=self._registry.mask_bits,
+            max_cpus=0 if self._observes else most,
+            epoch=task.epoch,
+            task=(task.arrival.pid, task.arrival.start_time),
+            flags=(0 if self._acting.binds else layout.HEADER_EMULATED) | (0 if binds_itself else layout.REPLY_BOUND),
+        )
+
+    def _seat(self, visit: Visit, task: Task, who: Identity) -> None:
+        """Hand a process the registry, and the mailbox if the responder's seat is free."""
+        if self._observes:
+            self._reception.refuse(visit, "this agent only observes: the program runs unmanaged.")
+            return
+        first = self._node.seat(task.slot, who.pid, who.start_time)
+        fds = [self._registry_fd]
+        if first:
+            try:
+                self._mailboxes.clear(task.mailbox)
+                fds.append(self._mailboxes.open(task.mailbox))
+            except OSError as error:
+                self.unseat(task)
+                self._reception.refuse(visit, f"the task's mailbox cannot be opened: {os.strerror(error.errno or 0)}.")
+                return
+        try:
+            sent = self._reception.answer(visit, self._reply("granted" if first else "follower", task), fds)
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+        if first:
+            if sent:
+                self._following.follow(task, who)
+                self._log("seated", job=task.job, pid=who.pid)
+            else:
+                self.unseat(task)
+            self._acting.save()
+
+    def unseat(self, task: Task) -> None:
+        """Empty the responder's seat. From now on the whole task has the grant, whatever its responder left it with."""
+        self._acting.do(self._node.unseat(task.slot, time.monotonic()))
+
+    def started(self, task: Task) -> None:
+        """Answer who waits for a task that has its first grant; one that runs already is bound."""
+        if task.arrival.attached and self._acting.binds and self._acting.bind_threads({task.slot: task.granted}):
+            self._node.bind_failed(task.slot, time.monotonic())
+        for visit in self._reception.waiting_for(task):
+            if visit.kind == "attach" and self._acting.binds:
+                self._acting.bind_threads({task.slot: task.granted})
+            self._answer(visit, task)
+
+    def forgotten(self, task: Task) -> None:
+        """Clear away what is left of a task that is over."""
+        self._mailboxes.remove(task.mailbox)
+        for visit in self._reception.waiting_for(task):
+            self._reception.dismiss(visit)
+
+    def left(self, task: Task) -> None:
+        """Take in that the launcher of a task that has not started is gone; one that runs already stays."""
+        if not task.arrival.attached:
+            self._end(task, "left")
+
+    def refused(self, sentence: str) -> None:
+        """Take note of a refusal at the door."""
+        self._acting.report.refused(sentence)
+
+    def why_waiting(self, task: Task) -> str:
+        """Return a sentence: what a task that has no grant yet waits for."""
+        return self._node.why_waiting(task)
+
+
+def _names(request: door.Request, peer: processes.Peer) -> list[str]:
+    """Return what a program is known by: what a launcher will run, or executable and names of who attaches itself."""
+    if request.kind == "launch":
+        return [request.program]
+    pid = peer.identity.pid
+    return [processes.executable(pid), processes.command(pid)]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Affinity of whole tasks: bind, confine and restore every thread of every process, to a fixed point.
+
+A program may create threads and processes while it is walked, so each operation looks for the processes anew and walks
+until a pass finds nothing to change. Masks are over OS CPU numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from agent.processes import threads
+from dromlib.cpulist import cpus, mask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Mapping
+
+K = TypeVar("K", bound="Hashable")
+Rule = Callable[[int], "int | None"]
+"""From the mask a thread has to the one it is to get, or None when it is to keep its own."""
+
+MAX_PASSES = 64
+"""Walks after which a program that goes on changing its masks is given up on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of the threads.
+
+    changed: got another mask; kept: were left as they are, or have all of the mask that the kernel grants;
+    denied: belong to a user we may not bind (EPERM); invalid: may use no CPU of the mask (EINVAL).
+    settled: the last of the `passes` walks found nothing left to change.
+    """
+
+    changed: int
+    kept: int
+    denied: int
+    invalid: int
+    passes: int
+    settled: bool
+
+
+def to(mask: int) -> Rule:
+    """Every thread gets exactly the CPUs in `mask`."""
+    return lambda now: mask if now != mask else None
+
+
+def within(mask: int) -> Rule:
+    """Threads that may run outside `mask` get it; those bound to a part of it are left alone."""
+    return lambda now: mask if now & ~mask else None
+
+
+def instead_of(old: int, mask: int) -> Rule:
+    """Threads that have just the CPUs in `old` get `mask`; those that somebody bound otherwise are left alone."""
+    return lambda now: mask if now == old else None
+
+
+def bind(find: Callable[[], Collection[int]], mask: int, proc: str = "/proc") -> Result:
+    """Give every thread exactly the CPUs in `mask`. `find` returns the pids."""
+    return _walk(find, to(mask), proc)
+
+
+def confine(find: Callable[[], Collection[int]], mask: int, proc: str = "/proc") -> Result:
+    """Give `mask` to every thread that may run outside it; threads bound to a part of it are left alone."""
+    return _walk(find, within(mask), proc)
+
+
+def restore(find: Callable[[], Collection[int]], ours: int, before: int, proc: str = "/proc") -> Result:
+    """Give `before` to every thread whose mask lies within `ours`; masks that somebody else has set are left alone."""
+    return _walk(find, lambda now: before if now != before and not now & ~ours else None, proc)
+
+
+def walk(
+    rules: Mapping[K, Rule], find: Callable[[Collection[K]], Mapping[K, Collection[int]]], proc: str = "/proc"
+) -> dict[K, Result]:
+    """Treat the threads of several tasks, each by its rule; `find` returns the pids of those asked for, all at once."""
+    tallies = {key: _Tally() for key in rules}
+    moved = set(rules)
+    passes = dict.fromkeys(rules, 0)
+    while going := [key for key in rules if key in moved and passes[key] < MAX_PASSES]:
+        for key, pids in find(going).items():
+            passes[key] += 1
+            visits = [tallies[key].visit(tid, rules[key]) for pid in pids for tid in threads(pid, proc)]
+            if not any(visits):
+                moved.discard(key)
+    return {key: tally.result(passes[key], settled=key not in moved) for key, tally in tallies.items()}
+
+
+@dataclass(slots=True)
+class _Tally:
+    changed: set[int] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
+    denied: set[int] = field(default_factory=set)
+    invalid: set[int] = field(default_factory=set)
+
+    def visit(self, tid: int, wanted: Rule) -> bool:
+        """Treat one thread; say whether that changed anything."""
+        try:
+            before = mask_of(os.sched_getaffinity(tid))
+            mask = wanted(before)
+            if mask is None:
+                self.kept.add(tid)
+                return False
+            os.sched_setaffinity(tid, cpus(mask))
+            # A part of what was asked, unmoved by asking again, is all that a cpuset or hotplug leaves.
+            if not before & ~mask and mask_of(os.sched_getaffinity(tid)) == before:
+                self.kept.add(tid)
+                return False
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            self.denied.add(tid)
+            return False
+        except OSError:
+            self.invalid.add(tid)
+            return False
+        self.changed.add(tid)
+        return True
+
+    def result(self, passes: int, *, settled: bool) -> Result:
+        """Return what became of the threads."""
+        return Result(
+            changed=len(self.changed),
+            kept=len(self.kept - self.changed),
+            denied=len(self.denied),
+            invalid=len(self.invalid),
+            passes=passes,
+            settled=settled,
+        )
+
+
+def _walk(find: Callable[[], Collection[int]], rule: Rule, proc: str) -> Result:
+    return walk({0: rule}, lambda _: {0: find()}, proc)[0]

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what a malleable program in Python pays, and how soon it is awake after a grant."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from agent import bench_publish, control
+from agent.control import ControlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.bench_agent import Agent
+
+PAIRS = 25
+POLLS = (11, 1_000_000)
+"""Repetitions in a run, and calls in each."""
+CHANGES = 400
+WARM_UP = 50
+REST = 0.0005
+"""Seconds between a program's awakening and the next grant: it is asleep again by then."""
+
+
+def import_ms(pairs: int = PAIRS) -> float:
+    """Return the median of what Python takes longer with dromlib's names imported than without, in milliseconds."""
+    code = "from dromlib import attach, malleable"
+    return statistics.median(-_run_seconds("pass") + _run_seconds(code) for _ in range(pairs)) * 1e3
+
+
+def _run_seconds(code: str) -> float:
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return time.monotonic() - begin
+
+
+def poll_ns(agent: Agent, repetitions: int = POLLS[0], calls: int = POLLS[1]) -> float:
+    """Return the nanoseconds of a `Session.poll` that finds nothing new, without the loop around it."""
+    with agent.launch(*_waiter("poll", str(repetitions), str(calls))) as program:
+        said, _ = program.communicate(timeout=bench_publish.PATIENCE)
+    if program.returncode:
+        raise ControlError("the Python program of the benchmark has failed: its words stand above.")
+    return statistics.median(map(float, said.split()))
+
+
+def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
+    """Return for each of `changes` grants the microseconds from the call of publish until Python code runs on.
+
+    `kind` is "wait" for a program that sleeps on the futex; the agent's signal wakes those of kind "signal", which
+    sleep on a ZeroMQ socket, and of kind "changed", which sleep in an asyncio loop.
+    """
+    count = WARM_UP + changes
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="drom-bench-")))
+        told = stack.enter_context(bench_publish.shared_words(folder / "told", count + 2))
+        stage = bench_publish.Stage(folder)
+        stack.callback(stage.close)
+        server = control.Server(folder, 0o600)
+        stack.callback(server.close)
+        words = _waiter(kind, str(folder / "told"), str(count))
+        program = stack.enter_context(subprocess.Popen(words, env=stage.environment))
+        stack.callback(program.kill)
+        task = stage.admit()
+
+        def publish(epoch: int) -> None:
+            stage.registry.publish(task, epoch, 1 + epoch % 2, "share")
+            server.signal(0, {"event": "granted", "epoch": epoch, "pid": program.pid, "reason": "share"})
+
+        return _time_changes(publish, told, count, program)[WARM_UP:]
+
+
+def _time_changes(
+    publish: Callable[[int], None], told: memoryview, count: int, program: subprocess.Popen[bytes]
+) -> list[float]:
+    took = []
+    _await(told, 1, program)
+    for epoch in range(1, count + 1):
+        time.sleep(REST)
+        begin = time.monotonic_ns()
+        publish(epoch)
+        _await(told, epoch + 1, program)
+        took.append((told[epoch + 1] - begin) / 1000)
+    return took
+
+
+def _await(told: memoryview, count: int, program: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + bench_publish.PATIENCE
+    while told[0] < count:
+        time.sleep(REST)
+        if program.poll() is not None or time.monotonic() > deadline:
+            raise ControlError("the sleeping program of the benchmark has stopped: its words stand above.")
+
+
+def _waiter(*words: str) -> list[str]:
+    return [sys.executable, "-m", "agent.bench_waiter", *words]

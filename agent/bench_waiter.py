@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python program of `drom bench node`: it polls, or sleeps until it is granted something, and tells the time.
+
+    python -m agent.bench_waiter wait|signal|changed FILE CHANGES
+    python -m agent.bench_waiter poll REPETITIONS CALLS
+
+FILE is mapped: word 0 counts the words written behind it. Word 1 says that the program is there; those after it are
+times of CLOCK_MONOTONIC in nanoseconds, one for each change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import mmap
+import os
+import sys
+import time
+from contextlib import suppress
+
+import dromlib
+
+SLOT = 0
+LOOK_AGAIN_MS = 20
+
+
+def _words(path: str) -> memoryview:
+    with open(path, "r+b") as file:
+        words = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
+    words[0] = 1
+    return words
+
+
+def wait(session: dromlib.Session, words: memoryview, changes: int) -> None:
+    """Sleep on the futex until each change."""
+    for index in range(2, changes + 2):
+        session.wait()
+        words[index] = time.monotonic_ns()
+        words[0] = index
+
+
+def signal(session: dromlib.Session, words: memoryview, changes: int) -> None:
+    """Sleep on a ZeroMQ socket until the signal of each change, and take the grant."""
+    import zmq
+
+    from dromlib import signals
+
+    with zmq.Context() as context, signals.subscribe(context, os.environ["DROM_RUNTIME_DIR"], SLOT) as sock:
+        sock.setsockopt(zmq.RCVTIMEO, LOOK_AGAIN_MS)  # the agent may not have heard of the subscription yet
+        for index in range(2, changes + 2):
+            while not session.poll():
+                with suppress(zmq.Again):
+                    sock.recv_multipart()
+            words[index] = time.monotonic_ns()
+            words[0] = index
+
+
+async def changed(session: dromlib.Session, words: memoryview, changes: int) -> None:
+    """Sleep in an event loop until each change."""
+    for index in range(2, changes + 2):
+        await session.changed()
+        words[index] = time.monotonic_ns()
+        words[0] = index
+
+
+def poll(session: dromlib.Session, repetitions: int, calls: int) -> None:
+    """Print the nanoseconds of a poll that finds nothing, without the loop around it, once for each repetition."""
+    for _ in range(repetitions):
+        begin = time.perf_counter_ns()
+        for _ in range(calls):
+            pass
+        middle = time.perf_counter_ns()
+        for _ in range(calls):
+            session.poll()
+        end = time.perf_counter_ns()
+        sys.stdout.write(f"{((end - middle) - (middle - begin)) / calls}\n")
+
+
+def main(kind: str, *words: str) -> None:
+    """Attach and do what is asked for. Exits with a sentence when no agent gives a seat."""
+    with dromlib.attach([]) as session:
+        if session.mode != "responder":
+            sys.exit("bench_waiter: no agent gave this program a seat")
+        gc.disable()
+        if kind == "poll":
+            poll(session, int(words[0]), int(words[1]))
+        elif kind == "changed":
+            asyncio.run(changed(session, _words(words[0]), int(words[1])))
+        else:
+            {"wait": wait, "signal": signal}[kind](session, _words(words[0]), int(words[1]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

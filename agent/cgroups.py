@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control groups of this process leave it: CPUs, memory nodes, CPU time and memory (cgroup v1 and v2).
+
+A hierarchy is found by its mount and by our path in it; a limit holds for a group and all below it. The formats are
+those of the kernel's ``admin-guide/cgroup-v2`` and ``admin-guide/cgroup-v1``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.rootfs import Root
+
+V2 = "cgroup2"
+_CPUS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
+_NODES = ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems", "mems")
+_USUAL_MOUNTS = (
+    ((V2,), "/", "/sys/fs/cgroup"),
+    *(((name,), "/", f"/sys/fs/cgroup/{name}") for name in ("cpuset", "cpu", "memory")),
+)
+_MAX_PATH = 4096
+
+Mount = tuple[tuple[str, ...], str, str]
+"""Controllers ("cgroup2" for the v2 hierarchy), the part of the hierarchy that is mounted, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What we may use.
+
+    `cpusets`: each as OS CPUs and the file that says so; `nodes`: the OS indexes of memory nodes as a set (0: not
+    said); `quota` in CPUs and `memory` in bytes: the smallest of our group and its ancestors (None: no limit).
+    """
+
+    cpusets: tuple[tuple[int, str], ...]
+    nodes: int
+    quota: float | None
+    memory: int | None
+
+
+def read_limits(root: Root) -> Limits:
+    """Return what the control groups below `root` leave this process. Raises nothing."""
+    own = parse_own_cgroups(root.text("proc/self/cgroup") or "")
+    if not own and (path := root.text("proc/self/cpuset")):
+        own = dict.fromkeys((V2, "cpuset"), path)
+    mounts = parse_mounts(root.long_text("proc/self/mountinfo") or root.long_text("proc/mounts"))
+    mounts = mounts or list(_USUAL_MOUNTS)
+    chains = {kind: list(_chains(mounts, own, kind)) for kind in ("cpuset", "cpu", "memory")}
+    cpusets = [found for chain in chains["cpuset"] if (found := _nearest(root, chain, _CPUS))]
+    nodes = [found[0] for chain in chains["cpuset"] if (found := _nearest(root, chain, _NODES))]
+    quotas = [_quota(root, group) for chain in chains["cpu"] for group in chain]
+    memory = [_memory(root, group) for chain in chains["memory"] for group in chain]
+    return Limits(
+        cpusets=tuple(cpusets),
+        nodes=nodes[0] if nodes else 0,
+        quota=min((quota for quota in quotas if quota), default=None),
+        memory=min((size for size in memory if size > 0), default=None),
+    )
+
+
+def parse_own_cgroups(text: str) -> dict[str, str]:
+    """Return our path in each hierarchy of ``/proc/self/cgroup``, by controller; "cgroup2" is the v2 hierarchy."""
+    paths = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for name in controllers.split(",") if controllers else [V2] if number == "0" else []:
+            paths[name] = path
+    return paths
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """Return the cgroup hierarchies in ``mountinfo`` or ``/proc/mounts``; other lines are passed over."""
+    found: list[Mount] = []
+    for line in text.splitlines():
+        head, _, tail = line.partition(" - ")
+        fields, more = head.split(), tail.split()
+        if len(fields) < 5:
+            continue
+        (kind, options), (top, place) = (more[::2], fields[3:5]) if len(more) == 3 else (fields[2:4], ("/", fields[1]))
+        if ".." in place.split("/"):
+            continue
+        top, place = _unescape(top), _unescape(place)
+        if kind == V2:
+            found.append(((V2,), top, place))
+        elif kind in {"cgroup", "cpuset"}:
+            found.append((("cpuset",) if kind == "cpuset" else tuple(options.split(",")), top, place))
+    return found
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Return the CPUs that ``cpu.max`` ("200000 100000": quota and period in microseconds) gives; None: no limit."""
+    match = re.fullmatch(r"([0-9]{1,18}) +([0-9]{1,18})", text, re.ASCII)
+    return int(match[1]) / int(match[2]) if match and int(match[1]) and int(match[2]) else None
+
+
+def _chains(mounts: list[Mount], own: dict[str, str], controller: str) -> Iterator[list[str]]:
+    """Give for each hierarchy with `controller` the folders of our group and of its ancestors, the nearest first."""
+    for kinds, top, place in mounts:
+        for kind in (V2, controller):
+            if kind in kinds and kind in own:
+                parts = _below(own[kind], top)
+                yield ["/".join((place, *parts[:depth])) for depth in range(len(parts), -1, -1)]
+
+
+def _below(path: str, top: str) -> list[str]:
+    """Return the steps from the mounted part of a hierarchy to our group."""
+    if len(path) > _MAX_PATH:
+        return []
+    parts, above = ([part for part in text.split("/") if part] for text in (path, top))
+    parts = parts[len(above) :] if parts[: len(above)] == above else parts
+    # A path that climbs out belongs to a cgroup outside our namespace: only the mounted top can be read.
+    return [] if ".." in parts else parts
+
+
+def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int, str] | None:
+    """Return the set that our group or its nearest ancestor states, and the file."""
+    for path in (f"{group}/{name}" for group in chain for name in names):
+        if mask := root.mask(path):
+            return mask, path
+    return None
+
+
+def _quota(root: Root, group: str) -> float | None:
+    if text := root.text(f"{group}/cpu.max"):
+        return parse_cpu_max(text)
+    quota = root.text(f"{group}/cpu.cfs_quota_us")
+    return parse_cpu_max(f"{quota} {root.text(f'{group}/cpu.cfs_period_us')}") if quota else None
+
+
+def _memory(root: Root, group: str) -> int:
+    return max(root.amount(f"{group}/{name}") for name in ("memory.max", "memory.limit_in_bytes"))
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

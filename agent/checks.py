@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single looks at a machine for `drom doctor`: each takes the roots or texts it reads and returns a `Finding`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent import processes
+from agent.cgroups import parse_own_cgroups
+from agent.claims import holders, runtime_dir_of
+from dromlib.cpulist import format_cpulist, mask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+CAPABILITIES = {19: "CAP_SYS_PTRACE", 23: "CAP_SYS_NICE"}
+"""Bits of capabilities(7) that let an agent look into, and bind, programs of other users."""
+ACTORS = {
+    "numad": "it moves programs between NUMA nodes: stop it on this node",
+    "tuned": "its profiles may set affinity: check that the active one does not",
+    "slurmd": "it binds job steps: give it other CPUs, or start programs with --cpu-bind=none",
+    "irqbalance": "it moves interrupts, not programs: nothing is to be done, or ban managed CPUs there",
+}
+"""What else acts on CPUs, by the name of the process, and what that means."""
+SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "pit")
+PER_TASK = 2
+"""Descriptors an agent keeps for a task: pidfds of its first process and its responder."""
+FOR_ITSELF = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one look found: `state` is ok, warn or fail; `text` is a sentence, with what to do unless it is ok."""
+
+    name: str
+    state: str
+    text: str
+
+
+def capabilities(proc: Path, uid: int) -> Finding:
+    """Look at what this process may do to programs of other users."""
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", _text(proc / "self/status"), re.MULTILINE)
+    held = int(match[1], 16) if match else 0
+    missing = [name for bit, name in CAPABILITIES.items() if not held >> bit & 1]
+    if not missing:
+        return Finding("capabilities", "ok", "An agent started here may bind programs of every user.")
+    what = "give the agent " + " and ".join(missing) if uid == 0 else "run it as root for everybody"
+    return Finding("capabilities", "warn", f"An agent started here may bind only programs of its own user: {what}.")
+
+
+def descriptors(hard: int, capacity: int) -> Finding:
+    """Look whether the hard limit of descriptors is enough for `capacity` tasks."""
+    room = max(0, hard - FOR_ITSELF) // PER_TASK
+    if room >= capacity:
+        return Finding("descriptors", "ok", f"At most {hard} descriptors are enough for {capacity} tasks.")
+    text = f"At most {hard} descriptors are enough for {room} of {capacity} tasks: raise `ulimit -Hn` (LimitNOFILE=)."
+    return Finding("descriptors", "warn", text)
+
+
+def delegation(root: Path) -> Finding:
+    """Look whether we may make control groups with CPU sets (cgroup v2)."""
+    path = parse_own_cgroups(_text(root / "proc/self/cgroup")).get("cgroup2") or ""
+    folder = root / "sys/fs/cgroup" / path.lstrip("/")
+    fence = "affinity binds, but a program can undo it"
+    if not (root / "sys/fs/cgroup/cgroup.controllers").exists():
+        return Finding("cgroups", "warn", f"No control groups of version 2 are mounted: {fence}.")
+    if "cpuset" not in _text(folder / "cgroup.controllers").split():
+        return Finding("cgroups", "warn", f"The cpuset controller is not delegated to {path or '/'}: {fence}.")
+    if not os.access(folder / "cgroup.procs", os.W_OK):
+        return Finding("cgroups", "warn", f"The control group {path or '/'} cannot be written: {fence}.")
+    return Finding("cgroups", "ok", f"The cpuset controller is delegated to {path or '/'}.")
+
+
+def reachable(name: str, find: Callable[[], Path], *, runs: bool) -> Finding:
+    """Look whether every user can read a file, or run it."""
+    try:
+        file = find().resolve()
+        bad = next((folder for folder in file.parents if not folder.stat().st_mode & 0o001), None)
+        mode = file.stat().st_mode
+    except OSError as error:
+        return Finding(name, "fail", f"{error}")
+    if runs and os.statvfs(file).f_flag & os.ST_NOEXEC:
+        return Finding(name, "fail", f"{file} is on a file system mounted noexec: install drom elsewhere.")
+    if bad:
+        return Finding(name, "warn", f"Other users cannot reach {file} through {bad}: chmod o+x it.")
+    if not mode & 0o004 or (runs and not mode & 0o001):
+        return Finding(name, "warn", f"Other users cannot use {file}: chmod o+r{'x' * runs} it.")
+    return Finding(name, "ok", f"Every user can use {file}.")
+
+
+def claimed(file: Path, mask: int, own: int | None) -> Finding:
+    """Look which other agents manage CPUs of `mask`; `own` is the pid of the agent that may."""
+    others = {pid: taken for pid, taken in holders(file, mask).items() if pid != own}
+    if not others:
+        return Finding("other agents", "ok", "No other agent manages these CPUs.")
+    words = [
+        f"{format_cpulist(taken)} (pid {pid or '?'}{f' in {where}' if (where := runtime_dir_of(pid)) else ''})"
+        for pid, taken in others.items()
+    ]
+    return Finding("other agents", "warn", f"Others manage CPUs {', '.join(words)}: stop them, or use --reserved.")
+
+
+def actors(proc: Path, shm: Path, etc: Path) -> list[Finding]:
+    """Look for programs and settings that act on CPUs beside us."""
+    names = {_text(folder / "comm").strip() for folder in proc.iterdir() if folder.name.isdecimal()}
+    found = [
+        Finding("actors", "ok" if name == "irqbalance" else "warn", f"{name} runs: {what}.")
+        for name, what in ACTORS.items()
+        if name in names
+    ]
+    if any(shm.glob("DLB_*")):
+        found.append(Finding("actors", "warn", f"Programs here use DLB ({shm}/DLB_*): do not run them under drom too."))
+    setting = re.search(r"^\s*CPUAffinity\s*=\s*(\S.*)$", _text(etc / "systemd/system.conf"), re.MULTILINE)
+    if setting:
+        found.append(Finding("actors", "warn", f"systemd sets CPUAffinity={setting[1]}: set it for drom too."))
+    return found or [Finding("actors", "ok", "Nothing else that is known to move programs runs here.")]
+
+
+def kernel_features() -> list[Finding]:
+    """Try what the agent needs of the kernel."""
+    found = []
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        found.append(Finding("pidfd", "ok", "Ends of processes are seen through pidfds."))
+    except OSError as error:
+        found.append(Finding("pidfd", "fail", f"pidfd_open fails ({error.strerror}): use Linux 5.3 or newer."))
+    try:
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        return [*found, Finding("sockets", "fail", f"AF_UNIX sockets fail ({error.strerror}): allow them here.")]
+    with left, right:
+        try:
+            os.close(left.getsockopt(socket.SOL_SOCKET, processes.SO_PEERPIDFD))
+            found.append(Finding("sockets", "ok", "The kernel names the peer of a socket by pidfd."))
+        except OSError as error:
+            known = error.errno != errno.ENOPROTOOPT
+            text = f"The peer of a socket cannot be named by pidfd ({error.strerror})"
+            text += ": a reused pid could be mistaken; Linux 6.5 or newer can."
+            found.append(Finding("sockets", "ok" if known else "warn", text))
+    return found
+
+
+def inotify(proc: Path) -> Finding:
+    """Look at the limit that keeps an agent from watching its mailboxes."""
+    text = _text(proc / "sys/fs/inotify/max_user_instances").strip()
+    if not text.isdecimal():
+        return Finding("inotify", "warn", "The kernel tells no limit of inotify: acknowledgements may be seen late.")
+    if int(text) < 16:
+        return Finding("inotify", "warn", f"fs.inotify.max_user_instances is {text}: raise it to 128.")
+    return Finding("inotify", "ok", f"A user may have {text} inotify instances.")
+
+
+def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
+    """Look whether an agent of user `uid` can use a runtime directory; `needed` is its room in bytes."""
+    at = next(folder for folder in (path, *path.parents) if folder.exists())
+    if at == path and path.stat().st_uid not in (uid, 0):
+        return Finding("directory", "fail", f"{path} belongs to another user: choose another --runtime-dir.")
+    if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
+        return Finding("directory", "fail", f"{at} cannot be written: choose a --runtime-dir that can.")
+    if at == path and path.stat().st_mode & 0o022:
+        return Finding("directory", "fail", f"Others may write to {path}: chmod go-w it.")
+    space = os.statvfs(at)
+    if space.f_bavail * space.f_frsize < needed:
+        return Finding(
+            "directory", "fail", f"{at} has room for less than {needed} bytes: free some, or lower --capacity."
+        )
+    return Finding("directory", "ok", f"{path} can be used.")
+
+
+def clock(sys: Path) -> Finding:
+    """Look at what the kernel tells the time with."""
+    name = _text(sys / "devices/system/clocksource/clocksource0/current_clocksource").strip()
+    if name in SLOW_CLOCKS:
+        return Finding("clock", "warn", f"The clock {name} is slow to read: let the kernel use tsc.")
+    return Finding("clock", "ok", f"The time comes from {name or 'a clock the kernel does not name'}.")
+
+
+def unmanaged(load: Mapping[int, float]) -> Finding:
+    """Tell which CPUs programs outside every task keep busy, from the share of each that they took."""
+    least = min(load.values(), default=0.0)
+    busy = mask_of(cpu for cpu, share in load.items() if share - least >= 0.5)
+    if not busy:
+        return Finding("load", "ok", "No CPU is kept busy by programs that nobody manages.")
+    advice = "set avoid_load, reserve them, or start these programs with drom run"
+    return Finding("load", "warn", f"Unmanaged programs keep CPUs {format_cpulist(busy)} busy: {advice}.")
+
+
+def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:
+    """Tell how an agent does, from its answer to `ps` (None: nobody answers)."""
+    if value is None:
+        return Finding(
+            "agent", "warn", f"No agent answers in {where}: start one with drom agent, or drom agent --observe."
+        )
+    if value.get("frozen_since"):
+        text = f"The agent in {where} is frozen since {value['frozen_since']}: remove the freeze file to go on."
+        return Finding("agent", "warn", text)
+    if value.get("observe"):
+        return Finding(
+            "agent", "warn", f"The agent in {where} only observes: start it without --observe to change masks."
+        )
+    return Finding("agent", "ok", f"An agent manages this node in {where}.")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One agent per CPU: the CPUs an agent manages are claimed on the whole node, whoever runs it.
+
+A claim is a POSIX record lock on byte N of one file for OS CPU N. The kernel frees it when its holder dies, tells
+who that is, and needs no privilege; what the file holds is of no importance. Containers that have a ``/dev/shm`` of
+their own have claims of their own: there the CPUs an agent may use are parted by cpusets.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dromlib.cpulist import cpus, format_cpulist, mask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DIRECTORY = Path("/dev/shm")  # noqa: S108 - the one place that every user of every Linux node may write
+VARIABLE = "DROM_CLAIMS_DIR"
+"""Names another directory, so that agents of tests do not meet."""
+FILE = "drom-claims"
+_FLOCK = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length, pid (fcntl(2))."""
+
+
+class ClaimError(Exception):
+    """Raised when CPUs cannot be claimed; the message is a sentence that says what to do."""
+
+
+def claims_file(environ: Mapping[str, str]) -> Path:
+    """Return the file that agents lock."""
+    return Path(environ.get(VARIABLE) or DIRECTORY) / FILE
+
+
+class Claims:
+    """The claims of this process, until it ends or `close`. Only one object per process may hold a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            self._fd = _open(file)
+        except OSError as error:
+            msg = f"cannot claim CPUs in {file}: {os.strerror(error.errno or 0)}: remove it, or set {VARIABLE}."
+            raise ClaimError(msg) from error
+
+    def take(self, mask: int) -> None:
+        """Claim the OS CPUs in `mask`. Raises `ClaimError`, and holds nothing, when another agent has one of them."""
+        wanted = sorted(cpus(mask))  # all agents in one order, so that of several that start at once one gets its CPUs
+        try:
+            for cpu in wanted:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cpu)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            holder = _holder(self._fd, cpu)
+            taken = [c for c in wanted if c == cpu or _holder(self._fd, c) is not None]
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+            raise ClaimError(_conflict(mask_of(taken), holder)) from error
+
+    def close(self) -> None:
+        """Give all claims up."""
+        os.close(self._fd)
+
+
+def holders(file: Path, mask: int) -> dict[int, int]:
+    """Return the claimed OS CPUs of `mask` by the pid of their agent (0: outside our pid namespace), as masks.
+
+    Not for a process that holds claims itself: closing the file would give them up.
+    """
+    try:
+        fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    found: dict[int, int] = {}
+    try:
+        for cpu in cpus(mask):
+            pid = _holder(fd, cpu)
+            if pid is not None:
+                found[pid] = found.get(pid, 0) | 1 << cpu
+    finally:
+        os.close(fd)
+    return found
+
+
+def runtime_dir_of(pid: int, proc: str = "/proc") -> str:
+    """Return the runtime directory of the agent `pid`, as its command line says it; empty when it does not."""
+    with suppress(OSError, ValueError, IndexError):
+        words = Path(f"{proc}/{pid}/cmdline").read_bytes().decode().split("\0")
+        options: Any = json.loads(words[words.index("_serve") + 1])
+        path = options.get("runtime_dir", "") if isinstance(options, dict) else ""
+        return "".join(c if c.isprintable() else "?" for c in str(path))
+    return ""
+
+
+def _open(file: Path) -> int:
+    """Open the file for locks, made for everybody by the first who comes; root makes it its own."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(file, flags)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.close(os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600))
+            file.chmod(0o666)
+        fd = os.open(file, flags)
+    mode = os.fstat(fd)
+    if not stat.S_ISREG(mode.st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    if os.geteuid() == 0 and mode.st_uid != 0:
+        os.fchown(fd, 0, 0)
+        os.fchmod(fd, 0o666)
+    return fd
+
+
+def _holder(fd: int, cpu: int) -> int | None:
+    """Return the pid of another process that has claimed an OS CPU, or None."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, cpu, 1, 0)
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _conflict(mask: int, pid: int | None) -> str:
+    where = runtime_dir_of(pid) if pid else ""
+    who = f"the agent with pid {pid}" if pid else "an agent outside this pid namespace"
+    place = f" in {where}" if where else ""
+    return f"CPUs {format_cpulist(mask)} are managed by {who}{place}: stop it, or leave them to it with --reserved."

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line. Commands hand data to `agent.output`; nothing here decides anything about cores."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from agent import config, control, output, service
+from agent.cli_orders import AsJson, orders_app
+from agent.options import OPTIONS
+from agent.runtime import RuntimeDirError
+from agent.synthetic import TopologyError
+from dromlib import native
+from dromlib.cpulist import CpuListError
+from scheduler.cli import SchedulerError, compare, simulate
+from workloads.cli import app as workload_app
+from workloads.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+app = typer.Typer(
+    name="drom",
+    help="Share the cores of a node between programs that shrink and grow while they run.",
+    no_args_is_help=False,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+settings_app = typer.Typer(help="Check and show the configuration of the agent.", no_args_is_help=False)
+app.add_typer(settings_app, name="config")
+app.add_typer(workload_app, name="workload")
+app.command()(simulate)
+app.command()(compare)
+app.add_typer(orders_app)
+
+Words = Annotated[
+    str | None,
+    typer.Option("--topology", metavar="WORDS", help='Lay a synthetic topology over real CPUs: "pack:2 core:4 pu:2".'),
+]
+USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""What typer raises for any wrong use of a command line, under a name that differs between its versions."""
+SysfsRoot = Annotated[Path, typer.Option("--sysfs-root", metavar="DIR", help="Read sys/ and proc/ below DIR.")]
+
+
+def run_app() -> None:
+    """Run the command line; every expected failure is one sentence on stderr and exit 1, wrong usage is exit 2."""
+    try:
+        sys.exit(app(prog_name="drom", standalone_mode=False) or 0)
+    except USAGE_ERROR as error:
+        typer.echo(_usage_sentence(error), err=True)
+        sys.exit(2)
+    except config.ConfigError as error:
+        sys.exit("\n".join(f"drom: {line}" for line in str(error).splitlines()))
+    except (
+        control.ControlError,
+        TopologyError,
+        RuntimeDirError,
+        CpuListError,
+        WorkloadError,
+        SchedulerError,
+        OSError,
+    ) as error:
+        sys.exit(f"drom: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _usage_sentence(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors
+    """Return what is wrong with a command line, with the way to the help."""
+    command = error.ctx.command_path if error.ctx else "drom"
+    return f"drom: {' '.join(error.format_message().split()).rstrip('.')}: see `{command} --help`."
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command whose ``**flags`` are options of the agent a flag for each option, and ``--config``."""
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
+        for name, kind, default, about in [*_agent_flags(), ("config_file", str | None, None, CONFIG_FLAG)]
+    ]
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature([*own, *parameters])  # type: ignore[attr-defined] # typer reads it
+    return command
+
+
+CONFIG_FLAG = typer.Option("--config", metavar="FILE", help="Read this file instead of /etc/drom/drom.toml.")
+
+
+def _agent_flags() -> Iterator[tuple[str, Any, None, Any]]:
+    for option in OPTIONS:
+        kind = option.about.kind
+        typed = str if kind.base is tuple else kind.base
+        both = f"{option.flag}/--no-{option.flag[2:]}" if typed is bool else option.flag
+        shown = False if option.default in (None, "", False) else str(option.default)
+        about = typer.Option(both, metavar=kind.metavar or None, help=option.about.help, show_default=shown)
+        yield option.name, typed | None, None, about
+
+
+def _load(flags: dict[str, object]) -> tuple[dict[str, config.Setting], Path | None]:
+    named = flags.pop("config_file")
+    file = Path(str(named)) if named else config.default_file(os.environ)
+    return config.load(flags, os.environ, file), file
+
+
+@app.command()
+@takes_options
+def agent(**flags: object) -> None:
+    """Manage the cores of this node until SIGTERM or Ctrl-C."""
+    settings, _ = _load(flags)
+    service.become(config.options_of(settings))
+
+
+@settings_app.command("check")
+def config_check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Default: the file an agent would read.")
+    ] = None,
+) -> None:
+    """Check a configuration file: print ok, or a sentence for each fault."""
+    path = file or config.default_file(os.environ)
+    if path is not None:
+        config.check_file(path)
+    output.say("ok" if path else f"ok: there is no {config.SYSTEM_FILE}, every option has its default")
+
+
+@settings_app.command("show")
+@takes_options
+def config_show(json: AsJson = False, **flags: object) -> None:
+    """Show every option an agent would have here, its value, and where that is from."""
+    settings, file = _load(flags)
+    output.settings(config.to_json(settings, file), as_json=json)
+
+
+@app.command()
+@takes_options
+def doctor(json: AsJson = False, **flags: object) -> None:
+    """Examine this node for an agent with these options: a line each, with what to do; exit 1 when something fails."""
+    from agent import doctor as examination
+    from agent.checks import Finding
+
+    try:
+        settings, file = _load(flags)
+        told = [Finding("configuration", "ok", f"{file} is right." if file else "Nothing is configured.")]
+    except config.ConfigError as error:
+        settings = config.load({}, {}, None)
+        told = [Finding("configuration", "fail", fault) for fault in str(error).splitlines()]
+    found = examination.examine(config.options_of(settings), told, os.environ)
+    output.findings(examination.to_json(found), as_json=json)
+    raise typer.Exit(int(any(one.state == "fail" for one in found)))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def run() -> None:
+    """Run a command on cores the agent grants: drom run [OPTIONS] -- CMD. See drom run --help."""
+    raise AssertionError("drom run is taken by agent.__main__ before this module is imported")
+
+
+@app.command()
+def topology(
+    words: Words = None,
+    emulate: Annotated[str | None, typer.Option(metavar="WORDS", help="Show a synthetic machine.")] = None,
+    sysfs_root: SysfsRoot = Path("/"),
+    json: AsJson = False,
+) -> None:
+    """Show packages, NUMA nodes, cores and CPUs as the agent sees them."""
+    output.topology(service.find_machine(words, emulate, str(sysfs_root)), as_json=json)
+
+
+@app.command()
+def flags() -> None:
+    """Print the compiler flags of a program that uses drom.h: gcc mine.c $(drom flags)."""
+    library = native.library_path().parent
+    typer.echo(f"-I{native.include_dir()} -L{library} -Wl,-rpath,{library} -ldrom")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the picture goes.")] = Path("out"),
+    seconds: Annotated[float, typer.Option(help="How long the first program runs.")] = 12.0,
+    json: AsJson = False,
+) -> None:
+    """Watch two OpenMP programs share this machine."""
+    from agent import demo as demonstration
+
+    raise typer.Exit(demonstration.run(out, seconds, as_json=json))
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(metavar="node|resize-cost|day|simulate", help="What to measure.")] = "node",
+    runs: Annotated[int, typer.Option(help="Runs of each measurement of the node, or days.", min=5)] = 5,
+    cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
+    log: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="simulate: a folder of real logs; else $DROM_WORKLOADS.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Measure the node agent, what programs lose when they are resized, or the simulator; or simulate days of a node.
+
+    Prints medians and spread.
+    """
+    if what == "node":
+        from agent import bench as benchmark
+
+        output.bench(benchmark.node(runs), as_json=json)
+    elif what == "resize-cost":
+        from agent.bench_resize import resize_cost
+
+        output.resize_cost(resize_cost(cycles), as_json=json)
+    elif what == "day":
+        from agent.bench_day import simulate
+
+        output.days(simulate(runs), as_json=json)
+    elif what == "simulate":
+        from scheduler.bench import measure
+
+        output.bench(measure(runs, log), as_json=json)
+    else:
+        msg = f"there is no benchmark {what!r}: choose node, resize-cost, day or simulate."
+        raise typer.BadParameter(msg)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that look at a running agent's jobs and change them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from agent import control, output
+from agent.layouts import Layout  # noqa: TC001 - typer reads the annotations
+from agent.runtime import default_runtime_dir
+from agent.words import parse_duration, parse_layout, parse_size
+from dromlib import layout as binary
+from dromlib.cpulist import format_cpulist, parse_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+orders_app = typer.Typer()
+
+
+def reader(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return `parse` as an option wants it: what it does not accept is wrong usage."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    read.__name__ = parse.__name__
+    return read
+
+
+def _number_or_auto(text: str) -> int:
+    """Return a positive number, or 0 for auto."""
+    if text == "auto":
+        return 0
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
+        msg = f"{text[:40]!r} is not a number of CPUs: write a positive number or auto."
+        raise ValueError(msg)
+    return int(text)
+
+
+def _class(text: str) -> str:
+    if text not in binary.ENUMS["CLASS"]:
+        msg = f"{text[:40]!r} is not a class: choose {', '.join(binary.ENUMS['CLASS'])}."
+        raise ValueError(msg)
+    return text
+
+
+RuntimeDir = Annotated[
+    Path,
+    typer.Option(
+        "--runtime-dir",
+        metavar="DIR",
+        help="Where the agent keeps its files.",
+        default_factory=default_runtime_dir,
+        show_default="/run/drom",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+
+
+@orders_app.command()
+def ps(
+    runtime_dir: RuntimeDir,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often; 2 if unsaid.", min=0.1)
+    ] = None,
+    json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+) -> None:
+    """List the tasks of this node: whose they are, what they have, own and lend, and why."""
+    if seconds is not None and not watch:
+        raise typer.BadParameter("SECONDS goes with --watch")
+    output.tasks(control.order(runtime_dir, "ps"), as_json=json)
+    while watch:
+        time.sleep(seconds or 2)
+        value = control.order(runtime_dir, "ps")
+        output.clear()
+        output.tasks(value, as_json=json)
+
+
+@orders_app.command()
+def explain(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, as drom ps shows it.")],
+    runtime_dir: RuntimeDir,
+    json: AsJson = False,
+) -> None:
+    """Say in words why a job has the CPUs it has, or what it waits for."""
+    output.explanation(control.order(runtime_dir, "explain", job=job), as_json=json)
+
+
+@orders_app.command(name="set")
+def set_cpus(
+    job: Annotated[str, typer.Argument(metavar="JOB|PID", help="A job with one task, or the pid of a task.")],
+    cpus: Annotated[
+        int, typer.Argument(metavar="CPULIST", help="OS CPUs such as 0-3,8.", parser=reader(parse_cpulist))
+    ],
+    runtime_dir: RuntimeDir,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Give a task exactly these CPUs until told otherwise (drom resize JOB auto)."""
+    _order(runtime_dir, "set", dry_run, json, job=job, cpus=format_cpulist(cpus))
+
+
+@orders_app.command()
+def resize(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, as drom ps shows it.")],
+    cpus: Annotated[
+        int,
+        typer.Argument(
+            metavar="N|auto", help="CPUs to hold the job at; auto lets it go.", parser=reader(_number_or_auto)
+        ),
+    ],
+    runtime_dir: RuntimeDir,
+    for_: Annotated[
+        int | None,
+        typer.Option("--for", metavar="TIME", help="Until then only: 90s, 10m, 2h, 1d.", parser=reader(parse_duration)),
+    ] = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Hold a job at a number of CPUs until told otherwise, or for a time."""
+    if for_ is not None and not cpus:
+        raise typer.BadParameter("--for goes with a number of CPUs: `auto` has no end")
+    _order(runtime_dir, "resize", dry_run, json, job=job, cpus=cpus or None, **({} if for_ is None else {"for": for_}))
+
+
+@orders_app.command()
+def attach(
+    pid: Annotated[
+        int,
+        typer.Argument(metavar="PID", help="A process that runs already; what descends from it comes with it.", min=1),
+    ],
+    runtime_dir: RuntimeDir,
+    job: Annotated[str, typer.Option("--job", metavar="NAME", help="Name of the job; default: the program's.")] = "",
+    cpus: Annotated[int | None, typer.Option(metavar="N", help="CPUs it can use; default: all.", min=1)] = None,
+    least: Annotated[
+        int | None, typer.Option("--min", metavar="N", help="CPUs below which it must not go.", min=1)
+    ] = None,
+    job_class: Annotated[
+        str, typer.Option("--class", metavar="C", help="malleable, moldable or rigid.", parser=reader(_class))
+    ] = "malleable",
+    distribution: Annotated[
+        Layout | None,
+        typer.Option(
+            metavar="D",
+            help="compact, spread or per-socket=N; with ! after it, wait rather than make do.",
+            parser=reader(parse_layout),
+        ),
+    ] = None,
+    mem: Annotated[
+        int | None, typer.Option(metavar="SIZE", help="Memory it needs, as 800M or 4G.", parser=reader(parse_size))
+    ] = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Manage a process that runs already, and what descends from it, as a job."""
+    fields = {
+        "pid": pid,
+        "job": job or None,
+        "cpus": cpus,
+        "min": least,
+        "class": job_class,
+        "distribution": None if distribution is None else str(distribution),
+        "mem": mem,
+    }
+    _order(runtime_dir, "attach", dry_run, json, **fields)
+
+
+@orders_app.command()
+def release(
+    job: Annotated[str, typer.Argument(metavar="JOB|PID", help="A job, or the pid of a task.")],
+    runtime_dir: RuntimeDir,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Manage a job no longer: it runs on, with the affinity it came with."""
+    _order(runtime_dir, "release", dry_run, json, job=job)
+
+
+def _order(runtime_dir: Path, name: str, dry_run: bool, as_json: bool, **fields: object) -> None:  # noqa: FBT001
+    extra = {"dry_run": True} if dry_run else {}
+    output.ordered(control.order(runtime_dir, name, **fields, **extra), as_json=as_json)

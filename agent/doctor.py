@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether this node is ready for an agent, and how the one that runs here does."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent import checks, claims, distribution, processes
+from agent.checks import Finding
+from agent.control import ControlError, order
+from agent.load import Meter
+from agent.processes import Identity
+from agent.synthetic import TopologyError
+from agent.topology import usable_cores, without
+from dromlib import layout, native
+from dromlib.cpulist import cpus, parse_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.options import Options
+    from agent.topology import Topology
+
+SCHEMA_VERSION = 1
+MOMENT = 0.5
+"""Seconds over which the load is measured."""
+
+
+def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -> list[Finding]:
+    """Return every finding about this node for an agent with these options, after `told`, those about the options."""
+    machine = _find_machine(options)
+    root, uid = Path("/"), os.geteuid()
+    where = Path(options.runtime_dir)
+    found = [*told, *_machine(options, environ, machine), _agent(where)]
+    found += [
+        checks.capabilities(root / "proc", uid),
+        checks.descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], options.capacity),
+        checks.delegation(root),
+        _kernel_cache(),
+        checks.reachable("library", native.library_path, runs=False),
+        checks.reachable("launcher", native.run_path, runs=True),
+        checks.runtime_directory(where, uid, _room(options, machine)),
+        *checks.actors(root / "proc", root / "dev/shm", root / "etc"),
+        *checks.kernel_features(),
+        checks.inotify(root / "proc"),
+        checks.clock(root / "sys"),
+        checks.unmanaged(_load(machine, where)),
+    ]
+    return found
+
+
+def _machine(options: Options, environ: Mapping[str, str], machine: Topology | None) -> list[Finding]:
+    if machine is None:
+        return [Finding("topology", "fail", "The machine cannot be read: see drom topology.")]
+    mask = sum(row[2] for row in usable_cores(without(machine, parse_cpulist(options.reserved)), options.unit))
+    if not mask:
+        return [Finding("topology", "fail", "No CPU may be managed: check affinity, cpuset and the option reserved.")]
+    found = [Finding("topology", "warn", warning) for warning in machine.warnings]
+    if not found:
+        many = mask.bit_count()
+        found = [Finding("topology", "ok", f"{many} CPU{'' if many == 1 else 's'} may be managed.")]
+    own = None
+    with suppress(OSError, ValueError):
+        own = int((Path(options.runtime_dir) / "lock").read_text(encoding="utf-8"))
+    return [*found, checks.claimed(claims.claims_file(environ), mask, own)]
+
+
+def _agent(where: Path) -> Finding:
+    try:
+        return checks.frozen_or_not(order(where, "ps"), where)
+    except ControlError:
+        return checks.frozen_or_not(None, where)
+
+
+def _kernel_cache() -> Finding:
+    if distribution.is_cached():
+        return Finding("kernel cache", "ok", "The distribution kernel is compiled for this processor.")
+    text = "The distribution kernel is not compiled for this processor: an agent does that when it starts, in half a "
+    text += "minute beside its work; where the cache cannot be written, set NUMBA_CACHE_DIR."
+    return Finding("kernel cache", "warn", text)
+
+
+def _load(machine: Topology | None, where: Path) -> dict[int, float]:
+    """Measure for a moment what unmanaged programs take of each online CPU."""
+    tasks = []
+    with suppress(ControlError):
+        pids = [row["pid"] for row in order(where, "ps")["tasks"]]
+        tasks = [Identity(pid, start) for pid in pids if (start := processes.start_time(pid)) is not None]
+    meter = Meter()
+    meter.look(time.monotonic(), tasks)
+    time.sleep(MOMENT)
+    load = meter.look(time.monotonic(), tasks)
+    return {cpu: load.get(cpu, 0.0) for cpu in cpus(machine.online if machine else 0)}
+
+
+def _room(options: Options, machine: Topology | None) -> int:
+    bits = max(64, machine.online.bit_length() if machine else 0)
+    return layout.HEADER_SIZE + options.capacity * layout.slot_size((bits + 63) // 64 * 64)
+
+
+def _find_machine(options: Options) -> Topology | None:
+    from agent.service import find_machine
+
+    try:
+        return find_machine(options.topology, options.emulate)
+    except TopologyError:
+        return None
+
+
+def to_json(found: list[Finding]) -> dict[str, object]:
+    """Return the value of ``drom doctor --json``."""
+    rows = [{"check": one.name, "state": one.state, "text": one.text} for one in found]
+    return {"schema_version": SCHEMA_VERSION, "checks": rows}

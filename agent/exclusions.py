@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users and programs that the agent leaves alone."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """Users by uid with the word that named them, and patterns of programs as in the shell (``rsync``, ``/opt/*``)."""
+
+    users: tuple[tuple[int, str], ...] = ()
+    programs: tuple[str, ...] = ()
+
+    def reason(self, uid: int, names: Iterable[str]) -> str:
+        """Return the sentence for a user's program that is left alone, or an empty text.
+
+        `names` are what the program is known by: paths or bare names. A pattern without a slash is compared with the
+        last part of each; one with a slash with paths as a whole, and by its own last part with bare names.
+        """
+        for number, word in self.users:
+            if number == uid:
+                return f"the agent leaves programs of user {word} alone (exclude.users)."
+        names = list(names)
+        for pattern in self.programs:
+            if any(_matches(name, pattern) for name in names):
+                return f"the agent leaves {pattern} alone (exclude.programs)."
+        return ""
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if "/" in name and "/" in pattern:
+        return fnmatchcase(name, pattern)
+    return bool(name) and fnmatchcase(name.rpartition("/")[2], pattern.rpartition("/")[2])
+
+
+def find_users(words: Iterable[str]) -> tuple[tuple[tuple[int, str], ...], list[str]]:
+    """Return (uid, word) of each name or number of a user, and the names that nobody has here."""
+    pairs = [(_find_user(word), word) for word in words]
+    return tuple((uid, word) for uid, word in pairs if uid is not None), [word for uid, word in pairs if uid is None]
+
+
+def _find_user(word: str) -> int | None:
+    try:
+        return int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid
+    except KeyError:
+        return None

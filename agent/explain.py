@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job has the CPUs it has, in sentences. Pure: a node and the time in, sentences out.
+
+Each sentence has a topic: asked, share, has, since, limit, waits, change, mode. CPUs are OS numbers as kernel lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent import policy
+from agent.jobs import Refused, action_name
+from agent.rules import in_words
+from agent.words import duration, layout_name
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from agent.jobs import Event, Job, Task
+    from agent.node import Node
+
+NAMED = 4
+"""Neighbours and pids that a sentence names before it counts the rest."""
+
+
+class Sentence(NamedTuple):
+    """A sentence and what it is about."""
+
+    topic: str
+    text: str
+
+
+def explain(node: Node, name: str, now: float) -> list[Sentence]:
+    """Return why job `name` has what it has at `now` (seconds of CLOCK_MONOTONIC). Raises `Refused` with a sentence."""
+    job = node.jobs.get(name)
+    if job is None:
+        msg = f"no job is called {name[:60]}: see `drom ps`."
+        raise Refused(msg)
+    found = [Sentence("asked", _asked(node, job)), Sentence("share", _share(node, job))]
+    if job.started:
+        found += [Sentence("has", text) for text in _has(node, job)]
+        found.append(Sentence("since", _since(job, now)))
+        found.append(Sentence("limit", _limit(node, job, now)))
+        if stays := node.plan.why_stays(job):
+            found.append(Sentence("limit", f"Some of its CPUs are to be left alone, but {stays}"))
+    found += [Sentence("waits", text) for text in _waits(node, job)]
+    found += [Sentence("change", text) for task in job.present for text in _change(node, task, now)]
+    return [*found, *(Sentence("mode", text) for text in _mode(node, job))]
+
+
+def _asked(node: Node, job: Job) -> str:
+    least, most = node.cores.cpus(job.task_min), node.cores.cpus(job.task_max)
+    bounds = f"{least} to {most} CPUs" if least < most else _cpus(most)
+    ranks = len(job.ranks)
+    pids = _listed(str(task.arrival.pid) for task in job.present)
+    tasks = f"one task (pid {pids}) of {bounds}" if ranks == 1 else f"{ranks} tasks (pids {pids}) of {bounds} each"
+    layout, strict = layout_name(job.layout), job.layout.strict
+    wishes = f", laid out {layout}{' (or it waits)' if strict else ''}" if layout else ""
+    memory = f" and {in_words(job.memory)} of memory" + (" each" if ranks > 1 else "") if job.memory else ""
+    attached = " It ran before it was attached." if any(t.arrival.attached for t in job.present) else ""
+    return f"{job.name} is a {job.job_class} job of user {job.user}: {tasks}{memory}{wishes}.{attached}"
+
+
+def _share(node: Node, job: Job) -> str:
+    others = [view for view in node.plan.running() if view.name != job.name]
+    mine = replace(node.plan.view(job), fixed=False)
+    total = node.plan.total()
+    share = policy.equal_shares([*others, mine], total, node.plan.cap)[job.name]
+    users = {view.user for view in others} | {job.user}
+    siblings = sum(view.user == job.user for view in others) + 1
+    text = f"Its equal share is {node.cores.cpus(share)} of the {_cpus(node.cores.cpus(total))} here"
+    if share >= mine.maximum:
+        return f"{text}, the most it can use."
+    if node.plan.cap and share == node.plan.cap:
+        return f"{text}, the most that one user may have."
+    if len(users) == 1 and siblings == 1:
+        return f"{text}: it is alone."
+    jobs = _counted(siblings, "job")
+    among = f"{len(users)} users share them equally, and user {job.user} has {jobs}"
+    if len(users) == 1:
+        among = f"user {job.user}, alone here, has {jobs}"
+    fixed = sum(view.fixed for view in others)
+    keeps = (
+        "" if not fixed else "; one of the others keeps what it has" if fixed == 1 else f"; {fixed} others keep theirs"
+    )
+    return f"{text}: {among}{keeps}."
+
+
+def _has(node: Node, job: Job) -> Iterator[str]:
+    ledger = node.plan.ledger
+    has = job.planned
+    owns = ledger.owned.get(job.name, 0)
+    text = f"It {'has' if job.settled else 'is to have'} {_cpus(has.bit_count())} ({format_cpulist(has)})"
+    if len(job.ranks) > 1:
+        parts = [f"task {rank} {format_cpulist(mask)}" for rank, mask in sorted(job.targets.items())]
+        text += f": {_listed(parts)}"
+    borrowed: dict[str, int] = {}
+    lent: dict[str, int] = {}
+    idle = 0
+    for core, owner, holder in zip(node.cores, ledger.owners, ledger.holders, strict=True):
+        if owner == holder or owner is None or job.name not in (owner, holder):
+            continue
+        if holder is None:
+            idle |= core
+        elif holder == job.name:
+            borrowed[owner] = borrowed.get(owner, 0) | core & has
+        else:
+            lent[holder] = lent.get(holder, 0) | core
+    if owns and not borrowed and not lent and not idle:
+        text += ", all its own" if has.bit_count() > 1 else ", its own"
+    yield text + "."
+    if borrowed:
+        whom = _listed(f"{format_cpulist(mask)} from {owner}" for owner, mask in borrowed.items())
+        yield f"It borrows {whom}: they go back when it ends, or when it can do without them."
+    if lent:
+        whom = _listed(f"{format_cpulist(mask)} to {holder}" for holder, mask in lent.items())
+        yield f"It owns {format_cpulist(owns)} and lends {whom}."
+    if idle:
+        yield f"It owns {format_cpulist(idle)} as well, which nobody uses now."
+
+
+def _since(job: Job, now: float) -> str:
+    last = job.last
+    if last is None:
+        return "It has had them since before this agent started."
+    ago, has = duration(now - last.event.at) + " ago", job.planned
+    if not last.before:
+        own = last.event.kind == "arrival" and last.event.job == job.name
+        return f"It started {ago}, when {'it arrived' if own else _happened(last.event, job)}."
+    old, new = last.before.bit_count(), has.bit_count()
+    action = action_name(last.before, has)
+    if old != new:
+        change = f"{'shrank' if new < old else 'grew'} from {old} to {_cpus(new)}"
+    elif action == "keep":
+        return f"Its CPUs were fixed {ago}, when {_happened(last.event, job)}."
+    else:
+        change = f"moved from {format_cpulist(last.before)} to {format_cpulist(has)}"
+    what = {"return": " and what it owns came back", "avoid": " and some CPUs were to be avoided"}.get(last.reason, "")
+    return f"It {change} {ago}, when {_happened(last.event, job)}{what}."
+
+
+def _happened(event: Event, job: Job) -> str:
+    mine = event.job == job.name
+    by = "somebody" if event.by is None else f"user {event.by}"
+    return {
+        "arrival": f"{event.job} arrived",
+        "end": "one of its tasks ended" if mine else f"{event.job} ended",
+        "order": f"{by} gave an order for {'it' if mine else event.job}",
+        "expiry": f"the time of the order for {'it' if mine else event.job} was over",
+        "release": f"{by} released {'a task of it' if mine else event.job}",
+        "use": "the CPUs that may be used here changed",
+        "rest": "jobs that had been resized before it had rested",
+        "start": "this agent started",
+    }[event.kind]
+
+
+def _limit(node: Node, job: Job, now: float) -> str:
+    if node.frozen:
+        return f"Nothing changes: the node is frozen until {node.frozen_by} is removed."
+    return _ordered(node, job, now) or _bounded(node, job, now) or _crowded(node, job)
+
+
+def _ordered(node: Node, job: Job, now: float) -> str:
+    by = "An order" if job.hold_by is None else f"An order of user {job.hold_by}"
+    pins = [f"task {task.rank} at CPUs {format_cpulist(task.pin)}" for task in job.present if task.pin]
+    if pins and len(job.ranks) == 1:
+        return f"{by} fixes it at exactly these CPUs until `drom resize {job.name} auto`."
+    if pins:
+        return f"{by} fixes {_listed(pins)} until `drom resize {job.name} auto`."
+    if job.hold is None:
+        return ""
+    until = "" if job.hold_until is None else f"for another {duration(job.hold_until - now)}, or "
+    return f"{by} holds it at {_cpus(node.cores.cpus(job.hold))} {until}until `drom resize {job.name} auto`."
+
+
+def _bounded(node: Node, job: Job, now: float) -> str:
+    view, plan = node.plan.view(job), node.plan
+    if job.job_class != "malleable":
+        return f"It is {job.job_class}: it keeps these CPUs until it ends."
+    if job.cores >= view.maximum:
+        narrow = view.maximum < job.task_max * len(job.ranks)
+        return (
+            f"It has the most that {layout_name(job.layout)} allows here." if narrow else "It has the most it can use."
+        )
+    if job.rest_until is not None and job.rest_until > now:
+        return f"It was resized lately: it does not grow for another {duration(job.rest_until - now)} (residence)."
+    if plan.cap and not policy.room_of(job.user, plan.running(), plan.total(), plan.cap):
+        most = _cpus(node.cores.cpus(plan.cap))
+        return f"It could use more, but the jobs of user {job.user} have the {most} that one user may have here."
+    return ""
+
+
+def _crowded(node: Node, job: Job) -> str:
+    plan = node.plan
+    free = plan.usable & ~node.cores.whole(plan.ledger.planned)
+    if free and job.layout.strict:
+        return f"CPUs {format_cpulist(free)} are free, but with no more of them would it lie {job.layout}."
+    if free:
+        return f"CPUs {format_cpulist(free)} are free: they are kept for who owns them, or for a larger growth."
+    others = [view for view in plan.running() if view.name != job.name]
+    they = _listed(
+        f"{view.name} keeps its {node.cores.cpus(view.cores)}"
+        if view.fixed or view.cores <= view.minimum
+        else f"{view.name} has {node.cores.cpus(view.cores)} and keeps at least {node.cores.cpus(view.minimum)}"
+        for view in sorted(others, key=lambda view: -view.cores)
+    )
+    mine = replace(plan.view(job), fixed=False)
+    share = policy.equal_shares([*others, mine], plan.total(), plan.cap)[job.name]
+    less = ""
+    if job.cores < share:
+        part = f"{100 * plan.rules.sharing_factor:g} %"
+        less = (
+            f" That is below its share: an arrival takes at most {part} of a running job, and none below its minimum."
+        )
+    alone = f" CPUs {format_cpulist(plan.avoided)} are to be left alone." if plan.avoided else ""
+    whose = they or "it has all there are"
+    return f"No CPU is free: {whose}.{alone} Running jobs give some up only for an arrival or an order.{less}"
+
+
+def _waits(node: Node, job: Job) -> Iterator[str]:
+    if not job.cores:
+        queue = [other.name for other in node.jobs.values() if not other.cores]
+        place = f" It is number {queue.index(job.name) + 1} of {len(queue)} that wait." if len(queue) > 1 else ""
+        attached = any(task.arrival.attached for task in job.present)
+        runs = " Until it has its first CPUs it runs on where it was." if attached else ""
+        yield f"It waits: {node.why_waiting(job.present[0])}{place}{runs}"
+        return
+    for task in job.present:
+        if not task.started:
+            who = "It" if len(job.ranks) == 1 else f"Task {task.rank} (pid {task.arrival.pid})"
+            yield f"{who} waits: {node.why_waiting(task)}"
+    missing = [rank for rank, task in job.ranks.items() if task is None]
+    if missing:
+        have = "has" if len(missing) == 1 else "have"
+        yield f"{_counted(len(missing), 'task')} of it {have} not arrived yet: their places are kept."
+
+
+def _change(node: Node, task: Task, now: float) -> Iterator[str]:
+    who = f"Task {task.rank} (pid {task.arrival.pid})"
+    if len(task.grants) > 1:
+        newest = task.grants[-1]
+        then = ""
+        if task.deadline is not None and not node.frozen:
+            then = f": the agent binds it in {duration(task.deadline - now)}"
+        failed = " could not be bound to" if task.denied else " has not applied"
+        ago = duration(now - newest.at)
+        yield f"{who}{failed} CPUs {format_cpulist(newest.mask)} yet, granted {ago} ago{then}."
+    missing = node.plan.target(task) & ~task.granted
+    if task.started and missing:
+        holders = sorted({t.job for t in node.tasks.values() if t is not task and t.held & missing})
+        left = f": {_listed(holders)} {'has' if len(holders) == 1 else 'have'} not left them" if holders else ""
+        yield f"{who} is to have CPUs {format_cpulist(missing)} as well{left}."
+
+
+def _mode(node: Node, job: Job) -> Iterator[str]:
+    tasks = [task for task in job.present if task.started]
+    if any(task.mode == "unmanaged" for task in tasks):
+        yield "The agent may not bind all of its threads: they may run on CPUs of others."
+    answering = [task.responder[0] for task in tasks if task.responder]
+    silent = len(tasks) - len(answering)
+    if answering:
+        yield f"It takes its grants itself (pid {_listed(map(str, answering))})."
+    if silent:
+        whose = "its" if not answering else f"the other {_counted(silent, 'task')}'s"
+        yield f"No process of it asks for grants: the agent binds {whose} threads, which stay as many as they are."
+    if any(task.enforced for task in tasks):
+        yield f"It did not apply its newest grant within {duration(node.grace)}: the agent bound it."
+
+
+def _cpus(count: int) -> str:
+    return _counted(count, "CPU")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Return the words as people list them, the first few by name."""
+    found = list(words)
+    if len(found) > NAMED:
+        return f"{', '.join(found[:NAMED])} and {len(found) - NAMED} more"
+    return " and ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mailboxes: what programs say. The agent makes them and reads them with pread; it never maps what a user can write."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dromlib import layout
+from dromlib.layout import MAILBOX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_IN_MODIFY = 0x2
+_IN_Q_OVERFLOW = 0x4000
+_EVENT = struct.Struct("iIII")
+
+
+class MailboxError(Exception):
+    """Raised when no mailbox can be made; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What a program has said: newest epoch applied, malleability points passed, work done."""
+
+    applied: int
+    polls: int
+    progress: int
+
+
+class Mailboxes:
+    """The directory of mailboxes, and an inotify watch on it.
+
+    Mailbox N is the file ``mail/N``, MAILBOX_SIZE bytes, allocated in full, owned by the program's user, mode 0600.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(mode=0o711, exist_ok=True)
+        directory.chmod(0o711)
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.watch < 0 or libc.inotify_add_watch(self.watch, os.fsencode(directory), _IN_MODIFY) < 0:
+            msg = f"cannot watch {directory}: {os.strerror(ctypes.get_errno())}: raise fs.inotify.max_user_instances."
+            raise MailboxError(msg)
+        self._next = 1 + max((int(path.name) for path in directory.iterdir() if path.name.isdigit()), default=0)
+
+    def make(self, uid: int, slot: int) -> int:
+        """Make a mailbox for a task of user `uid`; return its number. Raises `MailboxError` when there is no room."""
+        number = self._next
+        self._next += 1
+        path = self.directory / str(number)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._cannot_make(error) from error
+        try:
+            os.posix_fallocate(fd, 0, layout.MAILBOX_SIZE)
+            record = bytearray(MAILBOX.size)
+            MAILBOX.write(record, magic=layout.MAILBOX_MAGIC, layout_version=layout.LAYOUT_VERSION, slot=slot)
+            os.pwrite(fd, record, 0)
+            if uid != os.geteuid():
+                with suppress(PermissionError):  # an agent without root serves its own user only
+                    os.fchown(fd, uid, -1)
+        except OSError as error:
+            path.unlink()
+            raise self._cannot_make(error) from error
+        finally:
+            os.close(fd)
+        return number
+
+    def _cannot_make(self, error: OSError) -> MailboxError:
+        reason = os.strerror(error.errno or 0)
+        return MailboxError(f"cannot make a mailbox in {self.directory}: {reason}: free space there.")
+
+    def open(self, number: int) -> int:
+        """Return a read-write descriptor of mailbox `number` to hand to its program; the caller closes it."""
+        # Not blocking: the program owns the file and may have put a lease on it.
+        return os.open(self.directory / str(number), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def read(self, number: int) -> Mail | None:
+        """Return what mailbox `number` says, or None when it is gone or not a mailbox any more."""
+        try:
+            fd = os.open(self.directory / str(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            data = os.pread(fd, MAILBOX.size, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        finally:
+            os.close(fd)
+        if len(data) < MAILBOX.size:
+            return None
+        return Mail(*(MAILBOX.read(data, name) for name in ("applied", "polls", "progress")))
+
+    def clear(self, number: int) -> None:
+        """Forget what the last responder said, before another one sits down."""
+        fd = self.open(number)
+        try:
+            os.pwrite(fd, bytes(8), MAILBOX.fields["applied"].offset)
+        finally:
+            os.close(fd)
+
+    def remove(self, number: int) -> None:
+        """Remove mailbox `number`."""
+        with suppress(OSError):  # somebody has put something else in its place
+            (self.directory / str(number)).unlink(missing_ok=True)
+
+    def remove_all_but(self, numbers: set[int]) -> None:
+        """Remove the mailboxes that no task has."""
+        for path in self.directory.iterdir():
+            if not path.name.isdigit() or int(path.name) not in numbers:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+
+    def written(self) -> set[int] | None:
+        """Return the numbers of the mailboxes written to since the last call; None: events were lost, look at all."""
+        numbers: set[int] | None = set()
+        while True:
+            try:
+                data = os.read(self.watch, 65536)
+            except BlockingIOError:
+                return numbers
+            at = 0
+            while at < len(data):
+                _, mask, _, length = _EVENT.unpack_from(data, at)
+                name = data[at + _EVENT.size : at + _EVENT.size + length].split(b"\0", 1)[0]
+                at += _EVENT.size + length
+                if mask & _IN_Q_OVERFLOW:
+                    numbers = None
+                elif numbers is not None and name.isdigit():
+                    numbers.add(int(name))
+
+    def close(self) -> None:
+        """Stop watching."""
+        os.close(self.watch)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket's counter: looks are answered, orders are checked, tried out or carried out."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from agent import orders, preview
+from agent.candidates import Candidates
+from agent.control import ControlError
+from agent.explain import explain
+from agent.jobs import Refused
+from agent.mailboxes import MailboxError
+from agent.snapshot import SCHEMA_VERSION
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.control import Caller
+    from agent.daemon import Daemon
+    from agent.jobs import Task
+    from agent.node import Node
+    from agent.orders import Attach, Release, Resize, Set
+
+
+class Obeying:
+    """Answers what comes in at the control socket of `daemon`."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._node = daemon.node
+        self._log = daemon.log
+        self._candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude)
+
+    def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer one order of the caller. Raises `ControlError` with a sentence."""
+        name = order["order"]
+        if name == "ps":
+            return self._daemon.snapshot().to_json()
+        if name == "topology":
+            return self._daemon.settings.topology.to_json()
+        try:
+            if name == "explain":
+                return self._explain(order)
+            return self._obey(order, caller)
+        except (Refused, MailboxError) as refusal:
+            raise ControlError(str(refusal)) from refusal
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            msg = f"the agent cannot carry out this order now ({reason}): try again later."
+            raise ControlError(msg) from error
+
+    def _explain(self, order: dict[str, Any]) -> dict[str, object]:
+        name = order.get("job")
+        if not isinstance(name, str) or not name:
+            raise ControlError("explain takes the name of a job.")
+        found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic())]
+        if not self._daemon.binds:
+            idle = "The CPUs are emulated: the agent sets no affinity."
+            if self._daemon.settings.observe:
+                idle = "This agent only observes: it changes no mask."
+            found = [sentence for sentence in found if sentence["topic"] != "mode"]  # they tell who binds the threads
+            found.append({"topic": "mode", "text": idle})
+        return {"schema_version": SCHEMA_VERSION, "job": name, "sentences": found}
+
+    def _obey(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        wanted = orders.parse(order)
+        dry_run = order.get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise ControlError("dry_run is true or false.")
+        if self._daemon.settings.observe and not dry_run:
+            raise ControlError("this agent only observes: start it without --observe to change masks.")
+        orders.check_right(wanted, caller, os.geteuid(), self._node)
+        if isinstance(wanted, orders.Attach):
+            said = self._attach(wanted, caller, dry_run=dry_run)
+        elif dry_run:
+            return self._try_out(lambda node: orders.apply(wanted, node, time.monotonic(), caller.uid))
+        elif isinstance(wanted, orders.Release):
+            said = self._release(wanted, caller)
+        else:
+            said = self._change(wanted, caller)
+        if dry_run:
+            return said
+        about = {key: order[key] for key in ("pid", "job", "cpus", "for") if order.get(key) is not None}
+        self._log("order", name=order["order"], uid=caller.uid, caller=caller.pid, **about)
+        return self._daemon.snapshot().to_json() | {"said": said}
+
+    def _try_out(self, event: Callable[[Node], object]) -> dict[str, object]:
+        """Return what an event would change, having tried it on a copy."""
+        after = self._node.fork()
+        event(after)
+        changes = [step.to_json() for step in preview.steps(self._node, after)]
+        return {"schema_version": SCHEMA_VERSION, "dry_run": True, "changes": changes}
+
+    def _change(self, wanted: Resize | Set, caller: Caller) -> str:
+        self._daemon.acting.do(orders.apply(wanted, self._node, time.monotonic(), caller.uid))
+        return ""
+
+    def _attach(self, wanted: Attach, caller: Caller, *, dry_run: bool) -> Any:  # noqa: ANN401 - a JSON value or text
+        everybody = orders.is_master(caller, os.geteuid())
+        found = self._candidates.look(wanted.pid, caller, everybody=everybody)
+        arrival = wanted.arrival(found.who.start_time, found.uid, found.affinity, found.command)
+        if dry_run:
+            os.close(found.pidfd)
+            return self._try_out(lambda node: node.arrive(arrival, time.monotonic()))
+        task = self._daemon.admission.take_in(arrival, found.pidfd)
+        if task.started:
+            return f"process {wanted.pid} is job {task.job} on CPUs {format_cpulist(task.granted)}."
+        why = self._node.why_waiting(task)
+        return f"process {wanted.pid} is job {task.job}, runs on where it was, and waits: {why}"
+
+    def _release(self, wanted: Release, caller: Caller) -> str:
+        daemon = self._daemon
+        tasks = orders.tasks_named(self._node, wanted.what)
+        self._node.check_release(tasks)
+        daemon.give_back(tasks)
+        actions = orders.apply(wanted, self._node, time.monotonic(), caller.uid)
+        for task in tasks:
+            daemon.following.forget(task)
+            daemon.report.ended(task, "released")
+        daemon.acting.do(actions)
+        daemon.give_back(tasks)
+        return _released(tasks, given_back=daemon.binds)
+
+
+def _released(tasks: list[Task], *, given_back: bool) -> str:
+    job = tasks[0].job
+    pids = ", ".join(str(task.arrival.pid) for task in tasks)
+    cpus = 0
+    for task in tasks:
+        cpus |= task.arrival.restore if task.started and given_back else 0
+    where = f"may use CPUs {format_cpulist(cpus)} again" if cpus else "runs where it is"
+    return f"{job} (pid {pids}) {where} and is managed no longer: jobs on these CPUs share them with it."

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that prints: tables for people, one JSON value for scripts."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from agent import listing
+from agent.config import toml
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from agent.topology import Topology
+
+
+NOBODY = "No task runs here: start one with: drom run -- COMMAND"
+
+
+def emit(value: object) -> None:
+    """Print one JSON value."""
+    print(json.dumps(value))
+
+
+def table(headings: list[str], rows: list[list[str]]) -> None:
+    """Print rows under headings, columns as wide as needed, no trailing blanks."""
+    print("\n".join(listing.table(headings, rows)))
+
+
+def say(sentence: str) -> None:
+    """Print one line."""
+    print(sentence)
+
+
+def settings(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print the options of an agent, their values and origins."""
+    if as_json:
+        emit(value)
+        return
+    rows = [
+        [row["key"], "-" if row["value"] is None else toml(row["value"]), row["origin"]] for row in value["options"]
+    ]
+    table(["OPTION", "VALUE", "FROM"], rows)
+
+
+def findings(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print what `drom doctor` found."""
+    if as_json:
+        emit(value)
+        return
+    table(["", "CHECK", "FOUND"], [[row["state"], row["check"], row["text"]] for row in value["checks"]])
+
+
+def tasks(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print the answer to `ps`."""
+    if as_json:
+        emit(value)
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(listing.tasks(value["tasks"], user_name, width) if value["tasks"] else [NOBODY]))
+    for task in value["tasks"]:
+        if task["detail"]:
+            print(f"{task['job']} (pid {task['pid']}) waits: {task['detail']}")
+    if value["observe"]:
+        print("This agent only observes: no mask is changed.")
+    if value.get("avoided"):
+        print(f"CPUs {value['avoided']} are left to unmanaged programs, which keep them busy.")
+    if value.get("frozen_since"):
+        print(f"Frozen since {value['frozen_since']}: nothing changes until the freeze file is removed.")
+
+
+def ordered(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print the answer to an order: what it would change, what was said of it, or the tasks."""
+    if as_json:
+        emit(value)
+    elif value.get("dry_run"):
+        print("\n".join([*listing.changes(value["changes"]), "This is a dry run: nothing was changed."]))
+    elif value.get("said"):
+        print(value["said"])
+    else:
+        tasks(value, as_json=False)
+
+
+def explanation(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print the answer to `explain`, a sentence to a line."""
+    if as_json:
+        emit(value)
+        return
+    for sentence in value["sentences"]:
+        print(sentence["text"])
+
+
+def clear() -> None:
+    """Empty the screen for the next picture, if this is one."""
+    if sys.stdout.isatty():
+        print("\x1b[H\x1b[2J", end="")
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or the number of one without."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def topology(machine: Topology, *, as_json: bool) -> None:
+    """Print a machine: what it has, a line per run of alike cores in each package, its NUMA nodes, what is odd."""
+    if as_json:
+        emit(machine.to_json())
+        return
+    print(
+        f"{_counted(len(machine.packages), 'package')}, {_counted(len(machine.numa), 'NUMA node')}, "
+        f"{_counted(len(machine.cores), 'core')}, {_counted(machine.online.bit_count(), 'CPU')}"
+    )
+    for name in ("online", "allowed", "offline", "isolated", "nohz_full"):
+        if name in {"online", "allowed"} or getattr(machine, name):
+            print(f"{name}: {format_cpulist(getattr(machine, name)) or 'none'}")
+    print(f"quota: {f'{machine.quota:g} CPUs' if machine.quota is not None else 'none'}")
+    print(f"memory: {_bytes(machine.memory)}", end="\n\n")
+    parts = list(dict.fromkeys(part.kind for part in machine.parts))
+    kind = ["KIND"] if any(core.kind for core in machine.cores) else []
+    headings = ["PACKAGE", "NUMA", *(name.upper() for name in parts), *kind, "CORES", "THREADS"]
+    table([*headings, "CPUS", "FIRST CORE", "ALLOWED"], _alike_cores(machine, parts))
+    if machine.numa:
+        print()
+        rows = [[str(node.os), _bytes(node.memory), format_cpulist(node.cpus) or "none"] for node in machine.numa]
+        table(["NUMA", "MEMORY", "CPUS"], rows)
+    for warning in machine.warnings:
+        print(f"warning: {warning}")
+
+
+def _alike_cores(machine: Topology, parts: list[str]) -> list[list[str]]:
+    """Return a row for the cores that agree in package, node, parts, kind and number of threads."""
+    kinds = any(core.kind for core in machine.cores)
+    alike: dict[tuple[int, int, tuple[int, ...], str, int], list[int]] = {}
+    for core in sorted(machine.cores, key=lambda core: (core.package, core.numa)):
+        found = {part.kind: part.os for part in machine.parts if part.cpus & core.cpus}
+        place = (core.package, core.numa, tuple(found.get(kind, -1) for kind in parts))
+        alike.setdefault((*place, core.kind, core.cpus.bit_count()), []).append(core.cpus)
+    return [
+        [
+            *(_index(number) for number in (package, numa, *numbers)),
+            *([kind or "-"] if kinds else []),
+            str(len(masks)),
+            str(threads),
+            format_cpulist(sum(masks)),
+            format_cpulist(masks[0]),
+            format_cpulist(sum(masks) & machine.allowed) or "none",
+        ]
+        for (package, numa, numbers, kind, threads), masks in alike.items()
+    ]
+
+
+def _index(number: int) -> str:
+    return "-" if number < 0 else str(number)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _bytes(number: int) -> str:
+    """Return bytes in the largest binary unit of which there is one."""
+    power = max(number.bit_length() - 1, 0) // 10
+    unit = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[min(power, 5)]
+    return f"{number / 1024 ** min(power, 5):.4g} {unit}" if number else "unknown"
+
+
+def bench(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print measurements beside what they are to reach."""
+    if as_json:
+        emit(value)
+        return
+    headings = ["MEASURED", "MEDIAN", "MIN", "MAX", "UNIT", "REACH", "PEER"]
+    rows = [
+        [
+            row["name"],
+            *(f"{row[key]:.4g}" for key in ("median", "min", "max")),
+            row["unit"],
+            f"<= {row['reach']:g}" if row.get("reach") is not None else "-",
+            str(row.get("peer") or "-"),
+        ]
+        for row in value["figures"]
+    ]
+    table(headings, rows)
+
+
+def days(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print what simulated days were like under each policy, medians with extremes."""
+    if as_json:
+        emit(value)
+        return
+    from agent.bench_day import FIGURES
+
+    print(
+        f"{value['days']} simulated days on {value['machine']}, {value['programs']} programs: medians (least to most)"
+    )
+    cells = [policy["figures"] for policy in value["policies"]]
+    rows = [[title, *(_range(figures[key]) for figures in cells)] for key, title in FIGURES.items()]
+    table(["FIGURE", *(policy["policy"] for policy in value["policies"])], rows)
+
+
+def _range(figure: dict[str, float]) -> str:
+    return f"{figure['median']:.3g}  ({figure['min']:.3g} to {figure['max']:.3g})"
+
+
+def resize_cost(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print what programs lost by being resized, in milliseconds."""
+    if as_json:
+        emit(value)
+        return
+    print(value["machine"])
+    rows = [
+        [
+            row["program"],
+            row["change"],
+            str(row["changes"]),
+            *(f"{row[key]['median']:.3g}" for key in ("step_ms", "call_ms", "first_step_ms")),
+            f"{row['lost_ms']['median']:.3g}  ({row['lost_ms']['p10']:.3g} to {row['lost_ms']['p90']:.3g})",
+            f"{row['control_ms']['median']:.3g}",
+            f"{row['lost_ms']['median'] / 10:.2g} %",
+        ]
+        for row in value["costs"]
+    ]
+    table(
+        ["PROGRAM", "CHANGE", "TIMES", "STEP", "CALL", "FIRST STEP", "LOST (P10 TO P90)", "CONTROL", "AT 1 A SECOND"],
+        rows,
+    )
+    print(f"Milliseconds, medians; lost: in the {value['window_ms']:g} ms after a change, the control taken off.")
+    far = "cross sockets" if value["moves_cross_sockets"] else "stay on one socket"
+    print(f"All changes are between {value['cores']} cores and half of them; moves go to the other half and {far}.")
+    not_negligible = [f"{row['program']} {row['change']}" for row in value["costs"] if not row["negligible"]]
+    limit = f"{value['negligible_percent']:g} % of the time at one change a second"
+    if not_negligible:
+        print(f"The papers call the cost negligible. Here it is above {limit} for: {', '.join(not_negligible)}.")
+    else:
+        print(f"The papers call the cost negligible. Here it is: below {limit} for every program and change.")

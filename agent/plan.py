@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is to have which cores: the jobs of a node, their targets, and who owns each core.
+
+Every change is all or nothing: a method that raises `Refused` leaves the plan as it was. What may be published of a
+plan at a given moment is another question, which `agent.node` answers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+from agent import layouts, policy
+from agent.arrangement import NoRoom
+from agent.jobs import Change, Event, Job, Refused, Task
+from agent.ledger import Move
+from agent.policy import JobCores, Wait
+from agent.rules import in_words
+from agent.seating import Seating
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent.cores import Cores
+    from agent.ownership import Owner
+    from agent.placement import Key, Place
+    from agent.rules import Rules
+
+
+class Misplaced(Refused):
+    """Raised when counts cannot be placed; `job` is the one whose strict layout stands in the way, if it is that."""
+
+    def __init__(self, why: NoRoom) -> None:
+        super().__init__(why.reason)
+        self.job = why.job
+
+
+class Plan(Seating):
+    """Jobs by name in the order of arrival; `ledger` says who is to hold and who owns each core.
+
+    `event` is what happens to the node just now. `touched` collects the slots of tasks of which anything that a
+    registry keeps may have changed, until somebody empties it. `memory` is what the node has (bytes), 0 when nobody
+    knows. `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved, or would fall below its
+    minimum, stays on others.
+    """
+
+    def __init__(self, cores: Cores, place: Place, rules: Rules, memory: int = 0) -> None:
+        super().__init__(cores, place)
+        self.rules = rules
+        self.memory = memory
+        self.event = Event("start", "", 0.0)
+        self.touched: set[int] = set()
+        self._views: dict[str, JobCores] = {}
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    def free_name(self, wanted: str) -> str:
+        """Return `wanted`, or `wanted.N` with the first N from 2 that no job has."""
+        if wanted not in self.jobs:
+            return wanted
+        n = 2
+        while f"{wanted}.{n}" in self.jobs:
+            n += 1
+        return f"{wanted}.{n}"
+
+    def running_job(self, name: str) -> Job:
+        """Return a job that has cores. Raises `Refused` when there is none of that name."""
+        job = self.jobs.get(name)
+        if job is None:
+            msg = f"no job is called {name}: see `drom ps`."
+            raise Refused(msg)
+        if not job.cores:
+            msg = f"job {name} still waits for its first cores: it can be resized once it runs."
+            raise Refused(msg)
+        return job
+
+    def most(self, job: Job) -> int:
+        """Return the most cores that the job can use on this node."""
+        least, most = job.task_min * len(job.ranks), job.task_max * len(job.ranks)
+        return max(least, min(most, layouts.most(job.layout, self.cores.sizes)))
+
+    @property
+    def cap(self) -> int:
+        """The cores that the jobs of one user may have together, 0 for any number."""
+        return self.cores.within(self.rules.max_cpus_per_user)
+
+    def total(self, leaving: int = 0) -> int:
+        """Return how many cores are shared out: those that may be, and others on which jobs stay.
+
+        CPUs in `leaving` are those whose tasks do not have to stay.
+        """
+        return self.cores.count(self.usable) + self.cores.count(self.ledger.planned & self.avoided & ~leaving)
+
+    def why_stays(self, job: Job) -> str:
+        """Return a sentence: why a job is on CPUs that are to be left alone; empty when it is on none."""
+        if not job.planned & self.avoided:
+            return ""
+        if job.frozen:
+            return f"job {job.name} is {job.job_class}: it keeps its cores until it ends."
+        if job.pinned:
+            return f"job {job.name} has CPUs by an order: it keeps them until `drom resize {job.name} auto`."
+        return f"job {job.name} stays where it is: elsewhere it would have less than its minimum."
+
+    def hungry(self) -> list[str]:
+        """Return the jobs that could do with another core, may have it, and do not rest."""
+        running, total = self.running(), self.total()
+        rooms = {user: policy.room_of(user, running, total, self.cap) for user in {job.user for job in running}}
+        able = [job for job in running if not job.fixed and job.cores < job.maximum]
+        return [job.name for job in able if rooms[job.user] and self.jobs[job.name].rest_until is None]
+
+    def kept_for_owners(self, now: float) -> int:
+        """Return how many free cores nobody may grow into, because their owners take them when they have rested."""
+        owed = self._owed()
+        if not owed:
+            return 0
+        after_rest = [replace(job, rests=not job.rests) for job in self.running_at(now)]
+        cores = policy.give_back(after_rest, owed, self.total(), self.cap)
+        return sum(cores[job.name] - job.cores for job in after_rest)
+
+    def target(self, task: Task) -> int:
+        """Return the CPUs the plan wants the task to have."""
+        return self.jobs[task.job].targets.get(task.rank, 0)
+
+    def owned(self, task: Task) -> int:
+        """Return the CPUs whose entitlement is this task's; what its job has lent is counted for its first task."""
+        job = self.jobs[task.job]
+        mine = self.ledger.owned.get(job.name, 0)
+        first = next(t for t in job.ranks.values() if t)
+        lent = mine & ~self.cores.whole(job.planned) if task is first else 0
+        return mine & self.cores.whole(self.target(task)) | lent
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def admit_waiting(self, now: float) -> None:
+        """Admit waiting jobs in the order of arrival: nobody overtakes a job that waits for what it needs itself."""
+        ahead: list[tuple[Job, Wait]] = []
+        for job in [j for j in self.jobs.values() if not j.cores]:
+            if any(_stands_behind(job, first, wait) for first, wait in ahead):
+                job.waits_for = "others arrived before it."
+                continue
+            wait = self._wait_for_memory(job) or self._admit(job, now)
+            job.waits_for = wait.reason if wait else ""
+            if wait:
+                ahead.append((job, wait))
+
+    def _admit(self, job: Job, now: float) -> Wait | None:
+        """Admit a job, with fewer cores if strict layouts leave no room for more; return why it has to wait, if so."""
+        view, why = self.view(job), ""
+        while view.maximum >= view.minimum:
+            counts = policy.admit(view, self.running(), self.total(), self.rules.sharing_factor, self.cap)
+            if isinstance(counts, Wait):
+                return counts
+            try:
+                self._replan(counts, "share", now)
+            except Misplaced as misplaced:
+                why = str(misplaced)
+                if not misplaced.job:
+                    break
+                view = replace(view, maximum=counts[job.name] - 1)
+            else:
+                return None
+        return Wait(why)
+
+    def _wait_for_memory(self, job: Job) -> Wait | None:
+        if not self.memory or not job.declared:
+            return None
+        left = self.memory - sum(other.declared for other in self.jobs.values() if other.cores)
+        if job.declared <= max(0, left):
+            return None
+        needs, has = in_words(job.declared), in_words(max(0, left))
+        return Wait(f"needs {needs} of memory: running jobs leave {has} of {in_words(self.memory)}.", "memory")
+
+    def hand_out(self, now: float, reason: str = "death") -> None:
+        """Hand out free cores: to their owners, to waiting arrivals, then to the smallest jobs that can use them.
+
+        Who is on CPUs that are to be left alone comes first.
+        """
+        if self.avoided:
+            self._leave_avoided(now)
+        total, owed, cap = self.total(), self._owed(), self.cap
+        why = "return" if owed else reason
+        self._replan_as_far(lambda jobs: policy.give_back(jobs, owed, total, cap), why, now)
+        self.admit_waiting(now)
+        self._grow(now, reason)
+
+    def _grow(self, now: float, reason: str) -> None:
+        rules, before = self.rules, None
+        margin = rules.margin if rules.residence else 0.0
+        # Whoever grows may get cores that were kept for an owner; then as many others are nobody's.
+        while (spare := self.total() - self.kept_for_owners(now)) != before:
+            before = spare
+            self._replan_as_far(partial(policy.grow, total=spare, cap=self.cap, margin=margin), reason, now)
+        if rules.residence:
+            self._set_to_rest(now, idle=spare > sum(job.cores for job in self.running()))
+
+    def use(self, mask: int, now: float) -> None:
+        """Hand out only the CPUs in `mask` from now on, and of these only whole cores."""
+        self.usable = sum(core for core in self.cores if not core & ~mask)
+        self._views.clear()
+        self.hand_out(now, "avoid")
+
+    def _leave_avoided(self, now: float) -> None:
+        """Move jobs off the CPUs that are to be left alone, and shrink whom it takes: all, or else whoever can."""
+        there = [j for j in self.jobs.values() if j.planned & self.avoided and not j.frozen and not j.pinned]
+        if there and not self._move_off(there, now) and len(there) > 1:
+            for job in there:
+                self._move_off([job], now)
+        free = self.avoided & ~self.cores.whole(self.ledger.planned)
+        pairs = zip(self.cores, self.ledger.owners, strict=True)
+        for name in self.ledger.own([None if core & free else owner for core, owner in pairs]):
+            self.touch(self.jobs[name])
+
+    def _move_off(self, movers: Sequence[Job], now: float) -> bool:
+        names = {job.name for job in movers}
+        running = [replace(j, fixed=self._fixed(self.jobs[j.name])) if j.name in names else j for j in self.running()]
+        leaving = reduce(operator.or_, (job.planned for job in movers))
+        counts = policy.fit(running, self.total(leaving))
+        if isinstance(counts, Wait):
+            return False
+        try:
+            self._replan(counts, "avoid", now, {(job.name, rank): 0 for job in movers for rank in job.ranks})
+        except Refused:
+            return False
+        return True
+
+    def _set_to_rest(self, now: float, *, idle: bool) -> None:
+        """Wake those who have rested; where cores are left idle, who could use some waits whether more come free."""
+        hungry = self.hungry() if idle else []
+        for job in self.jobs.values():
+            if job.rest_until is not None and job.rest_until <= now:
+                job.rest_until = None
+        for name in hungry:
+            self.jobs[name].rest_until = now + self.rules.residence
+
+    def _owed(self) -> Counter[str]:
+        """Count, for each job, the free cores that it owns."""
+        free = self.cores.numbers(self.usable & ~self.cores.whole(self.ledger.planned))
+        return Counter(owner for core in free if (owner := self.ledger.owners[core]) is not None)
+
+    def drop_rank(self, job: Job, rank: int) -> None:
+        """Take one rank and its cores out of a job; the last one takes the job with it."""
+        del job.ranks[rank]
+        gone = {rank} if job.present else {rank, *job.targets}  # places kept for ranks that have not come end with it
+        before = job.planned
+        masks = [job.targets.pop(rank, 0) for rank in gone]
+        job.last = Change("death", self.event, before) if any(masks) else job.last
+        self.ledger.move([Move(job.name, mask, 0) for mask in masks])
+        job.cores -= sum(map(self.cores.count, masks))
+        if not job.present:
+            del self.jobs[job.name]
+            self.settle_owners()
+        elif job.hold is not None:
+            job.hold = job.cores
+        self.touch(job)
+
+    def adopt_late_ranks(self, job: Job, now: float) -> None:
+        """Find places for ranks that had not started when others of their job had; where there is none they queue."""
+        late = [task for task in job.present if job.cores and task.rank not in job.targets]
+        if not late:
+            return
+        counts = policy.hold(job.name, max(job.cores, job.task_min * len(job.ranks)), self.running(), self.total())
+        if not job.frozen and not self.why_stays(job) and not isinstance(counts, Wait):
+            with suppress(Refused):
+                self._replan(counts, "arrival", now)
+                return
+        name = self.free_name(job.asked)
+        ranks: dict[int, Task | None] = {task.rank: task for task in late}
+        self.jobs[name] = replace(job, name=name, ranks=ranks, targets={}, cores=0, hold=None, hold_until=None)
+        for task in late:
+            del job.ranks[task.rank]
+            task.job = name
+        self.touch(job)
+
+    # --- orders ---------------------------------------------------------------------------------------------------
+
+    def hold(self, name: str, cpus: int, now: float, until: float | None = None) -> None:
+        """Fix a job at `cpus` hardware threads (whole cores, rounded up) until `let_go`. Raises `Refused`.
+
+        `until` is when somebody is to call that (seconds of CLOCK_MONOTONIC).
+        """
+        job = self._changeable_job(name)
+        cores, tasks = self.cores.needed_for(cpus), len(job.ranks)
+        least, most = job.task_min * tasks, self.most(job)
+        if not least <= cores <= most:
+            can = f"{self.cores.cpus(least)} to {self.cores.cpus(most)}"
+            msg = f"job {name} can have {can} CPUs, not {cpus}: see its min and max."
+            raise Refused(msg)
+        counts = policy.hold(name, cores, self.running(), self.total(job.planned))
+        if isinstance(counts, Wait):
+            raise Refused(f"job {name} cannot have {cpus} CPUs: {counts.reason}")
+        self._replan(counts, "order", now, {(name, rank): 0 for rank in job.ranks})
+        job.hold, job.hold_until, job.hold_by = cores, until, self.event.by
+        self.touch(job)
+        self.hand_out(now, "order")
+
+    def let_go(self, name: str, now: float) -> None:
+        """End an order: the job competes for its equal share again. Raises `Refused` when it does not run."""
+        job = self.running_job(name)
+        job.hold = job.hold_until = job.hold_by = None
+        for task in job.present:
+            task.pin = 0
+        self.touch(job)
+        if not job.frozen and not self.why_stays(job):
+            others = [other for other in self.running() if other.name != name]
+            view, total = replace(self.view(job), cores=0), self.total()
+            share = policy.equal_shares([*others, view], total, self.cap)[name]
+            counts = policy.admit(replace(view, maximum=max(view.minimum, share)), others, total, 1.0, self.cap)
+            if not isinstance(counts, Wait):
+                with suppress(Refused):
+                    self._replan(counts, "order", now)
+        self.hand_out(now, "order")
+
+    def pin(self, task: Task, mask: int, now: float) -> None:
+        """Give a task exactly these CPUs until `let_go`, whatever was ordered before.
+
+        Raises `Refused` when they cannot be had.
+        """
+        job = self._changeable_job(task.job)
+        if not mask or mask & ~self.cores.all:
+            raise Refused("some of these CPUs are not managed here: see `drom topology`.")
+        if mask & self.avoided:
+            msg = f"CPUs {format_cpulist(mask & self.avoided)} are to be left alone now: choose others."
+            raise Refused(msg)
+        if mask.bit_count() < self.floor(job) or self.cores.count(mask) > job.task_max:
+            can = f"{self.floor(job)} to {self.cores.cpus(job.task_max)}"
+            msg = f"a task of job {job.name} can have {can} CPUs, not {mask.bit_count()}: see its min and max."
+            raise Refused(msg)
+        if owner := self._who_may_not_move(self.cores.whole(mask), task):
+            msg = f"job {owner} may not be moved from CPUs among these: choose others."
+            raise Refused(msg)
+        rest = sum(self.cores.count(target) for rank, target in job.targets.items() if rank != task.rank)
+        total = self.total(job.targets[task.rank])
+        counts = policy.hold(job.name, self.cores.count(mask) + rest, self.running(), total)
+        if isinstance(counts, Wait):
+            raise Refused(f"these CPUs cannot be had: {counts.reason}")
+        self._replan(counts, "order", now, {(job.name, task.rank): mask})
+        job.hold, job.hold_until, job.hold_by = None, None, self.event.by
+        self.hand_out(now, "order")
+
+    def _changeable_job(self, name: str) -> Job:
+        job = self.running_job(name)
+        if job.frozen:
+            msg = f"job {name} is {job.job_class}: it keeps its cores until it ends."
+            raise Refused(msg)
+        return job
+
+    def _who_may_not_move(self, cores: int, asker: Task) -> str | None:
+        """Return a job other than the asker's task that must keep some of the CPUs in `cores`."""
+        for job in self.jobs.values():
+            stays = self.why_stays(job)
+            for rank, target in job.targets.items():
+                task = job.ranks[rank]
+                still = job.frozen or stays or (task is not None and task.pin)
+                if still and task is not asker and cores & self.cores.whole(target):
+                    return job.name
+        return None
+
+    # --- planning -------------------------------------------------------------------------------------------------
+
+    def _replan_as_far(self, decide: Callable[[list[JobCores]], dict[str, int]], reason: str, now: float) -> None:
+        """Replan as `decide` says; a job that strict layouts leave no room to grow so far gets fewer.
+
+        Where no counts can be reached, as while an exact order is on its way, all stays as it is.
+        """
+        limits: dict[str, int] = {}
+        while True:
+            running = [replace(j, maximum=limits[j.name]) if j.name in limits else j for j in self.running_at(now)]
+            counts = decide(running)
+            try:
+                self._replan(counts, reason, now)
+            except Misplaced as misplaced:
+                strict = [job for job in running if self.jobs[job.name].layout.strict]
+                growth = {job.name: counts[job.name] - job.cores for job in strict if counts[job.name] > job.cores}
+                if not misplaced.job or not growth:
+                    return
+                name = misplaced.job if misplaced.job in growth else max(growth, key=lambda name: growth[name])
+                limits[name] = counts[name] - 1
+            else:
+                return
+
+    def running(self) -> list[JobCores]:
+        """Return the jobs that have cores, as the policy sees them."""
+        running = [job for job in self.jobs.values() if job.cores]
+        for job in running:
+            if job.name not in self._views:
+                self._views[job.name] = self.view(job)
+        return [self._views[job.name] for job in running]
+
+    def running_at(self, now: float) -> list[JobCores]:
+        """Return the jobs that have cores, as the policy sees them, with who rests and who has rested."""
+        rests = {job.name: job.rest_until for job in self.jobs.values() if job.rest_until is not None}
+        jobs = self.running()
+        return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
+
+    def touch(self, job: Job) -> None:
+        """Take in that something about the job or its tasks has changed."""
+        self._views.pop(job.name, None)
+        self.restless.add(job.name)
+        self.touched.update(task.slot for task in job.present)
+
+    def _fixed(self, job: Job) -> bool:
+        """Say whether a job neither lends nor grows, wherever it is."""
+        return bool(job.cores) and (job.job_class != "malleable" or job.hold is not None or job.pinned)
+
+    def view(self, job: Job) -> JobCores:
+        """Return the job as the policy sees it."""
+        tasks = len(job.ranks)
+        fixed = self._fixed(job) or bool(job.planned & self.avoided)
+        return JobCores(job.name, job.user, tasks, job.task_min * tasks, self.most(job), job.cores, fixed)
+
+    def _replan(self, counts: dict[str, int], reason: str, now: float, pins: Mapping[Key, int] | None = None) -> None:
+        """Place the counted cores and make that the plan, or raise `Refused` and change nothing."""
+        pins = pins or {}
+        unchanged = not pins and all(self.has(self.jobs[name], cores) for name, cores in counts.items())
+        if unchanged and self.lies_well():
+            return
+        targets = self.place_all(counts, pins)
+        if isinstance(targets, NoRoom):
+            raise Misplaced(targets)
+        for (name, rank), mask in pins.items():
+            task = self.jobs[name].ranks[rank]
+            if task:
+                task.pin = mask
+                self.touch(self.jobs[name])
+        if self.rules.residence:
+            for job in [self.jobs[name] for name, cores in counts.items() if self.jobs[name].cores not in (0, cores)]:
+                job.rest_until = now + self.rules.residence
+        self._aim(targets, counts, reason)
+        self.settle_owners()
+
+    def _aim(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:
+        """Make these masks the targets, and these numbers of cores the jobs'."""
+        moves: list[Move] = []
+        before: dict[str, int] = {}
+        new = next((name for name, _ in targets if not self.jobs[name].cores), None)
+        event = self.event if new is None else replace(self.event, kind="arrival", job=new)
+        for (name, rank), mask in targets.items():
+            job = self.jobs[name]
+            old = job.targets.get(rank, 0)
+            if mask == old:
+                continue
+            before.setdefault(name, job.planned)
+            task = job.ranks[rank]
+            if task:
+                task.reason = reason if job.cores else "arrival"
+            job.targets[rank] = mask
+            moves.append(Move(name, old, mask))
+        self.ledger.move(moves)
+        for name, planned in before.items():
+            job = self.jobs[name]
+            job.last = Change(reason, event, planned) if job.cores else Change("arrival", self.event, 0)
+        for name in {name for name, _ in targets}:
+            self.jobs[name].cores = counts[name]
+        for name in dict.fromkeys(move.job for move in moves):
+            self.touch(self.jobs[name])
+
+    def adopt(self, owners: Sequence[Owner]) -> None:
+        """Take over the targets that the jobs have by now, and the owner of each core."""
+        self.ledger.move([Move(job.name, 0, target) for job in self.jobs.values() for target in job.targets.values()])
+        self.ledger.own(owners)
+        self.settle_owners()
+        for job in self.jobs.values():
+            self.touch(job)
+
+    def settle_owners(self) -> None:
+        """Bring the owners up to date with who is to have which core."""
+        for name in self.ledger.settle({job.name for job in self.jobs.values() if job.cores}):
+            self.touch(self.jobs[name])
+
+
+def _stands_behind(job: Job, first: Job, wait: Wait) -> bool:
+    """Say whether a later job must wait because `first` does: whoever could take what that one waits for.
+
+    A job that waits for cores stops everybody. One that waits for memory would never start if others that declare
+    memory went past, but is not held up by those that declare none. A cap concerns its user alone.
+    """
+    if wait.resource == "memory":
+        return job.memory > 0
+    return wait.resource == "cores" or job.user == first.user

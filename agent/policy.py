@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many cores each job gets when no scheduler speaks. Pure: counts in, counts out; the unit is the whole core.
+
+An arrival is entitled to its equal share of the node (equal among users, then among a user's jobs), capped by what it
+asked. It takes free cores first, then cores of running malleable jobs, the largest first, never below a job's minimum
+nor below its own equal share, and from each at most SharingFactor of what that job has. Where that is less than the
+arrival's minimum, jobs may be taken below their share too; where even that is not enough, the arrival waits its turn.
+Cores that come free go back to the jobs they were taken from, then to waiting arrivals in order, then to the smallest
+jobs that can use them.
+
+A site may cap what one user's jobs have together (`cap`, cores; 0: no cap). Beyond the cap they share among themselves.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class JobCores:
+    """One job as the policy sees it. `minimum`, `maximum` and `cores` count cores over all its `tasks`.
+
+    `fixed` jobs (rigid, moldable once started, held by an order) neither lend nor grow. One that `rests` was resized
+    lately and does not grow; one that is `due` has rested or waited, so that any gain is worth a resize.
+    """
+
+    name: str
+    user: int
+    tasks: int
+    minimum: int
+    maximum: int
+    cores: int = 0
+    fixed: bool = False
+    rests: bool = False
+    due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Returned when an arrival has to wait for a `resource`: cores, memory, or its user's cap.
+
+    `reason` is a sentence for people.
+    """
+
+    reason: str
+    resource: str = "cores"
+
+
+def fill(amount: int, limits: Sequence[int]) -> list[int]:
+    """Divide `amount` as equally as `limits` allow (max-min fairness); earlier places get the remainder."""
+    level, left = 0, amount
+    for rank, limit in enumerate(sorted(limits)):
+        step = min(limit - level, left // (len(limits) - rank))
+        level += step
+        left -= step * (len(limits) - rank)
+        if level < limit:
+            break
+    given = [min(limit, level) for limit in limits]
+    for i, limit in enumerate(limits):
+        if left and given[i] < limit:
+            given[i] += 1
+            left -= 1
+    return given
+
+
+def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str, int]:
+    """Return the cores each job is entitled to of `total`: equal among users, then among each user's jobs."""
+    users: dict[int, list[JobCores]] = {}
+    for job in jobs:
+        users.setdefault(job.user, []).append(job)
+    groups = list(users.values())
+    per_user = fill(total, [min(cap or total, sum(_wish(j) for j in group)) for group in groups])
+    shares: dict[str, int] = {}
+    for group, cores in zip(groups, per_user, strict=True):
+        shares.update(zip((j.name for j in group), fill(cores, [_wish(j) for j in group]), strict=True))
+    return shares
+
+
+def _wish(job: JobCores) -> int:
+    return job.cores if job.fixed else job.maximum
+
+
+def admit(
+    new: JobCores, running: Sequence[JobCores], total: int, sharing_factor: float, cap: int = 0
+) -> dict[str, int] | Wait:
+    """Return the cores of every job once `new` runs as well, or why it has to wait.
+
+    `total` counts the node's cores; the sum of the result never exceeds it.
+    """
+    left = total - sum(job.cores for job in running)
+    room = room_of(new.user, running, total, cap)
+    free = min(left, room)
+    shares = equal_shares([*running, new], total, cap)
+    wanted = max(new.minimum, min(new.maximum, max(shares[new.name], free)))
+    lenders = [job for job in running if not job.fixed]
+    limits = {j.name: min(j.cores - j.minimum, int(j.cores * sharing_factor)) for j in lenders}
+    gentle = {j.name: max(0, min(limits[j.name], j.cores - shares[j.name])) for j in lenders}
+    others = {j.name for j in lenders if j.user != new.user}
+    loans = _take(wanted - free, lenders, gentle, others, room - free)
+    if free + sum(loans.values()) < new.minimum:
+        loans = _take(new.minimum - free, lenders, limits, others, room - free)
+    got = free + sum(loans.values())
+    if got < new.minimum:
+        lent = sum(_take(new.minimum - left, lenders, limits).values())
+        if left + lent < new.minimum:
+            return Wait(f"needs at least {_cores(new.minimum)}: {left} free, running jobs may lend {lent}.")
+        return Wait(f"needs at least {_cores(new.minimum)}: its user's jobs may have {_cores(cap)} together.", "user")
+    got = min(got, wanted)
+    if loans:
+        # Tasks get equal counts (D26), but what is free is nobody's loss.
+        got = max(new.minimum, free, got - got % new.tasks)
+        limits = {j.name: loans.get(j.name, 0) for j in lenders}
+        loans = _take(got - free, lenders, limits, others, room - free)
+    return {j.name: j.cores - loans.get(j.name, 0) for j in running} | {new.name: got}
+
+
+def room_of(user: int, running: Sequence[JobCores], total: int, cap: int) -> int:
+    """Return how many cores more the user's jobs may have."""
+    return max(0, cap - sum(job.cores for job in running if job.user == user)) if cap else total
+
+
+def hold(name: str, cores: int, running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
+    """Return the cores of every job once an order has set job `name` to `cores`, or why that cannot be.
+
+    An order takes free cores first, then from malleable jobs down to their minima, the largest first.
+    """
+    others = [job for job in running if job.name != name]
+    free = total - sum(job.cores for job in others)
+    lenders = [job for job in others if not job.fixed]
+    loans = _take(cores - free, lenders, {j.name: j.cores - j.minimum for j in lenders})
+    if free + sum(loans.values()) < cores:
+        return Wait(f"at most {_cores(free + sum(loans.values()))} can be had: the other jobs are at their minimum.")
+    return {j.name: j.cores - loans.get(j.name, 0) for j in others} | {name: cores}
+
+
+def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
+    """Return the cores of every job once all fit into `total`: the largest give up cores first, none its minimum."""
+    lenders = [job for job in running if not job.fixed]
+    excess = sum(job.cores for job in running) - total
+    loans = _take(excess, lenders, {j.name: j.cores - j.minimum for j in lenders})
+    if sum(loans.values()) < excess:
+        return Wait(f"{excess} cores must be given up and the running jobs can do without {sum(loans.values())}.")
+    return {j.name: j.cores - loans.get(j.name, 0) for j in running}
+
+
+def give_back(running: Sequence[JobCores], owed: Mapping[str, int], total: int, cap: int = 0) -> dict[str, int]:
+    """Return the cores of every job after each owner that does not rest has taken back the free cores it is owed."""
+    free = total - sum(job.cores for job in running)
+    rooms = {user: room_of(user, running, total, cap) for user in {job.user for job in running}}
+    cores = {}
+    for job in running:
+        back = min(owed.get(job.name, 0), max(0, job.maximum - job.cores), free, rooms[job.user])
+        back = 0 if job.fixed or job.rests else back
+        cores[job.name] = job.cores + back
+        free -= back
+        rooms[job.user] -= back
+    return cores
+
+
+def grow(running: Sequence[JobCores], total: int, cap: int = 0, margin: float = 0.0) -> dict[str, int]:
+    """Return the cores of every job after free cores have gone, one by one, to the smallest job that can use one.
+
+    Nobody grows by less than the part `margin` of what it has, unless it is due: others get those cores, if they can.
+    """
+    able = {job.name for job in running if not job.fixed and not job.rests}
+    while True:
+        cores = _level(running, able, total, cap)
+        gains = {job.name: cores[job.name] - job.cores for job in running if cores[job.name] > job.cores}
+        small = [j.name for j in running if not j.due and 0 < gains.get(j.name, 0) < least_gain(j.cores, margin)]
+        if not small:
+            return cores
+        able.remove(min(reversed(small), key=lambda name: gains[name]))
+
+
+def least_gain(cores: int, margin: float) -> int:
+    """Return the cores that a job of `cores` must gain for a resize to be worth it: margin * cores, rounded up."""
+    return max(1, math.ceil(margin * cores - 1e-9))
+
+
+def _level(running: Sequence[JobCores], able: set[str], total: int, cap: int) -> dict[str, int]:
+    """Raise the smallest jobs of those that are able, core by core."""
+    cores = {job.name: job.cores for job in running}
+    free = total - sum(cores.values())
+    rooms = {user: room_of(user, running, total, cap) for user in {job.user for job in running}}
+    heap = [(job.cores, i) for i, job in enumerate(running) if job.name in able and job.cores < job.maximum]
+    heapq.heapify(heap)
+    while free > 0 and heap:
+        have, i = heapq.heappop(heap)
+        job = running[i]
+        if not rooms[job.user]:
+            continue
+        cores[job.name] += 1
+        rooms[job.user] -= 1
+        free -= 1
+        if have + 1 < job.maximum:
+            heapq.heappush(heap, (have + 1, i))
+    return cores
+
+
+def split(cores: int, tasks: int) -> list[int]:
+    """Return the cores of each of a job's tasks: they differ by at most one, the first ones have more."""
+    return [cores // tasks + (i < cores % tasks) for i in range(tasks)]
+
+
+def _take(
+    amount: int,
+    lenders: Sequence[JobCores],
+    limits: Mapping[str, int],
+    others: Container[str] = (),
+    of_others: int = 0,
+) -> dict[str, int]:
+    """Take cores one by one from the lender that has most left, up to `amount` and each one's limit.
+
+    Of the lenders named in `others` no more than `of_others` cores are taken together.
+    """
+    loans: dict[str, int] = {}
+    heap = [(-job.cores, i) for i, job in enumerate(lenders) if limits[job.name] > 0]
+    heapq.heapify(heap)
+    while amount > 0 and heap:
+        have, i = heapq.heappop(heap)
+        name = lenders[i].name
+        if name in others:
+            if of_others <= 0:
+                continue
+            of_others -= 1
+        loans[name] = loans.get(name, 0) + 1
+        amount -= 1
+        if loans[name] < limits[name]:
+            heapq.heappush(heap, (have + 1, i))
+    return loans
+
+
+def _cores(n: int) -> str:
+    return f"{n} core" if n == 1 else f"{n} cores"

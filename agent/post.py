@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs say in their mailboxes, and what it takes before it is believed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agent import affinity
+from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agent.acting import Acting
+    from agent.jobs import Grant, Task
+    from agent.mailboxes import Mailboxes
+
+
+class Post:
+    """Reads the mail; `unseat` is told of tasks whose responder has left its seat."""
+
+    def __init__(self, mailboxes: Mailboxes, acting: Acting, unseat: Callable[[Task], None]) -> None:
+        self._mailboxes = mailboxes
+        self._acting = acting
+        self._node = acting.node
+        self._unseat = unseat
+
+    def read(self) -> None:
+        """Read what has come since the last time."""
+        numbers = self._mailboxes.written()
+        tasks = self._node.tasks.values()
+        self._read([task for task in tasks if numbers is None or task.mailbox in numbers])
+
+    def read_all(self) -> None:
+        """Read every mailbox."""
+        self._read(list(self._node.tasks.values()))
+
+    def _read(self, tasks: Iterable[Task]) -> None:
+        if self._node.frozen:
+            return  # it is all read when the node thaws: an acknowledgement may ask for threads to be bound
+        said: dict[int, Grant] = {}
+        late: list[Task] = []
+        for task in tasks:
+            mail = self._mailboxes.read(task.mailbox)
+            if mail is None or task.responder is None or self._node.tasks.get(task.slot) is not task:
+                continue
+            if mail.applied == layout.EPOCH_RETIRED:
+                self._acting.report.log("left the seat", job=task.job, pid=task.responder[0])
+                self._unseat(task)
+                self._acting.save()
+                continue
+            grant = next((grant for grant in task.grants[1:] if grant.epoch == mail.applied), None)
+            if grant:
+                said[task.slot] = grant
+            elif task.grants and 0 < mail.applied < task.grants[0].epoch:
+                late.append(task)
+        if self._acting.binds:
+            self._bring_back(late)
+        # What the others led to may have superseded a grant, or the task.
+        valid = {slot: g for slot, g in said.items() if slot in self._node.tasks and g in self._node.tasks[slot].grants}
+        believed = self._see_to_it(valid) if self._acting.binds else valid
+        epochs = {slot: grant.epoch for slot, grant in believed.items()}
+        self._acting.do(self._node.in_force(epochs, "applied", time.monotonic()))
+
+    def _bring_back(self, late: Iterable[Task]) -> None:
+        """Confine programs that have applied a grant after the agent had enforced a newer one."""
+        tasks = self._node.tasks
+        rules = {task.slot: affinity.within(task.held) for task in late if tasks.get(task.slot) is task}
+        for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
+            if result.changed:
+                self._acting.report.confined(tasks[slot], result.changed)
+
+    def _see_to_it(self, said: dict[int, Grant]) -> dict[int, Grant]:
+        """Return what is true of the threads.
+
+        Cores change hands only when the threads are seen to be gone from them. Where a program has grown, the processes
+        of its task that do not attend to grants have more room as well.
+        """
+        tasks = self._node.tasks
+        rules = {}
+        for slot, grant in said.items():
+            task = tasks[slot]
+            leaves = task.held & ~grant.mask
+            rules[slot] = affinity.within(grant.mask) if leaves else affinity.instead_of(task.applied, grant.mask)
+        believed = dict(said)
+        for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
+            if not tasks[slot].held & ~said[slot].mask:
+                continue
+            if result.changed:
+                self._acting.report.confined(tasks[slot], result.changed)
+            if result.denied or not result.settled:
+                self._node.bind_failed(slot, time.monotonic())
+                del believed[slot]
+        return believed

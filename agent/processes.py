@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes, their threads and their CPU masks, as the kernel tells them through ``/proc`` and pidfds.
+
+Masks are sets of OS CPUs (`dromlib.cpulist`); start times are clock ticks since boot (proc(5), field 22 of stat). A
+process is known by pid *and* start time. State ``Z`` of a main thread is never read as death, because its workers may
+live on: the pidfd tells.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dromlib.cpulist import mask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+SO_PEERPIDFD = 77
+"""Socket option of Linux 6.5: the pidfd of the peer, on all architectures but parisc and sparc."""
+_PF_KTHREAD = 0x00200000
+_NOT_THERE = (errno.ESRCH, errno.ENOENT, errno.EINVAL, errno.ENODATA)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Identity:
+    """A process: pid in our pid namespace, and start time in clock ticks since boot."""
+
+    pid: int
+    start_time: int
+
+    def __str__(self) -> str:
+        """Return the text of ``DROM_TASK``."""
+        return f"{self.pid}:{self.start_time}"
+
+
+class Stat(NamedTuple):
+    """What ``/proc/PID/stat`` says: parent's pid, state letter of the main thread, start time in ticks since boot."""
+
+    ppid: int
+    state: str
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who connected a socket, in the kernel's words: process, uid and gid then, and a pidfd the caller closes."""
+
+    identity: Identity
+    uid: int
+    gid: int
+    pidfd: int
+
+
+def parse_stat(text: str) -> Stat | None:
+    """Return what the text of ``/proc/PID/stat`` says, or None when it is cut short.
+
+    The command name may hold blanks and parentheses, so fields are counted from the last parenthesis.
+    """
+    fields = text.rpartition(")")[2].split(maxsplit=20)
+    try:
+        return Stat(ppid=int(fields[1]), state=fields[0], start_time=int(fields[19]))
+    except (IndexError, ValueError):
+        return None
+
+
+def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
+    """Return the stat of process `pid`, or None when there is no such process."""
+    text = _read(f"{proc}/{pid}/stat")
+    return None if text is None else parse_stat(text.decode(errors="replace"))
+
+
+def start_time(pid: int, proc: str = "/proc") -> int | None:
+    """Return the start time of process `pid` in clock ticks since boot, or None when there is no such process."""
+    stat = read_stat(pid, proc)
+    return stat and stat.start_time
+
+
+def open_pidfd(pid: int, start: int, proc: str = "/proc") -> int | None:
+    """Return a pidfd of the process `pid` that started at `start` (ticks), or None when it is gone or another's.
+
+    The pidfd is opened before the start times are compared, so it cannot belong to a later process. The caller
+    closes it. Raises OSError when descriptors run out.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+    return _keep(pidfd, lambda: start_time(pid, proc) == start)
+
+
+def _keep(pidfd: int, test: Callable[[], bool]) -> int | None:
+    """Return `pidfd` if `test` holds; otherwise, or when it fails, close it."""
+    kept = False
+    try:
+        kept = test()
+    finally:
+        if not kept:
+            os.close(pidfd)
+    return pidfd if kept else None
+
+
+def is_alive(pidfd: int) -> bool:
+    """Say whether the process of a pidfd runs. One whose main thread has ended does, as long as its workers do."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return not poller.poll(0)
+
+
+def peer_identity(sock: socket.socket, proc: str = "/proc") -> Peer | None:
+    """Return who connected the AF_UNIX socket `sock`, or None when that process is gone.
+
+    Where the kernel has no SO_PEERPIDFD, a pid reused since the connection cannot be told from its first owner.
+    """
+    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    start = start_time(pid, proc)
+    pidfd = None if start is None else _peer_pidfd(sock, pid, start, proc)
+    if start is None or pidfd is None:
+        return None
+    # While the pidfd's process holds the pid, a start time read under that pid is its own.
+    kept = _keep(pidfd, lambda: start_time(pid, proc) == start and _holds_pid(pidfd))
+    return None if kept is None else Peer(Identity(pid, start), uid, gid, kept)
+
+
+def _peer_pidfd(sock: socket.socket, pid: int, start: int, proc: str) -> int | None:
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno == errno.ENOPROTOOPT:
+            return open_pidfd(pid, start, proc)
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+
+
+def _holds_pid(pidfd: int) -> bool:
+    """Say whether the process runs, or has ended and its parent has not yet collected it."""
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def executable(pid: int, proc: str = "/proc") -> str:
+    """Return the path of the file a process runs; empty when it is gone or not ours to know."""
+    try:
+        return str(Path(f"{proc}/{pid}/exe").readlink()).removesuffix(" (deleted)")
+    except OSError:
+        return ""
+
+
+def command(pid: int, proc: str = "/proc") -> str:
+    """Return the name of a process's main thread, ``program`` when it is gone or has none."""
+    return (_read(f"{proc}/{pid}/comm") or b"").decode(errors="replace").strip() or "program"
+
+
+def users(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
+    """Return the real and the effective uid of process `pid`, or None when there is none."""
+    fields = _status(pid, "Uid", proc)
+    return (int(fields[0]), int(fields[1])) if len(fields) > 1 else None
+
+
+def namespaces(pid: int, proc: str = "/proc") -> int:
+    """Return in how many nested pid namespaces, from that of ``/proc`` on, process `pid` is; 0: nobody knows."""
+    return len(_status(pid, "NSpid", proc))
+
+
+def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
+    """Say whether `pid` is a thread of the kernel (PF_KTHREAD, proc(5), field 9 of stat)."""
+    fields = (_read(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split(maxsplit=8)
+    return len(fields) > 6 and bool(int(fields[6]) & _PF_KTHREAD)
+
+
+def named_task(pid: int, proc: str = "/proc") -> Identity | None:
+    """Return what ``DROM_TASK`` in the environment of process `pid` says, or None."""
+    for entry in (_read(f"{proc}/{pid}/environ") or b"").split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        first, _, start = value.partition(b":")
+        if name == b"DROM_TASK" and first.isdigit() and start.isdigit():
+            return Identity(int(first), int(start))
+    return None
+
+
+def lineage(pid: int, stats: Mapping[int, Stat]) -> list[Identity]:
+    """Return the process `pid` and its ancestors, the nearest first, as far as a scan has them."""
+    found: dict[int, Identity] = {}
+    while pid in stats and pid not in found:
+        found[pid] = Identity(pid, stats[pid].start_time)
+        pid = stats[pid].ppid
+    return list(found.values())
+
+
+def _status(pid: int, field: str, proc: str) -> list[str]:
+    """Return the words of a field of ``/proc/PID/status``; none when there is no such process or field."""
+    for line in (_read(f"{proc}/{pid}/status") or b"").decode(errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return value.split()
+    return []
+
+
+def scan(proc: str = "/proc") -> dict[int, Stat]:
+    """Return the stat of every process, by pid; those that end meanwhile are left out."""
+    found = ((pid, read_stat(pid, proc)) for pid in _numbers(proc))
+    return {pid: stat for pid, stat in found if stat}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """CPU time that every process has used, in clock ticks, and each one's parent."""
+
+    ticks: dict[Identity, int]
+    _stats: dict[int, Stat]
+
+    def below(self, roots: Collection[Identity]) -> set[int]:
+        """Return the pids of `roots` and their descendants."""
+        stats = self._stats
+        alive = {who.pid for who in roots if who.pid in stats and stats[who.pid].start_time == who.start_time}
+        return {pid for pid, owner in _owners(stats, alive).items() if owner}
+
+
+def scan_times(proc: str = "/proc") -> Times:
+    """Return the CPU time of every process; those that end meanwhile are left out."""
+    texts = {pid: (_read(f"{proc}/{pid}/stat") or b"").decode(errors="replace") for pid in _numbers(proc)}
+    stats = {pid: stat for pid, text in texts.items() if (stat := parse_stat(text))}
+    return Times({Identity(pid, stat.start_time): _ticks(texts[pid]) for pid, stat in stats.items()}, stats)
+
+
+def thread_times(pid: int, proc: str = "/proc") -> dict[int, int]:
+    """Return the CPU time each thread of a process has used, in clock ticks, by thread id."""
+    texts = {
+        tid: (_read(f"{proc}/{pid}/task/{tid}/stat") or b"").decode(errors="replace") for tid in threads(pid, proc)
+    }
+    return {tid: _ticks(text) for tid, text in texts.items() if parse_stat(text)}
+
+
+def _ticks(text: str) -> int:
+    """Return user and system time in a stat that `parse_stat` takes (proc(5), fields 14 and 15)."""
+    fields = text.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def environment(pid: int, proc: str = "/proc") -> list[bytes]:
+    """Return the environment a process was started with; empty when it is gone or not ours to know."""
+    return (_read(f"{proc}/{pid}/environ") or b"").split(b"\0")
+
+
+def process_tree(root_pid: int, proc: str = "/proc") -> set[int]:
+    """Return the pids of `root_pid` and all its descendants by parent pid, in one scan; empty when it is gone."""
+    stats = scan(proc)
+    owners = _owners(stats, {root_pid} & stats.keys())
+    return {pid for pid, owner in owners.items() if owner == root_pid}
+
+
+class Census:
+    """All processes at one moment, told apart by the tasks whose first processes are `firsts`."""
+
+    def __init__(self, firsts: Iterable[Identity], proc: str = "/proc") -> None:
+        self._proc = proc
+        self._stats = stats = scan(proc)
+        self._roots = {who.pid for who in firsts if who.pid in stats and stats[who.pid].start_time == who.start_time}
+        self._owners = _owners(stats, self._roots)
+
+    def processes(self, first: Identity, uid: int) -> set[int]:
+        """Return the pids of the task whose first process is `first`, one of those the census was taken for.
+
+        Those are its descendants, and orphans with their descendants: processes of user `uid` that started no earlier
+        than the task, whose parent is outside every task, and whose environment holds its ``DROM_TASK``. Nothing below
+        the first process of another task belongs to it.
+        """
+        stats, owners = self._stats, self._owners
+        alive = first.pid in stats and stats[first.pid].start_time == first.start_time
+        reapers = _reapers(stats, first)
+        mark = f"DROM_TASK={first}".encode()
+        orphans = {
+            pid
+            for pid, stat in stats.items()
+            if stat.start_time >= first.start_time
+            and owners[pid] == 0
+            and stat.ppid in reapers
+            and owners.get(stat.ppid, 0) == 0
+            and _is_orphan(pid, uid, mark, self._proc)
+        }
+        if orphans:
+            owners = _owners(stats, self._roots | orphans)
+        return {pid for pid, owner in owners.items() if owner in orphans or (owner == first.pid and alive)}
+
+
+def task_processes(identity: Identity, uid: int, others: Iterable[Identity] = (), proc: str = "/proc") -> set[int]:
+    """Return the pids of the task whose first process is `identity`, in a census taken for it and the `others`."""
+    return Census((identity, *others), proc).processes(identity, uid)
+
+
+def _owners(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
+    """Return for each pid its nearest ancestor in `roots`, itself included; 0 where there is none."""
+    owners: dict[int, int] = {0: 0, **{root: root for root in roots}}
+    for pid in stats:
+        path, at = [], pid
+        while at not in owners:
+            # Marked before it climbs on: parents of a snapshot that was not taken at once may form a ring.
+            owners[at] = 0
+            path.append(at)
+            at = stats[at].ppid if at in stats else 0
+        owners.update(dict.fromkeys(path, owners[at]))
+    del owners[0]
+    return owners
+
+
+def _reapers(stats: Mapping[int, Stat], identity: Identity) -> set[int]:
+    """Return who may have adopted orphans of a task: its ancestors, or when it is gone whoever is as old as it."""
+    root = stats.get(identity.pid)
+    if root is None or root.start_time != identity.start_time:
+        return {pid for pid, stat in stats.items() if stat.start_time <= identity.start_time}
+    reapers, at = {1}, root.ppid
+    while at in stats and at not in reapers:
+        reapers.add(at)
+        at = stats[at].ppid
+    return reapers
+
+
+def _is_orphan(pid: int, uid: int, mark: bytes, proc: str) -> bool:
+    try:
+        owned = Path(f"{proc}/{pid}").stat().st_uid == uid
+    except OSError:
+        return False
+    return owned and mark in environment(pid, proc)
+
+
+def threads(pid: int, proc: str = "/proc") -> list[int]:
+    """Return the thread ids of process `pid`; empty when it is gone."""
+    try:
+        return _numbers(f"{proc}/{pid}/task")
+    except (ProcessLookupError, FileNotFoundError):
+        return []
+
+
+def thread_masks(pids: Iterable[int], proc: str = "/proc") -> dict[int, int]:
+    """Return the OS CPUs each thread of the processes may run on, by thread id; ended threads are left out."""
+    masks = {}
+    for pid in pids:
+        for tid in threads(pid, proc):
+            with suppress(ProcessLookupError):
+                masks[tid] = mask_of(os.sched_getaffinity(tid))
+    return masks
+
+
+def boot_id(root: str = "/") -> bytes:
+    """Return the 16 bytes that name this boot of the machine below `root`; zeros when it does not say."""
+    text = _read(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id") or b""
+    try:
+        return bytes.fromhex(text.decode().strip().replace("-", "")).rjust(16, b"\0")[:16]
+    except ValueError:
+        return bytes(16)
+
+
+def raise_fd_limit() -> int:
+    """Raise this process's soft limit of open descriptors to the hard one; return the soft limit that now holds."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def parse_proc_stat(text: str) -> dict[int, tuple[int, int]]:
+    """Return (busy, total) clock ticks since boot of each OS CPU in the text of ``/proc/stat``.
+
+    Busy is all but idle and waiting for input or output. Guests' time is part of user time and not counted twice.
+    """
+    times = {}
+    for line in text.splitlines():
+        name, *fields = line.split() or [""]
+        if name[:3] == "cpu" and name[3:].isdecimal() and len(fields) >= 5:
+            ticks = [int(value) for value in fields[:8]]
+            times[int(name[3:])] = (sum(ticks) - ticks[3] - ticks[4], sum(ticks))
+    return times
+
+
+def cpu_times(proc: str = "/proc") -> dict[int, tuple[int, int]]:
+    """Return (busy, total) clock ticks since boot of each OS CPU; empty when the kernel does not say."""
+    return parse_proc_stat((_read(f"{proc}/stat") or b"").decode(errors="replace"))
+
+
+def _numbers(folder: str) -> list[int]:
+    with os.scandir(folder) as entries:
+        return [int(entry.name) for entry in entries if entry.name.isdecimal()]
+
+
+def _read(path: str) -> bytes | None:
+    """Return a file of ``/proc``, or None when it is gone or not ours to read. Raises OSError for other reasons."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except (ProcessLookupError, FileNotFoundError, PermissionError):
+        return None

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections at the door: one request each, an answer at once or when cores are free, and nobody may linger.
+
+What a request leads to is its host's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from agent import door, processes
+from agent.jobs import Refused
+from agent.mailboxes import MailboxError
+from dromlib import layout
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from agent.following import Loop
+    from agent.jobs import Task
+    from agent.processes import Identity, Peer
+
+SILENCE = 5.0
+"""Seconds a connection may stay without a request."""
+RESERVE = 32
+"""Descriptors that guests leave for the agent's own work."""
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+TELL_WAITING = 0.25
+"""Seconds after which a launcher is told why it waits."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """A connection: since when; once it has asked, who asks for what, and the task it waits for."""
+
+    connection: socket.socket
+    since: float
+    kind: str = ""
+    who: Identity | None = None
+    task: Task | None = None
+
+
+class Host(Protocol):
+    """Who lets visitors in."""
+
+    def receive(self, visit: Visit, request: door.Request, peer: Peer) -> None:
+        """Deal with a request. Raises `Refused` or `MailboxError` with the sentence to answer."""
+
+    def left(self, task: Task) -> None:
+        """Take in that the launcher of a task that has not started is gone."""
+
+    def refused(self, sentence: str) -> None:
+        """Take note of a refusal."""
+
+    def why_waiting(self, task: Task) -> str:
+        """Return a sentence: what a task waits for."""
+
+
+class Reception:
+    """The door at `path`, open to every user; its descriptor numbers stay below `fd_limit`."""
+
+    def __init__(self, path: Path, fd_limit: int, loop: Loop, host: Host) -> None:
+        self._door = door.listen(path, 0o666)
+        self._last_fd = fd_limit - RESERVE
+        self._loop = loop
+        self._host = host
+        self._visits: dict[int, Visit] = {}
+        self._deaf = False
+
+    def open(self) -> None:
+        """Let visitors in."""
+        self._loop.watch(self._door.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Close the door. Launchers that wait knock again, in case another agent comes."""
+        for visit in list(self._visits.values()):
+            self.dismiss(visit)
+        self._door.close()
+
+    def waiting_for(self, task: Task) -> list[Visit]:
+        """Return the visits that wait for a task."""
+        return [visit for visit in self._visits.values() if visit.task is task]
+
+    def answer(self, visit: Visit, reply: bytes, fds: list[int]) -> bool:
+        """Send the last reply of a visit, with descriptors; False when nobody takes it."""
+        sent = door.send(visit.connection, reply, fds)
+        self.dismiss(visit)
+        return sent
+
+    def refuse(self, visit: Visit, sentence: str) -> None:
+        """Answer with a refusal."""
+        self._host.refused(sentence)
+        self.answer(visit, layout.pack_reply("refused", text=sentence), [])
+
+    def leave_alone(self, visit: Visit, sentence: str) -> None:
+        """Answer that the agent leaves this program alone."""
+        self.answer(visit, layout.pack_reply("unmanaged", text=sentence), [])
+
+    def dismiss(self, visit: Visit) -> None:
+        """Close a visit's connection, if it is still open."""
+        fd = visit.connection.fileno()
+        if fd >= 0:
+            self._loop.unwatch(fd)
+            self._visits.pop(fd, None)
+            visit.connection.close()
+
+    def next_look(self, now: float) -> float | None:
+        """Return when `tend` has something to tell, or None."""
+        untold = any(v.kind == "launch" and v.task and not v.task.told_waiting for v in self._visits.values())
+        return now + TELL_WAITING if untold else None
+
+    def tend(self) -> None:
+        """Tell launchers why they wait, and close connections that say nothing."""
+        if self._deaf:
+            self._deaf = False
+            self.open()
+        now = time.monotonic()
+        for visit in list(self._visits.values()):
+            task = visit.task
+            if task is None:
+                if now - visit.since > SILENCE:
+                    self.dismiss(visit)
+            elif visit.kind == "launch" and not task.told_waiting and now - visit.since >= TELL_WAITING:
+                task.told_waiting = True
+                door.send(visit.connection, layout.pack_reply("waiting", text=self._host.why_waiting(task)), [])
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while not self._deaf:
+                try:
+                    connection, _ = self._door.accept()
+                except OSError as error:
+                    if error.errno not in NO_ROOM:
+                        raise
+                    # Who knocks stays in the queue, and the loop does not spin on it, until `tend` looks again.
+                    self._loop.unwatch(self._door.fileno())
+                    self._deaf = True
+                    return
+                connection.setblocking(False)
+                visit = Visit(connection, time.monotonic())
+                if connection.fileno() > self._last_fd:
+                    self.refuse(visit, "too many are at the door: try again in a moment.")
+                    continue
+                self._visits[connection.fileno()] = visit
+                self._loop.watch(connection.fileno(), lambda visit=visit: self._hear(visit))  # type: ignore[misc]
+
+    def _hear(self, visit: Visit) -> None:
+        """Take the one request of a connection, or notice that the other side has gone."""
+        try:
+            data = visit.connection.recv(layout.REQUEST.size + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if visit.task or not data:
+            if visit.task and not visit.task.started:
+                self._host.left(visit.task)
+            self.dismiss(visit)
+            return
+        try:
+            self._receive(visit, data)
+        except (door.BadRequest, Refused, MailboxError) as refusal:
+            self.refuse(visit, str(refusal))
+        except OSError as error:
+            self.refuse(visit, f"the agent cannot take you in now ({os.strerror(error.errno or 0)}): try again later.")
+
+    def _receive(self, visit: Visit, data: bytes) -> None:
+        peer = processes.peer_identity(visit.connection)
+        if peer is None:
+            raise Refused("the kernel shows no process of yours to this agent: run it in the agent's pid namespace.")
+        try:
+            self._host.receive(visit, door.parse_request(data), peer)
+        finally:
+            os.close(peer.pidfd)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime directory: where it is, who owns it, and what an earlier agent left there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.processes import Census, Identity, boot_id
+from agent.registry import Owner, Registry, RegistryError, SlotRecord
+from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SYSTEM_DIR = Path("/run/drom")
+DOOR_PATH_MAX = 107
+"""Bytes of the path of an AF_UNIX socket, the closing NUL left out."""
+
+
+class RuntimeDirError(Exception):
+    """Raised when an agent cannot use the runtime directory; the message says what to do."""
+
+
+def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None = None) -> Path:
+    """Return where the agent is, or is to be, when nobody says: the same rule as in libdrom.
+
+    That is ``$DROM_RUNTIME_DIR``, else /run/drom for root and where a system agent has its door there, else
+    ``$XDG_RUNTIME_DIR/drom``, else /tmp/drom-UID.
+    """
+    environ = dict(os.environ) if environ is None else environ
+    uid = os.geteuid() if uid is None else uid
+    if environ.get("DROM_RUNTIME_DIR"):
+        return Path(environ["DROM_RUNTIME_DIR"])
+    if uid == 0 or (SYSTEM_DIR / "door").exists():
+        return SYSTEM_DIR
+    if environ.get("XDG_RUNTIME_DIR"):
+        return Path(environ["XDG_RUNTIME_DIR"]) / "drom"
+    return Path(f"/tmp/drom-{uid}")  # noqa: S108 - checked for its owner
+
+
+def prepare(path: Path) -> int:
+    """Make the runtime directory and lock it; return the lock's descriptor, held until the agent ends.
+
+    Raises `RuntimeDirError` when it cannot be used or another agent holds it.
+    """
+    if len(os.fsencode(path / "control")) > DOOR_PATH_MAX:
+        most = DOOR_PATH_MAX - len("/control")
+        msg = f"the path {path} is longer than the {most} bytes its sockets allow: choose a shorter --runtime-dir."
+        raise RuntimeDirError(msg)
+    try:
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if path.stat().st_uid not in (os.geteuid(), 0):
+            msg = f"{path} belongs to another user: choose another --runtime-dir."
+            raise RuntimeDirError(msg)
+        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        msg = f"cannot use {path}: {reason}: choose a directory you may write with --runtime-dir."
+        raise RuntimeDirError(msg) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "?"
+        os.close(lock)
+        msg = f"another agent (pid {holder}) runs in {path}: stop it or choose another --runtime-dir."
+        raise RuntimeDirError(msg) from error
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        # The pid is for people only; on a full file system the lock still holds.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    return lock
+
+
+def unit_in_use(path: Path) -> str | None:
+    """Return the unit, "core" or "thread", that living tasks in the directory are counted in; None: there are none.
+
+    Raises `RegistryError` when the registry is not one of this layout.
+    """
+    if not (path / "registry").exists():
+        return None
+    old = Registry.open(path / "registry")
+    if old.boot_id != boot_id() or old.header("retired") or not _any_lives(old.records()):
+        return None
+    return "thread" if old.header("flags") & layout.HEADER_THREADS else "core"
+
+
+def take_over(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: int) -> tuple[Registry, bool]:
+    """Return the registry of the directory and whether it was adopted with the tasks in it.
+
+    One of an earlier boot, or given up by its agent, is replaced. Raises `RegistryError` when programs follow one that
+    cannot be adopted.
+    """
+    file = path / "registry"
+    if not file.exists():
+        return Registry.create(file, capacity, mask_bits, owner), False
+    old = Registry.open(file)
+    records = old.records()
+    in_force = bool(records) and old.boot_id == boot_id() and not old.header("retired")
+    misfit = _misfit(old, mask_bits, owner, usable) if in_force else ""
+    if misfit and _any_lives(records):
+        msg = f"{misfit}: start the agent with the options of the last one, or let its programs end first."
+        raise RegistryError(msg)
+    if misfit or not in_force:
+        old.retire()  # an agent that died while it stopped may not have told everybody
+        return Registry.create(file, capacity, mask_bits, owner), False
+    old.sign(owner)
+    return old, True
+
+
+def _misfit(old: Registry, mask_bits: int, owner: Owner, usable: int) -> str:
+    """Return why tasks in the registry cannot be taken over; empty if they can."""
+    held = 0
+    for record in old.records():
+        held |= record.masks["held"] | record.granted
+    differs = old.header("flags") ^ owner.flags
+    if differs & layout.HEADER_EMULATED:
+        return f"{old.path} was emulated or observed and is not now, or the other way round"
+    if differs & layout.HEADER_THREADS:
+        return f"{old.path} counts threads and this agent cores, or the other way round"
+    if held & ~usable or mask_bits > old.mask_bits:
+        return f"programs in {old.path} hold CPUs that this topology does not have"
+    return ""
+
+
+def _any_lives(records: Sequence[SlotRecord]) -> bool:
+    """Say whether any process of these tasks still runs."""
+    tasks = [(Identity(record.fields["pid"], record.fields["start_time"]), record.fields["uid"]) for record in records]
+    census = Census([who for who, _ in tasks])
+    return any(census.processes(who, uid) for who, uid in tasks)

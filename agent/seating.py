@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From numbers of cores per job to masks per task: who may be moved, who stays, and what lies where.
+
+`agent.plan` decides the numbers, `agent.placement` finds the masks; here the jobs become the seats it is asked about.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import TYPE_CHECKING
+
+from agent import policy
+from agent.arrangement import NoRoom, arrange
+from agent.ledger import Ledger
+from agent.placement import Key, Place, Seat, place_reachably
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.cores import Cores
+    from agent.jobs import Job
+
+MANY = 128
+"""Tasks beyond which only those of jobs that have to move are placed anew."""
+STILL: Key = ("", -1)
+"""The seat of all others then; no job has an empty name."""
+AVOIDED: Key = ("", -2)
+"""The seat on the cores that are not to be handed out."""
+
+
+class Seating:
+    """The jobs of a node by name in the order of arrival, and the targets of their tasks, which `ledger` knows by core.
+
+    `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved stays on others.
+    """
+
+    def __init__(self, cores: Cores, place: Place) -> None:
+        self.cores = cores
+        self.place = place
+        self.usable = cores.all
+        self.jobs: dict[str, Job] = {}
+        self.ledger = Ledger(cores)
+        self.restless: set[str] = set()
+        """The names of all jobs that are not settled, and perhaps of others."""
+        self.many = MANY
+
+    @property
+    def avoided(self) -> int:
+        """The CPUs that are not to be handed out."""
+        return self.cores.all & ~self.usable
+
+    def floor(self, job: Job) -> int:
+        """Return the CPUs below which a task of the job is never granted."""
+        return self.cores.cpus(job.task_min)
+
+    def place_all(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> dict[Key, int] | NoRoom:
+        """Return the masks of the tasks, or why they cannot be placed.
+
+        Where they are very many those of jobs that do not have to move stay, and are left out, if that can be.
+        """
+        if self._are_many(counts):
+            masks = self._place_seats(self._mobile_seats(counts, pins))
+            if not isinstance(masks, NoRoom):
+                return masks
+        return self._place_seats(self._all_seats(counts, pins))
+
+    def _place_seats(self, seats: list[Seat]) -> dict[Key, int] | NoRoom:
+        masks = place_reachably(self._and_avoided(seats), self.cores, self.place)
+        return masks if isinstance(masks, NoRoom) else {key: mask for key, mask in masks.items() if key[0]}
+
+    def _are_many(self, counts: Mapping[str, int]) -> bool:
+        return len(counts) > self.many or sum(len(self.jobs[name].ranks) for name in counts) > self.many
+
+    def _mobile_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
+        """Return the seats of jobs that get another count, have a layout, are not settled, or are concerned by `pins`.
+
+        All others together are one seat, which stays where it is.
+        """
+        self.restless = {name for name in self.restless if name in self.jobs and not self.jobs[name].settled}
+        pinned = self.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
+        ordered = {name for name, _ in pins}
+        mobile, still = {}, self.ledger.planned
+        for name, cores in counts.items():
+            job = self.jobs[name]
+            stays = name not in self.restless and job.layout.kind == "default" and self.has(job, cores)
+            if not stays or name in ordered or (pinned and job.planned & pinned):
+                mobile[name] = cores
+                still &= ~job.planned
+        seats = self._all_seats(mobile, pins)
+        if still:
+            seats.append(Seat(STILL, self.cores.count(still), held=still, granted=still, fixed=still))
+        return seats
+
+    def _all_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
+        return [seat for name, cores in counts.items() for seat in self._seats(self.jobs[name], cores, pins)]
+
+    def _and_avoided(self, seats: list[Seat]) -> list[Seat]:
+        """Return the seats and one on those cores which nobody is to have and nobody stays on."""
+        taken = functools.reduce(operator.or_, (seat.fixed for seat in seats), 0)
+        rest = self.avoided & ~self.cores.whole(taken)
+        return [*seats, Seat(AVOIDED, self.cores.count(rest), fixed=rest)] if rest else seats
+
+    def has(self, job: Job, cores: int) -> bool:
+        """Say whether the plan gives the job just these cores, and each of its ranks some."""
+        whole = job.name not in self.restless or not cores or job.targets.keys() == job.ranks.keys()
+        return job.cores == cores and whole
+
+    def lies_well(self) -> bool:
+        """Say whether no layout could be met better than it is, by jobs with the cores they have."""
+        if all(job.layout.kind == "default" for job in self.jobs.values()):
+            return True
+        counts = {job.name: job.cores for job in self.jobs.values() if job.cores}
+        seats = self._mobile_seats(counts, {}) if self._are_many(counts) else self._all_seats(counts, {})
+        better = arrange(self._and_avoided(seats), self.cores)
+        return isinstance(better, NoRoom) or all(seat.target == better.get(seat.key, seat.target) for seat in seats)
+
+    def _seats(self, job: Job, cores: int, pins: Mapping[Key, int]) -> list[Seat]:
+        """Return one seat per rank: how many cores it gets and where it is now."""
+        seats = []
+        ranks = sorted(job.ranks)
+        pin_of = {rank: pins.get((job.name, rank), task.pin) for rank, task in job.ranks.items() if task}
+        free = [rank for rank in ranks if not pin_of.get(rank)]
+        rest = cores - sum(self.cores.count(pin_of[rank]) for rank in ranks if rank not in free)
+        shares = dict(zip(free, policy.split(rest, len(free)), strict=True)) if free else {}
+        keeps = job.frozen or bool(job.planned & self.avoided)
+        for rank in ranks:
+            task, pin = job.ranks[rank], pin_of.get(rank, 0)
+            stays = keeps and (job.name, rank) not in pins and rank in job.targets
+            seats.append(
+                Seat(
+                    key=(job.name, rank),
+                    cores=self.cores.count(pin) if pin else shares[rank],
+                    held=task.held if task else 0,
+                    granted=task.granted if task else 0,
+                    fixed=pin or (job.targets[rank] if stays else 0),
+                    floor=self.floor(job),
+                    target=job.targets.get(rank, 0),
+                    layout=job.layout,
+                ),
+            )
+        return seats

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the command line to a running agent: the kernel, the daemon, metrics, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.__main__ import SERVE
+from agent.claims import ClaimError, claims_file
+from agent.control import ControlError
+from agent.exclusions import Exclusions, find_users
+from agent.layouts import parse_layout
+from agent.load import Avoidance
+from agent.log import Log
+from agent.options import Options, memory_of
+from agent.rootfs import Root
+from agent.rules import Rules
+from agent.synthetic import TopologyError, synthetic_topology
+from agent.sysfs import read_topology
+from agent.topology import bounded, without
+from dromlib.cpulist import parse_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.daemon import Daemon
+    from agent.distributor import Placer
+    from agent.topology import Topology
+
+
+def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Topology:
+    """Return this machine, one recorded below `root`, or a synthetic one under this machine's quota and memory.
+
+    Raises `TopologyError`, also where nothing is recorded below `root`.
+    """
+    if words and emulate:
+        raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
+    if emulate:
+        return synthetic_topology(emulate)
+    if not any(Root(Path(root)).has_folder(name) for name in ("sys", "proc")):
+        raise TopologyError(f"{root} holds no machine: name a folder with sys/ or proc/ in it.")
+    real = read_topology(root)
+    if not words:
+        return real
+    machine = replace(synthetic_topology(words, real.allowed), emulated=real.emulated)
+    return bounded(machine, real.quota, machine.memory or real.memory)
+
+
+def become(options: Options) -> None:
+    """Check the machine, then replace this process by the agent, which does without the command line's libraries.
+
+    Raises `TopologyError` with a sentence.
+    """
+    find_machine(options.topology, options.emulate)
+    os.execv(sys.executable, [sys.executable, "-m", "agent", SERVE, json.dumps(asdict(options))])  # noqa: S606
+
+
+def main(described: str) -> None:
+    """Be the agent that `become` described."""
+    values: dict[str, Any] = json.loads(described)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    options = Options(**values)
+    try:
+        run(find_machine(options.topology, options.emulate), options)
+    except OSError as error:
+        sys.exit(f"drom: {error.filename or options.runtime_dir}: {error.strerror}: check the runtime directory.")
+    except (ControlError, TopologyError) as error:
+        sys.exit(f"drom: {error}")
+
+
+def run(machine: Topology, options: Options) -> None:
+    """Run an agent until it is told to stop. Raises `ControlError` with a sentence when it cannot start."""
+    machine = without(machine, parse_cpulist(options.reserved))
+    if not machine.allowed:
+        raise ControlError("no CPU may be managed here: check this process's affinity and cpuset, and --reserved.")
+    directory = Path(options.runtime_dir)
+    log = Log()
+    for warning in machine.warnings:
+        log("warning", topology=warning)
+    from agent.daemon import Daemon, Settings
+    from agent.distributor import Placer
+    from agent.mailboxes import MailboxError
+    from agent.registry import RegistryError
+    from agent.runtime import RuntimeDirError
+
+    try:
+        unit = _unit(directory, options.unit, log)
+    except RegistryError as error:
+        raise ControlError(str(error)) from error
+    users, missing = find_users(options.exclude_users)
+    for name in missing:
+        log("warning", exclude=f"{name} is no user here: check exclude.users.")
+    settings = Settings(
+        directory,
+        machine,
+        options.grace,
+        Rules(
+            options.sharing_factor,
+            options.max_cpus_per_user,
+            options.max_min,
+            options.max_rigid,
+            options.margin,
+            options.residence,
+        ),
+        memory_of(options.memory, machine.memory),
+        options.capacity,
+        observe=options.observe,
+        freeze_file=Path(options.freeze_file) if options.freeze_file else None,
+        unit=unit,
+        exclude=Exclusions(users, options.exclude_programs),
+        claims=claims_file(os.environ),
+        avoidance=Avoidance(options.avoid_load, options.avoid_after),
+        layout=parse_layout(options.distribution),
+    )
+    placer = Placer(machine, unit)
+    try:
+        daemon = Daemon(settings, placer, log)
+        _load_when_compiled(daemon, placer, log)
+        stop = _serve_metrics(daemon, options.metrics)
+        mode = "observing" if options.observe else "emulating" if machine.emulated else "managing"
+        daemon.run(lambda: log("ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid()))
+        stop()
+    except (RegistryError, MailboxError, RuntimeDirError, ClaimError) as error:
+        raise ControlError(str(error)) from error
+    finally:
+        placer.close()
+
+
+def _unit(directory: Path, wanted: str, log: Log) -> str:
+    """Return the unit to hand out: the one asked for, but while tasks live that of the agent that started them."""
+    from agent.runtime import unit_in_use
+
+    unit = unit_in_use(directory) or wanted
+    if unit != wanted:
+        log("warning", unit=f"running tasks are counted in {unit}s: start again with {wanted}s once they have ended.")
+    return unit
+
+
+def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
+    """Have the loop load the kernel's machine code once the compiling process has ended."""
+    if placer.compiler is None:
+        if placer.warning:
+            log("warning", distribution=f"it runs uncompiled and slowly: {placer.warning}")
+        return
+    log("compiling", pid=placer.compiler.pid, meanwhile="placements are computed in plain Python")
+
+    def load() -> None:
+        daemon.unwatch(pidfd)
+        os.close(pidfd)
+        placer.load()
+        log("compiled", warning=placer.warning or "none")
+
+    pidfd = os.pidfd_open(placer.compiler.pid)
+    daemon.watch(pidfd, load)
+
+
+def metrics_address(text: str) -> tuple[str, int]:
+    """Return host and port of ADDRESS:PORT; without an address it is this machine alone."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _serve_metrics(daemon: Daemon, where: str | None) -> Callable[[], None]:
+    if where is None:
+        return lambda: None
+    from agent import metrics
+
+    address = metrics_address(where)
+    try:
+        return metrics.serve(daemon, *address)
+    except OSError as error:
+        daemon.abandon()
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        msg = f"cannot serve metrics on {address[0]}:{address[1]}: {reason}: choose another --metrics."
+        raise ControlError(msg) from error

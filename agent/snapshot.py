@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node looks like at one moment, as frozen values: for `drom ps`, metrics and pictures."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from agent.words import layout_name
+from dromlib.cpulist import cpus as cpus_of
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from agent.daemon import Daemon
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """One task. CPU sets are kernel lists of OS CPUs; `min` and `max` are CPUs of the task.
+
+    `lent` and `borrowed` are CPUs of its job that others have, and CPUs of others that the task has. `hold` is the
+    number of CPUs an order holds its job at, `pin` the exact CPUs of one; `left` seconds until that ends by itself.
+    `memory` is in bytes.
+    """
+
+    pid: int
+    job: str
+    task: int
+    uid: int
+    job_class: str
+    state: str
+    mode: str
+    reason: str
+    detail: str
+    min: int
+    max: int
+    owned: str
+    target: str
+    granted: str
+    applied: str
+    held: str
+    polls: int
+    progress: int
+    lent: str
+    borrowed: str
+    layout: str
+    memory: int
+    hold: int | None
+    pin: str
+    left: float | None
+    attached: bool
+
+    def to_json(self) -> dict[str, object]:
+        """Return a value for ``json.dumps``."""
+        row = {name: getattr(self, name) for name in self.__slots__}
+        row["class"] = row.pop("job_class")
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class CoreView:
+    """One core: its package (index), its CPUs (mask over OS CPUs), and who holds it."""
+
+    package: int
+    cpus: int
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job: CPUs it holds by index of the packages where it holds any; target, minimum and maximum in CPUs."""
+
+    name: str
+    cpus: dict[int, int]
+    target: int
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Jobs, cores, how many tasks are in each state, and what unmanaged programs take of each CPU, at one moment."""
+
+    jobs: tuple[JobView, ...]
+    cores: tuple[CoreView, ...]
+    states: dict[str, int]
+    frozen: bool
+    unmanaged: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The tasks at one moment; `frozen_since` is when the kill switch was seen (seconds since 1970).
+
+    `avoided` are the OS CPUs left alone now, `unmanaged` what unmanaged programs took of each CPU (share) where that is
+    measured.
+    """
+
+    tasks: tuple[TaskView, ...]
+    observe: bool
+    frozen_since: float | None = None
+    avoided: int = 0
+    unmanaged: tuple[tuple[int, float], ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the value of ``drom ps --json``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "observe": self.observe,
+            "frozen_since": None if self.frozen_since is None else iso(self.frozen_since),
+            "avoided": format_cpulist(self.avoided),
+            "tasks": [task.to_json() for task in self.tasks],
+        }
+
+
+def iso(at: float) -> str:
+    """Return a time (seconds since 1970) as ISO-8601 UTC."""
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def snapshot(daemon: Daemon) -> Snapshot:
+    """Return the present state of the tasks of a daemon's node."""
+    node, now = daemon.node, time.monotonic()
+    listed = functools.cache(format_cpulist)
+    tasks = sorted(node.tasks.values(), key=lambda t: (node.jobs[t.job].arrived, t.rank))
+    views = []
+    for task in tasks:
+        job = node.jobs[task.job]
+        mail = daemon.mailboxes.read(task.mailbox)
+        waits = not task.started
+        views.append(
+            TaskView(
+                pid=task.arrival.pid,
+                job=task.job,
+                task=task.rank,
+                uid=task.arrival.uid,
+                job_class=job.job_class,
+                state=node.state(task),
+                mode="unmanaged" if daemon.settings.observe else task.mode,
+                reason=task.reason,
+                detail=node.why_waiting(task) if waits else "",
+                min=node.cores.cpus(job.task_min),
+                max=node.cores.cpus(job.task_max),
+                owned=listed(node.plan.owned(task)),
+                target=listed(node.plan.target(task)),
+                granted=listed(task.granted),
+                applied=listed(task.applied),
+                held=listed(task.held),
+                polls=mail.polls if mail else 0,
+                progress=mail.progress if mail else 0,
+                lent=listed(node.plan.owned(task) & node.plan.ledger.planned & ~node.cores.whole(job.planned)),
+                borrowed=listed(node.plan.target(task) & ~node.plan.ledger.owned.get(job.name, 0)),
+                layout=layout_name(job.layout),
+                memory=job.memory,
+                hold=None if job.hold is None else node.cores.cpus(job.hold),
+                pin=listed(task.pin),
+                left=None if job.hold_until is None else round(max(0.0, job.hold_until - now), 3),
+                attached=task.arrival.attached,
+            )
+        )
+    since = None if node.frozen_since is None else time.time() - (time.monotonic() - node.frozen_since)
+    return Snapshot(tuple(views), daemon.settings.observe, since, node.plan.avoided, _load(daemon))
+
+
+def overview(daemon: Daemon) -> Overview:
+    """Return the present state of a daemon's node, all tasks together."""
+    node = daemon.node
+    states = Counter(node.state(task) for task in node.tasks.values())
+    return Overview(_jobs(daemon), _cores(daemon), states, node.frozen, _load(daemon))
+
+
+def _load(daemon: Daemon) -> tuple[tuple[int, float], ...]:
+    return tuple(sorted(daemon.watch_load.load.items()))
+
+
+def _jobs(daemon: Daemon) -> tuple[JobView, ...]:
+    node = daemon.node
+    packages: dict[int, int] = {}
+    for package, _, cpus in daemon.rows:
+        packages[package] = packages.get(package, 0) | cpus
+    views = []
+    for job in node.jobs.values():
+        held = 0
+        for task in job.present:
+            held |= task.held
+        views.append(
+            JobView(
+                job.name,
+                {package: (cpus & held).bit_count() for package, cpus in packages.items() if cpus & held},
+                job.planned.bit_count(),
+                node.cores.cpus(job.task_min * len(job.ranks)),
+                node.cores.cpus(node.plan.most(job)),
+            )
+        )
+    return tuple(views)
+
+
+def _cores(daemon: Daemon) -> tuple[CoreView, ...]:
+    holder = {cpu: task.job for task in daemon.node.tasks.values() for cpu in cpus_of(task.held)}
+    return tuple(
+        CoreView(package, mask, next((holder[cpu] for cpu in cpus_of(mask) if cpu in holder), None))
+        for package, _, mask in daemon.rows
+    )

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which grants may be published now so that held sets stay pairwise disjoint.
+
+A plan gives every task a target; targets are disjoint. A task *holds* every CPU of every grant that no acknowledgement
+has superseded, so a CPU passes from one task to another only after the first has said that it left. `next_step` is
+called again at each acknowledgement, end and enforcement until every task has its target.
+
+For task t with target T(t), newest grant G(t), held set H(t) and floor m(t):
+
+    A(t) = T(t) minus the union of H(u) over the other tasks u        (what it may have of its target now)
+
+    * not started (H(t) empty): grant T(t) once A(t) = T(t), else nothing;
+    * |A(t)| >= min(m(t), |T(t)|) and A(t) not empty: grant A(t), which gives up everything outside the target;
+    * otherwise: grant G(t) | A(t): grow first, leave later (a move).
+
+Grants of one step never meet: A(t) lies in T(t) and outside the others' held sets, and G(t) lies in H(t).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+K = TypeVar("K", bound="Hashable")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one task stands: masks over OS CPU numbers, and the CPUs below which it is never granted."""
+
+    held: int
+    granted: int
+    target: int
+    floor: int = 1
+
+
+def next_step(tasks: Mapping[K, Standing], outside: int = 0) -> dict[K, int]:
+    """Return the grants to publish now: task to mask, only where it differs from the newest grant.
+
+    `outside` is held by tasks that are not named: those whose newest grant is their target need not be.
+    """
+    everyone = outside
+    for standing in tasks.values():
+        everyone |= standing.held
+    grants = {task: _grant(standing, everyone & ~standing.held) for task, standing in tasks.items()}
+    return {task: mask for task, mask in grants.items() if mask != tasks[task].granted}
+
+
+def _grant(task: Standing, others: int) -> int:
+    available = task.target & ~others
+    if not task.held:
+        return task.target if available == task.target else 0
+    if available and available.bit_count() >= min(task.floor, task.target.bit_count()):
+        return available
+    return task.granted | available
+
+
+def settled(tasks: Mapping[K, Standing]) -> dict[K, Standing]:
+    """Return the standings once every published grant has been acknowledged."""
+    return {k: Standing(s.granted, s.granted, s.target, s.floor) for k, s in tasks.items()}
+
+
+def reachable(tasks: Mapping[K, Standing]) -> bool:
+    """Return whether acknowledgements alone lead every task to its target.
+
+    Each task changes at most three times (grow, leave, fill up), so the walk ends.
+    """
+    now = settled(tasks)
+    while grants := next_step(now):
+        for task, mask in grants.items():
+            standing = now[task]
+            now[task] = Standing(mask, mask, standing.target, standing.floor)
+    return all(standing.granted == standing.target for standing in now.values())

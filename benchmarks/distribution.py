@@ -1,0 +1,12 @@
+"""Print, as JSON, how long the placement kernel takes."""  # noqa: INP001 - a program, not a package
+
+from __future__ import annotations
+
+import json
+import sys
+
+from agent.bench_distribution import measure
+
+if __name__ == "__main__":
+    json.dump(measure(), sys.stdout, indent=2)
+    sys.stdout.write("\n")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread pools of BLAS libraries and OpenMP runtimes, whoever has loaded them, through threadpoolctl."""
+
+from __future__ import annotations
+
+from dromlib import say
+
+TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+    from dromlib.grant import Grant
+
+
+class Blas:
+    """Sizes every pool found in the process. OpenMP keeps the number for the calling thread alone."""
+
+    def __init__(self) -> None:
+        self._pools: ThreadpoolController | None = None
+        self._warned = False
+
+    def available(self) -> bool:
+        """Some pool is loaded; looked up anew each time. Without threadpoolctl none is found, with a warning."""
+        try:
+            from threadpoolctl import ThreadpoolController
+        except ImportError:
+            say.warn("threadpoolctl is not installed: the threads of BLAS and OpenMP stay as many as they are.")
+            return False
+        self._pools = ThreadpoolController()
+        return bool(self._pools.lib_controllers)
+
+    def limit(self) -> None:
+        """There is no limit: the pools make more threads when they are told to."""
+
+    def apply(self, grant: Grant) -> None:
+        """Use as many threads as the grant has CPUs, in every pool found by `available`."""
+        assert self._pools, "available() comes first"  # noqa: S101 - for the type checker
+        self._pools.limit(limits=grant.ncpus)
+        self._warn_of_two([pool["filepath"] for pool in self._pools.info() if pool["user_api"] == "openmp"])
+
+    def _warn_of_two(self, runtimes: list[str]) -> None:
+        if len(runtimes) > 1 and not self._warned:
+            self._warned = True
+            names = " and ".join(sorted(runtimes))
+            say.warn(
+                f"Two OpenMP runtimes are loaded, {names}: both are given the grant's number of threads; build the "
+                "program's libraries with one of them, or its threads are more than its CPUs."
+            )

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for the agent's signals in an asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import zmq
+
+from dromlib import signals
+
+FIRST_LOOK = 0.002
+LAST_LOOK = 1.0
+"""Seconds without a signal after which the slot is read again: short while the agent may not have heard of the
+subscription yet, then twice as long each time."""
+
+
+class Listener:
+    """A subscription to the signals of one slot; `place` is the agent's runtime directory and the slot's index."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self.place = place
+        self._context = zmq.Context()
+        self._socket = signals.subscribe(self._context, *place)
+        self._fd = int(self._socket.getsockopt(zmq.FD))
+        self._look = FIRST_LOOK
+        self._ready: asyncio.Future[None] | None = None
+
+    async def hint(self) -> None:
+        """Return when it is time to read the slot: after a signal, `close`, or long enough without one.
+
+        Raises RuntimeError when another task waits already.
+        """
+        if self._ready:
+            raise RuntimeError("Another task waits in this session: attach one session for each.")
+        if self._drain():
+            return
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        timer = loop.call_later(self._look, self._wake)
+        self._look = min(2 * self._look, LAST_LOOK)
+        loop.add_reader(self._fd, self._wake)
+        try:
+            await self._ready
+        finally:
+            self._ready = None
+            timer.cancel()
+            if not self._socket.closed:
+                loop.remove_reader(self._fd)  # what has come is read when next we wait: now the program is to go on
+
+    def _wake(self) -> None:
+        if self._ready and not self._ready.done():
+            self._ready.set_result(None)
+
+    def _drain(self) -> bool:
+        """Read what has come; tell whether anything had. ZeroMQ's descriptor is quiet again only after this."""
+        found = False
+        with suppress(zmq.Again):
+            while True:
+                self._socket.recv_multipart(zmq.NOBLOCK)
+                found = True
+        return found
+
+    def close(self) -> None:
+        """Unsubscribe; a task in `hint` goes on."""
+        if self._ready:
+            self._ready.get_loop().remove_reader(self._fd)
+            self._wake()
+        self._socket.close()
+        self._context.term()

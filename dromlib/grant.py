@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A grant: the CPUs that a program is to use from now on."""
+
+from __future__ import annotations
+
+from dromlib import layout
+
+
+class Grant:
+    """What the agent has granted, at the moment it was taken. Nothing changes in it.
+
+    `cpus` are OS CPU numbers, ascending. `reason` is one of ``layout.ENUMS["REASON"]``: why it was published. `epoch`
+    is its number, larger than that of every grant before it. `emulated` says that the CPUs are synthetic: then nothing
+    is bound to them.
+    """
+
+    __slots__ = ("cpus", "emulated", "epoch", "reason")
+
+    def __init__(self, epoch: int, cpus: tuple[int, ...], reason: str, *, emulated: bool = False) -> None:
+        self.epoch = epoch
+        self.cpus = cpus
+        self.reason = reason
+        self.emulated = emulated
+
+    @classmethod
+    def from_raw(cls, epoch: int, cpus: tuple[int, ...], reason: int, emulated: bool) -> Grant:  # noqa: FBT001 - from C
+        """Return the grant in the words of libdrom, where `reason` is a number; one of a later version is "none"."""
+        names = layout.ENUMS["REASON"]
+        return cls(epoch, cpus, names[reason if reason < len(names) else 0], emulated=emulated)
+
+    @property
+    def ncpus(self) -> int:
+        """How many CPUs it has: the number of threads to use."""
+        return len(self.cpus)
+
+    @property
+    def numa_nodes(self) -> tuple[int, ...]:
+        """The OS NUMA nodes of its CPUs, ascending, read now; empty when the CPUs are synthetic."""
+        return () if self.emulated else numa_nodes(self.cpus)
+
+    def __repr__(self) -> str:
+        return f"Grant(epoch={self.epoch}, cpus={self.cpus}, reason={self.reason!r})"
+
+
+def numa_nodes(cpus: tuple[int, ...], root: str = "/sys") -> tuple[int, ...]:
+    """Return the OS NUMA nodes of OS CPUs as sysfs below `root` tells them; (0,) where it tells none."""
+    from pathlib import Path
+
+    from dromlib.cpulist import mask_of, parse_cpulist
+
+    wanted = mask_of(cpus)
+    lists = Path(root).glob("devices/system/node/node[0-9]*/cpulist")
+    nodes = {int(path.parent.name[4:]): parse_cpulist(path.read_text(encoding="ascii").strip()) for path in lists}
+    return tuple(sorted(node for node, mask in nodes.items() if mask & wanted)) if nodes else (0,)

@@ -1,0 +1,89 @@
+"""Find and load the native part: libdrom, the launcher drom-run, the examples."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _find(name: str) -> Path:
+    # In an editable install the sources lie in the repository and what CMake built in site-packages.
+    beside = Path(__file__).resolve().parent / name
+    if beside.exists():
+        return beside
+    try:
+        installed = Path(str(metadata.distribution("drom").locate_file(f"dromlib/{name}"))).resolve()
+    except metadata.PackageNotFoundError:
+        installed = beside
+    if not installed.exists():
+        msg = f"dromlib/{name} is not built: install the package with: pip install -e ."
+        raise FileNotFoundError(msg)
+    return installed
+
+
+def library_path() -> Path:
+    """Return the path of libdrom.so."""
+    return _find("lib/libdrom.so")
+
+
+def include_dir() -> Path:
+    """Return the directory of drom.h."""
+    return _find("include/drom.h").parent
+
+
+def run_path() -> Path:
+    """Return the path of the launcher drom-run."""
+    return _find("bin/drom-run")
+
+
+def example_path(name: str) -> Path:
+    """Return the path of the compiled example `name`, such as ``jacobi``."""
+    return _find(f"examples/{name}")
+
+
+def bench_path(name: str = "node") -> Path:
+    """Return the path of the compiled program of a benchmark: node, crowd or resize."""
+    return _find(f"bench/{name}")
+
+
+@functools.cache
+def publisher() -> Callable[[ctypes.c_void_p, bytes, int, int], int]:
+    """Return ``drom_publish(slot, mask_bytes, mask_words, reason) -> epoch``, the leanest call there is.
+
+    It keeps the interpreter lock, as giving it up costs more than the call takes, and converts no argument, which would
+    cost as much again: `slot` has to be a ``c_void_p``, best made once, and `mask_bytes` is
+    ``mask.to_bytes(8 * mask_words, "little")``.
+    """
+    function = ctypes.PyDLL(str(library_path())).drom_publish
+    function.restype = ctypes.c_uint64
+    publish: Callable[[ctypes.c_void_p, bytes, int, int], int] = function
+    return publish
+
+
+def publish(slot: int, mask: int, mask_words: int, reason: int) -> int:
+    """Publish the grant `mask` (bit *c* for OS CPU *c*) in the slot at address `slot`; return its epoch."""
+    return publisher()(ctypes.c_void_p(slot), mask.to_bytes(8 * mask_words, "little"), mask_words, reason)
+
+
+@functools.cache
+def _retirer() -> Callable[[ctypes.c_void_p], None]:
+    function = ctypes.CDLL(str(library_path())).drom_retire
+    function.restype = None
+    retire: Callable[[ctypes.c_void_p], None] = function
+    return retire
+
+
+def retire(slot: int | ctypes.c_void_p) -> None:
+    """Set the epoch of the slot at address `slot` to "retired" and wake who waits."""
+    _retirer()(slot if isinstance(slot, ctypes.c_void_p) else ctypes.c_void_p(slot))
+
+
+def address(buffer: bytearray | memoryview, offset: int = 0) -> int:
+    """Return the address of byte `offset` of a writable buffer, such as an ``mmap``, which must stay open."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer, offset))

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* node - the program in `drom bench node`, run by drom-run or alone:
+ *
+ *     node poll REPETITIONS CALLS   print for each repetition the nanoseconds of a drom_poll() when nothing changes, and the
+ *                                   same with the loop around it
+ *     node seen CPU FILE CHANGES    poll without pause on one CPU; write into FILE when each change was seen
+ *     node follow                   apply every grant until killed
+ *
+ * It ends with its parent.
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "drom.h"
+
+#define LIFE_SECONDS 300
+/* What the compiler knows of memory ends here: neither loop may be hoisted, merged or left out. */
+#define BARRIER() __asm__ volatile("" ::: "memory")
+
+static int fail(const char *sentence)
+{
+    fprintf(stderr, "node: %s\n", sentence);
+    return 1;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Nanoseconds of a loop that polls, and how many polls answered 1. */
+__attribute__((noinline)) static uint64_t time_polls(drom *d, long calls, long *changes)
+{
+    uint64_t start = now_ns();
+    for (long i = 0; i < calls; i++) {
+        if (drom_poll(d))
+            ++*changes;
+        BARRIER();
+    }
+    return now_ns() - start;
+}
+
+__attribute__((noinline)) static uint64_t time_nothing(long calls)
+{
+    uint64_t start = now_ns();
+    for (long i = 0; i < calls; i++)
+        BARRIER();
+    return now_ns() - start;
+}
+
+static void take(drom *d)
+{
+    static drom_grant grant;
+    if (drom_take(d, &grant) > 0)
+        drom_apply(d, &grant);
+}
+
+static int stay_on(int cpu)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    return sched_setaffinity(0, sizeof one, &one);
+}
+
+static int poll_often(drom *d, int repetitions, long calls)
+{
+    take(d);
+    stay_on(sched_getcpu());
+    for (int i = 0; i < repetitions; i++) {
+        long changes = 0;
+        uint64_t before = *d->polls;
+        uint64_t empty = time_nothing(calls);
+        uint64_t full = time_polls(d, calls, &changes);
+        if (changes || *d->polls - before != (uint64_t)calls)
+            return fail("the grant changed during the measurement, or polls were left out");
+        printf("%.4f %.4f\n", ((double)full - (double)empty) / (double)calls, (double)full / (double)calls);
+    }
+    return 0;
+}
+
+/* FILE: word 0 counts what was seen, the start included; from word 1 on stands the moment of each change. */
+static int see_changes(drom *d, int cpu, const char *path, size_t changes)
+{
+    static drom_grant grant;
+    size_t size = (changes + 1) * sizeof(uint64_t);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    uint64_t *words = fd < 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (words == MAP_FAILED || stay_on(cpu) < 0)
+        return fail("cannot map the file or go to the CPU");
+    drom_take(d, &grant);
+    __atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
+    for (size_t i = 1; i <= changes; i++) {
+        while (!drom_poll(d))
+            ;
+        words[i] = now_ns();
+        drom_take(d, &grant);
+        __atomic_store_n(&words[0], i + 1, __ATOMIC_RELEASE);
+    }
+    return 0;
+}
+
+static int follow(drom *d)
+{
+    while (drom_mode(d) == DROM_RESPONDER) {
+        if (drom_wait(d, -1))
+            take(d);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(LIFE_SECONDS);
+    drom *d = drom_attach();
+    if (drom_mode(d) != DROM_RESPONDER)
+        return fail("no agent gave this program a seat");
+    int rc = 2;
+    if (argc == 4 && strcmp(argv[1], "poll") == 0)
+        rc = poll_often(d, atoi(argv[2]), atol(argv[3]));
+    else if (argc == 5 && strcmp(argv[1], "seen") == 0)
+        rc = see_changes(d, atoi(argv[2]), argv[3], strtoul(argv[4], NULL, 10));
+    else if (argc == 2 && strcmp(argv[1], "follow") == 0)
+        rc = follow(d);
+    drom_detach(d);
+    return rc;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* resize - the programs in `drom bench resize-cost`, run by drom-run:
+ *
+ *     resize jacobi|triad SIZE FILE   repeat one parallel region, pass a malleability point before each, until SIGTERM; then
+ *                                     write into FILE for each step five 64-bit words: when it began, when its region began
+ *                                     and ended (nanoseconds of CLOCK_MONOTONIC), its CPUs, and 1 if it applied a grant
+ *
+ * It ends with its parent.
+ */
+#include <omp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "drom.h"
+
+#define LIFE_SECONDS 600
+#define MOST_STEPS 1000000
+
+struct step {
+    uint64_t begin, region, end, ncpus, changed;
+};
+
+static volatile sig_atomic_t told_to_stop;
+
+static void stop(int number)
+{
+    (void)number;
+    told_to_stop = 1;
+}
+
+static int fail(const char *sentence)
+{
+    fprintf(stderr, "resize: %s\n", sentence);
+    return 1;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* One sweep over a grid of n x n inner points, from u to v. */
+static void jacobi(double *v, const double *u, long n)
+{
+#pragma omp parallel for schedule(static)
+    for (long i = 1; i <= n; i++)
+        for (long j = 1; j <= n; j++) {
+            const double *at = u + i * (n + 2) + j;
+            v[i * (n + 2) + j] = 0.25 * (at[-(n + 2)] + at[n + 2] + at[-1] + at[1]);
+        }
+}
+
+/* STREAM's triad on three vectors of n numbers, one behind the other. */
+static void triad(double *a, long n)
+{
+    const double *b = a + n, *c = b + n;
+#pragma omp parallel for schedule(static)
+    for (long i = 0; i < n; i++)
+        a[i] = b[i] + 3.0 * c[i];
+}
+
+/* First touched by the threads that work on it. */
+static double *numbers(long count)
+{
+    double *x = malloc((size_t)count * sizeof *x);
+    if (!x)
+        return NULL;
+#pragma omp parallel for schedule(static)
+    for (long i = 0; i < count; i++)
+        x[i] = (double)(i % 7);
+    return x;
+}
+
+static int change(drom *d)
+{
+    static drom_grant grant;
+    if (!drom_poll(d) || drom_take(d, &grant) <= 0)
+        return 0;
+    const int fewer = (int)grant.ncpus < omp_get_max_threads();
+    omp_set_num_threads((int)grant.ncpus);
+    if (fewer) {
+#pragma omp parallel
+    __asm__ volatile("" ::: "memory");
+    }
+    return drom_apply(d, &grant) == 0;
+}
+
+static size_t work(drom *d, int is_jacobi, long n, double *x, double *y, struct step *steps)
+{
+    size_t done = 0;
+    for (; !told_to_stop && done < MOST_STEPS; done++) {
+        struct step *step = &steps[done];
+        step->begin = now_ns();
+        step->changed = (uint64_t)change(d);
+        step->ncpus = (uint64_t)omp_get_max_threads();
+        step->region = now_ns();
+        if (is_jacobi)
+            jacobi(done % 2 ? x : y, done % 2 ? y : x, n);
+        else
+            triad(x, n);
+        step->end = now_ns();
+    }
+    return done;
+}
+
+static int write_steps(const char *path, const struct step *steps, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    if (!file)
+        return fail("cannot write its file");
+    size_t written = fwrite(steps, sizeof *steps, count, file);
+    return fclose(file) == 0 && written == count ? 0 : fail("cannot write its file");
+}
+
+int main(int argc, char **argv)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(LIFE_SECONDS);
+    signal(SIGTERM, stop);
+    if (argc != 4 || atol(argv[2]) < 2)
+        return fail("usage: resize jacobi|triad SIZE FILE");
+    const int is_jacobi = strcmp(argv[1], "jacobi") == 0;
+    const long n = atol(argv[2]);
+    double *x = numbers(is_jacobi ? (n + 2) * (n + 2) : 3 * n);
+    double *y = is_jacobi ? numbers((n + 2) * (n + 2)) : x;
+    struct step *steps = calloc(MOST_STEPS, sizeof *steps);
+    if (!x || !y || !steps)
+        return fail("not enough memory");
+    drom *d = drom_attach();
+    if (drom_mode(d) != DROM_RESPONDER)
+        return fail("no agent gave this program a seat");
+    const size_t done = work(d, is_jacobi, n, x, y, steps);
+    drom_detach(d);
+    return write_steps(argv[3], steps, done);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <limits.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define SECOND UINT64_C(1000000000)
+#define ANSWER_SECONDS 30
+#define RECONNECT_SECONDS 30
+
+/* How one connection ended. */
+enum end { END_GRANTED, END_REFUSED, END_UNMANAGED, END_LOST, END_SILENT, END_CLOSED };
+
+static enum end listen_to(int door, struct answer *answer, bool *waiting)
+{
+    for (;;) {
+        /* The first answer comes at once; a grant may take as long as the jobs before us. */
+        int rc = dromi_receive(door, answer, *waiting ? 0 : dromi_now_ns() + ANSWER_SECONDS * SECOND);
+        dromi_close_answer(answer);
+        if (rc == -ETIMEDOUT || rc == -EPROTO)
+            return END_SILENT;
+        if (rc < 0)
+            return END_LOST;
+        if (answer->reply.status == DROM_STATUS_GRANTED)
+            return END_GRANTED;
+        if (answer->reply.status == DROM_STATUS_REFUSED)
+            return END_REFUSED;
+        if (answer->reply.status == DROM_STATUS_UNMANAGED)
+            return END_UNMANAGED;
+        say("waiting: %s", answer->reply.text);
+        *waiting = true;
+    }
+}
+
+static enum end knock(const char *path, const struct drom_request_message *request, struct answer *answer)
+{
+    bool waiting = false;
+    int door = dromi_connect(path, ANSWER_SECONDS);
+    if (door < 0)
+        return END_CLOSED;
+    int rc = dromi_send(door, request);
+    enum end end = rc == 0 ? listen_to(door, answer, &waiting) : END_LOST;
+    close(door);
+    return end;
+}
+
+static void pause_a_moment(void)
+{
+    struct timespec moment = {.tv_nsec = 50 * 1000 * 1000};
+    nanosleep(&moment, NULL);
+}
+
+/* A second knock of one pid is the same knock: after an agent dies we ask its successor. */
+enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer)
+{
+    char path[PATH_MAX];
+    uint64_t deadline = 0;
+    if (dromi_door_path(path, sizeof path, dir) < 0)
+        return VERDICT_NO_AGENT;
+    for (;;) {
+        enum end end = knock(path, request, answer);
+        if (end == END_GRANTED)
+            return VERDICT_GRANTED;
+        if (end == END_REFUSED)
+            return VERDICT_REFUSED;
+        if (end == END_UNMANAGED)
+            return VERDICT_UNMANAGED;
+        if (end == END_SILENT || (end == END_CLOSED && deadline == 0))
+            return VERDICT_NO_AGENT;
+        if (end == END_LOST)
+            deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
+        if (dromi_now_ns() >= deadline)
+            return VERDICT_NO_AGENT;
+        pause_a_moment();
+    }
+}

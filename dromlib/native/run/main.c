@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "run.h"
+
+/* Absolute, because the command may change its directory. */
+static void find_directory(const char *given, char dir[PATH_MAX])
+{
+    char real[PATH_MAX];
+    if (given)
+        snprintf(dir, PATH_MAX, "%s", given);
+    else if (dromi_runtime_dir(dir, PATH_MAX) < 0)
+        dir[0] = '\0';
+    if (realpath(dir, real))
+        memcpy(dir, real, PATH_MAX);
+}
+
+static void fill_request(struct drom_request_message *request, const struct options *options)
+{
+    struct rank rank;
+    find_rank(&rank);
+    dromi_request(request, DROM_KNOCK_LAUNCH);
+    const char *slash = strrchr(options->command[0], '/');
+    copy_name(request->job, options->job ? options->job : slash ? slash + 1 : options->command[0]);
+    bool fits = strlen(options->command[0]) < sizeof request->program;
+    snprintf(request->program, sizeof request->program, "%s", fits || !slash ? options->command[0] : slash + 1);
+    copy_name(request->session, options->session ? options->session : rank.session);
+    request->local_rank = rank.local_rank;
+    request->local_size = rank.local_size;
+    request->max_cpus = options->cpus;
+    request->min_cpus = options->min;
+    request->job_class = options->job_class;
+    request->distribution = options->distribution;
+    request->per_socket = options->per_socket;
+    request->memory = options->memory;
+    request->flags = options->strict ? DROM_REQUEST_STRICT : 0;
+}
+
+static void export_number(const char *name, uint32_t value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%" PRIu32, value);
+    setenv(name, text, 0);
+}
+
+static void export_grant(const struct answer *answer, const char *dir, const char *cpus)
+{
+    char task[48];
+    snprintf(task, sizeof task, "%" PRId32 ":%" PRIu64, answer->reply.pid, answer->reply.start_time);
+    setenv("DROM_TASK", task, 1);
+    setenv("DROM_RUNTIME_DIR", dir, 1);
+    setenv("DROM_CPUS", cpus, 1);
+    /* What is bound to fewer CPUs would be launched with fewer threads, and numba's can never be more. */
+    if (answer->reply.max_cpus) {
+        export_number("OMP_NUM_THREADS", answer->reply.max_cpus);
+        export_number("NUMBA_NUM_THREADS", answer->reply.max_cpus);
+    }
+}
+
+static void accept_grant(const struct answer *answer, const char *dir)
+{
+    static char cpus[DROM_MAX_MASK_BITS * 6];
+    uint32_t words = (answer->reply.mask_bits + 63) / 64;
+    dromi_cpu_list(answer->mask, words, cpus, sizeof cpus);
+    if (!(answer->reply.flags & (DROM_HEADER_EMULATED | DROM_REPLY_BOUND))) {
+        int rc = dromi_bind(0, answer->mask, words);
+        if (rc < 0)
+            say("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
+    }
+    export_grant(answer, dir, cpus);
+}
+
+static void leave_unless_optional(bool required, const char *dir)
+{
+    if (!required) {
+        say("no agent answers in %s: running unmanaged (start one with: drom agent --runtime-dir %s)", dir, dir);
+        return;
+    }
+    say("no agent answers in %s: start one with: drom agent --runtime-dir %s", dir, dir);
+    exit(EXIT_REFUSED);
+}
+
+int main(int argc, char **argv)
+{
+    static struct answer answer;
+    char dir[PATH_MAX];
+    struct options options;
+    struct drom_request_message request;
+    parse_options(&options, argc, argv);
+    find_directory(options.runtime_dir, dir);
+    fill_request(&request, &options);
+    switch (ask_for_cpus(dir, &request, &answer)) {
+    case VERDICT_GRANTED: accept_grant(&answer, dir); break;
+    case VERDICT_REFUSED: say("refused: %s", answer.reply.text); return EXIT_REFUSED;
+    case VERDICT_UNMANAGED: say("running unmanaged: %s", answer.reply.text); break;
+    case VERDICT_NO_AGENT: leave_unless_optional(options.require, dir); break;
+    }
+    execvp(options.command[0], options.command);
+    int error = errno;
+    say("cannot run '%s': %s.", options.command[0], strerror(error));
+    return error == ENOENT ? 127 : 126;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "run.h"
+
+static const char HELP[] =
+    "Usage: drom-run [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
+    "Run COMMAND on the CPUs the node's agent grants, in this terminal, with its own exit code.\n"
+    "\n"
+    "  --runtime-dir DIR   where the agent listens (default: $DROM_RUNTIME_DIR, /run/drom, $XDG_RUNTIME_DIR/drom)\n"
+    "  --job NAME          name of the job (default: the command's)\n"
+    "  --cpus N            CPUs to ask for (default: all the node has)\n"
+    "  --min N             CPUs below which the job must not go (default: one per task)\n"
+    "  --class CLASS       malleable (default), moldable or rigid\n"
+    "  --distribution D    compact, spread or per-socket=N; with a quoted ! after it, wait rather than make do\n"
+    "  --mem SIZE          memory the command needs, such as 800M or 4G: it waits until the node has as much\n"
+    "  --session ID        what ranks of one launch have in common (default: the MPI launcher's job id)\n"
+    "  --require           fail when no agent answers instead of running unmanaged\n"
+    "  --help, --version\n"
+    "\n"
+    "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS and, unless they are set already, OMP_NUM_THREADS and\n"
+    "NUMBA_NUM_THREADS in its environment. Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
+
+void say(const char *format, ...)
+{
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int used = snprintf(line, sizeof line, "drom: ");
+    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
+    va_end(arguments);
+    size_t length = strnlen(line, sizeof line - 2);
+    line[length++] = '\n';
+    if (more < 0 || write(STDERR_FILENO, line, length) < 0)
+        return; /* stderr may be closed */
+}
+
+static _Noreturn void print_and_leave(const char *text)
+{
+    exit(fputs(text, stdout) < 0 || fflush(stdout) != 0 ? EXIT_REFUSED : EXIT_SUCCESS);
+}
+
+uint32_t parse_number(const char *text, uint32_t most)
+{
+    size_t length = strlen(text);
+    if (length == 0 || length > 9 || strspn(text, "0123456789") != length)
+        return 0;
+    unsigned long value = strtoul(text, NULL, 10);
+    return value <= most ? (uint32_t)value : 0;
+}
+
+static uint32_t count_or_leave(const char *option, const char *text)
+{
+    uint32_t value = parse_number(text, DROM_MAX_MASK_BITS);
+    if (value)
+        return value;
+    say("%s takes a number of CPUs from 1 to %u, not '%s'.", option, DROM_MAX_MASK_BITS, text);
+    exit(EXIT_USAGE);
+}
+
+static const char *name_or_leave(const char *option, const char *text)
+{
+    if (*text && strlen(text) < DROM_NAME_SIZE)
+        return text;
+    say("%s takes a name of 1 to %u bytes%s", option, DROM_NAME_SIZE - 1,
+        *text ? ": give a shorter one." : ", not an empty one.");
+    exit(EXIT_USAGE);
+}
+
+static uint32_t class_or_leave(const char *text)
+{
+    static const char *const names[] = {"malleable", "moldable", "rigid"};
+    for (uint32_t i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0)
+            return i;
+    say("--class takes malleable, moldable or rigid, not '%s'.", text);
+    exit(EXIT_USAGE);
+}
+
+static void distribution_or_leave(struct options *options, const char *text)
+{
+    size_t length = strlen(text);
+    options->strict = length > 0 && text[length - 1] == '!';
+    length -= options->strict;
+    options->per_socket = 0;
+    if (length == 7 && strncmp(text, "compact", 7) == 0)
+        options->distribution = DROM_DISTRIBUTION_COMPACT;
+    else if (length == 6 && strncmp(text, "spread", 6) == 0)
+        options->distribution = DROM_DISTRIBUTION_SPREAD;
+    else if (length > 11 && length < 21 && strncmp(text, "per-socket=", 11) == 0) {
+        char number[16] = "";
+        memcpy(number, text + 11, length - 11);
+        options->distribution = DROM_DISTRIBUTION_PER_SOCKET;
+        options->per_socket = parse_number(number, DROM_MAX_MASK_BITS);
+    }
+    if (options->distribution && (options->distribution != DROM_DISTRIBUTION_PER_SOCKET || options->per_socket))
+        return;
+    say("--distribution takes compact, spread or per-socket=N, each with or without !, not '%s'.", text);
+    exit(EXIT_USAGE);
+}
+
+/* Whole bytes, or a number followed by K, M, G or T (powers of 1024), as in Slurm's --mem but with bytes as the unit. */
+static uint64_t memory_or_leave(const char *text)
+{
+    static const char units[] = "KMGT";
+    size_t digits = strspn(text, "0123456789");
+    uint64_t value = digits && digits <= 15 ? strtoull(text, NULL, 10) : 0;
+    const char *unit = text[digits] ? strchr(units, text[digits]) : NULL;
+    bool whole = !text[digits] || (unit && !text[digits + 1]);
+    for (int power = unit ? (int)(unit - units) + 1 : 0; power > 0; power--)
+        value = value > UINT64_MAX >> 10 ? 0 : value << 10;
+    if (whole && value)
+        return value;
+    say("--mem takes a size such as 800M or 4G, not '%s'.", text);
+    exit(EXIT_USAGE);
+}
+
+static const char *directory_or_leave(const char *text)
+{
+    if (*text)
+        return text;
+    say("--runtime-dir takes the directory of a running agent, not an empty name.");
+    exit(EXIT_USAGE);
+}
+
+static void check_together(const struct options *options)
+{
+    if (!options->command[0])
+        say("no command is given: write drom-run -- COMMAND.");
+    else if (options->cpus && options->min > options->cpus)
+        say("--min %u is more than --cpus %u: lower the one or raise the other.", options->min, options->cpus);
+    else
+        return;
+    exit(EXIT_USAGE);
+}
+
+static void set_option(struct options *options, int option)
+{
+    switch (option) {
+    case 'd': options->runtime_dir = directory_or_leave(optarg); return;
+    case 'j': options->job = name_or_leave("--job", optarg); return;
+    case 'c': options->cpus = count_or_leave("--cpus", optarg); return;
+    case 'm': options->min = count_or_leave("--min", optarg); return;
+    case 'k': options->job_class = class_or_leave(optarg); return;
+    case 'D': distribution_or_leave(options, optarg); return;
+    case 'M': options->memory = memory_or_leave(optarg); return;
+    case 's': options->session = name_or_leave("--session", optarg); return;
+    case 'r': options->require = true; return;
+    case 'h': print_and_leave(HELP);
+    case 'v': print_and_leave("drom-run " DROM_VERSION "\n");
+    }
+}
+
+void parse_options(struct options *options, int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"runtime-dir", required_argument, NULL, 'd'}, {"job", required_argument, NULL, 'j'},
+        {"cpus", required_argument, NULL, 'c'},        {"min", required_argument, NULL, 'm'},
+        {"class", required_argument, NULL, 'k'},       {"session", required_argument, NULL, 's'},
+        {"distribution", required_argument, NULL, 'D'}, {"mem", required_argument, NULL, 'M'},
+        {"require", no_argument, NULL, 'r'},           {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},           {NULL, 0, NULL, 0},
+    };
+    memset(options, 0, sizeof *options);
+    opterr = 0;
+    for (int option; (option = getopt_long(argc, argv, "+:h", known, NULL)) != -1;) {
+        if (option == ':' || option == '?') {
+            const char *given = argv[optind - 1];
+            say(option == ':' ? "%s needs a value: see drom-run --help." : "%s is no option of drom-run: see drom-run --help.",
+                given);
+            exit(EXIT_USAGE);
+        }
+        set_option(options, option);
+    }
+    options->command = argv + optind;
+    check_together(options);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DROM_RUN_H
+#define DROM_RUN_H
+
+#include "internal.h"
+
+enum { EXIT_REFUSED = 1, EXIT_USAGE = 2 };
+
+struct options {
+    const char *runtime_dir;
+    const char *job;
+    const char *session;
+    uint32_t cpus;
+    uint32_t min;
+    uint32_t job_class;
+    uint32_t distribution;
+    uint32_t per_socket;
+    uint64_t memory;
+    bool strict;
+    bool require;
+    char **command;
+};
+
+/* A place among the ranks of one launch on this node; size 0: no launcher. */
+struct rank {
+    uint32_t local_rank;
+    uint32_t local_size;
+    char session[DROM_NAME_SIZE];
+};
+
+/* Exits with 0 after --help and --version, and with 2 and a sentence after a bad value. */
+void parse_options(struct options *options, int argc, char **argv);
+
+/* Return the decimal number in `text`, or 0 when it is none from 1 to `most`. */
+uint32_t parse_number(const char *text, uint32_t most);
+
+void find_rank(struct rank *rank);
+
+/* Copy text that may be longer than a name: at most 63 bytes, no half characters. */
+void copy_name(char name[DROM_NAME_SIZE], const char *text);
+
+/* Print "drom: " and a sentence to stderr. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+enum verdict { VERDICT_GRANTED, VERDICT_REFUSED, VERDICT_UNMANAGED, VERDICT_NO_AGENT };
+enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define SYSTEM_DIR "/run/drom"
+
+static const char *setting(const char *name)
+{
+    const char *value = secure_getenv(name);
+    return value && *value ? value : NULL;
+}
+
+static int fits(int written, size_t size)
+{
+    return written < 0 || (size_t)written >= size ? -ENAMETOOLONG : 0;
+}
+
+int dromi_runtime_dir(char *dir, size_t size)
+{
+    const char *given = setting("DROM_RUNTIME_DIR");
+    if (given)
+        return fits(snprintf(dir, size, "%s", given), size);
+    const char *user = setting("XDG_RUNTIME_DIR");
+    if (geteuid() == 0 || access(SYSTEM_DIR "/door", F_OK) == 0)
+        return fits(snprintf(dir, size, SYSTEM_DIR), size);
+    if (user)
+        return fits(snprintf(dir, size, "%s/drom", user), size);
+    struct stat about;
+    int rc = fits(snprintf(dir, size, "/tmp/drom-%u", (unsigned)geteuid()), size);
+    /* Anybody may make a directory of that name; only our own agent's counts. */
+    return rc < 0 || stat(dir, &about) < 0 || about.st_uid == geteuid() ? rc : -EPERM;
+}
+
+int dromi_door_path(char *path, size_t size, const char *dir)
+{
+    return fits(snprintf(path, size, "%s/door", dir), size);
+}
+
+/* A descriptor must not pose as standard output in a program that started with it closed. */
+int dromi_above_stdio(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return moved;
+}
+
+void dromi_request(struct drom_request_message *request, uint32_t kind)
+{
+    memset(request, 0, sizeof *request);
+    request->magic = DROM_DOOR_MAGIC;
+    request->protocol = DROM_PROTOCOL_VERSION;
+    request->kind = kind;
+    const char *task = setting("DROM_TASK");
+    int32_t pid;
+    uint64_t start;
+    if (task && sscanf(task, "%" SCNd32 ":%" SCNu64, &pid, &start) == 2) {
+        request->task_pid = pid;
+        request->task_start = start;
+    }
+}
+
+/* `seconds` bounds connecting and sending: an agent that hangs leaves its queue full. */
+int dromi_connect(const char *path, int seconds)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path)
+        return -ENAMETOOLONG;
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    int door = dromi_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (door < 0)
+        return -errno;
+    struct timeval limit = {.tv_sec = seconds};
+    setsockopt(door, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    int rc;
+    while ((rc = connect(door, (struct sockaddr *)&address, sizeof address)) < 0 && errno == EINTR)
+        ;
+    if (rc == 0)
+        return door;
+    rc = -errno;
+    close(door);
+    return rc;
+}
+
+int dromi_send(int door, const struct drom_request_message *request)
+{
+    ssize_t sent;
+    while ((sent = send(door, request, sizeof *request, MSG_NOSIGNAL)) < 0 && errno == EINTR)
+        ;
+    return sent < 0 ? -errno : 0;
+}
+
+static int await(int door, uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now = dromi_now_ns();
+        if (deadline_ns && now >= deadline_ns)
+            return -ETIMEDOUT;
+        struct pollfd ready = {.fd = door, .events = POLLIN};
+        int rc = poll(&ready, 1, deadline_ns ? (int)((deadline_ns - now) / 1000000) + 1 : -1);
+        if (rc > 0)
+            return 0;
+        if (rc < 0 && errno != EINTR)
+            return -errno;
+    }
+}
+
+static void keep_descriptors(struct msghdr *message, struct answer *answer)
+{
+    int *places[] = {&answer->registry_fd, &answer->mailbox_fd};
+    size_t kept = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            if (kept < 2)
+                *places[kept++] = dromi_above_stdio(fd);
+            else
+                close(fd);
+        }
+    }
+}
+
+static int check(const struct answer *answer, ssize_t got)
+{
+    const struct drom_reply_message *reply = &answer->reply;
+    if (got < (ssize_t)sizeof *reply || reply->magic != DROM_DOOR_MAGIC || reply->protocol != DROM_PROTOCOL_VERSION)
+        return -EPROTO;
+    size_t mask_bytes = (reply->mask_bits + 63) / 64 * 8;
+    return reply->mask_bits > DROM_MAX_MASK_BITS || (size_t)got < sizeof *reply + mask_bytes ? -EPROTO : 0;
+}
+
+int dromi_receive(int door, struct answer *answer, uint64_t deadline_ns)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    struct iovec parts[] = {{&answer->reply, sizeof answer->reply}, {answer->mask, sizeof answer->mask}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
+    memset(answer, 0, sizeof *answer);
+    answer->registry_fd = answer->mailbox_fd = -1;
+    int rc = await(door, deadline_ns);
+    if (rc < 0)
+        return rc;
+    ssize_t got;
+    while ((got = recvmsg(door, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+        ;
+    if (got < 0)
+        return -errno;
+    keep_descriptors(&message, answer);
+    rc = got == 0 ? -ECONNRESET : check(answer, got);
+    if (rc < 0)
+        dromi_close_answer(answer);
+    answer->reply.text[DROM_TEXT_SIZE - 1] = '\0';
+    return rc;
+}
+
+void dromi_close_answer(struct answer *answer)
+{
+    if (answer->registry_fd >= 0)
+        close(answer->registry_fd);
+    if (answer->mailbox_fd >= 0)
+        close(answer->mailbox_fd);
+    answer->registry_fd = answer->mailbox_fd = -1;
+}

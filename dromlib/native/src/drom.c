@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct handle *handles;
+static struct handle spare = {.head = {&spare.still, &spare.own_polls, 0}, .mailbox_fd = -1};
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* The child shares the mailbox and could acknowledge for its parent: it lets go of everything. */
+static void after_fork_in_child(void)
+{
+    int saved = errno;
+    for (struct handle *h = handles; h; h = h->next)
+        dromi_leave(h);
+    pthread_mutex_unlock(&lock);
+    errno = saved;
+}
+
+static void prepare(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static struct handle *inside(const drom *d)
+{
+    return (struct handle *)d;
+}
+
+/* False in a child made by clone() or vfork(), which run no fork handlers; there the handle may still be the parent's memory
+ * and is left as it is. */
+static bool managed(const struct handle *h)
+{
+    return h->mode != DROM_UNMANAGED && h->owner == getpid();
+}
+
+/* Where other threads look for it. */
+static void show_seat(struct handle *h)
+{
+    pthread_mutex_lock(&lock);
+    h->seat_pid = h->mode == DROM_RESPONDER ? h->task_pid : 0;
+    h->seat_start = h->task_start;
+    pthread_mutex_unlock(&lock);
+}
+
+drom *drom_attach(void)
+{
+    int saved = errno;
+    pthread_once(&once, prepare);
+    struct handle *h = calloc(1, sizeof *h);
+    if (!h)
+        return &spare.head;
+    h->mailbox_fd = -1;
+    h->owner = getpid();
+    dromi_leave(h);
+    pthread_mutex_lock(&lock);
+    h->next = handles;
+    handles = h;
+    pthread_mutex_unlock(&lock);
+    dromi_sit(h);
+    show_seat(h);
+    errno = saved;
+    return &h->head;
+}
+
+static void forget(const struct handle *h)
+{
+    pthread_mutex_lock(&lock);
+    struct handle **at = &handles;
+    while (*at && *at != h)
+        at = &(*at)->next;
+    if (*at)
+        *at = h->next;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Whether a handle of this process still sits in the same seat. */
+static bool shares_seat(const struct handle *h)
+{
+    bool shared = false;
+    pthread_mutex_lock(&lock);
+    for (const struct handle *other = handles; other && !shared; other = other->next)
+        shared = other->seat_pid == h->task_pid && other->seat_start == h->task_start;
+    pthread_mutex_unlock(&lock);
+    return shared;
+}
+
+static int write_applied(const struct handle *h, uint64_t epoch)
+{
+    ssize_t put;
+    while ((put = pwrite(h->mailbox_fd, &epoch, sizeof epoch, offsetof(struct drom_mailbox, applied))) < 0 && errno == EINTR)
+        ;
+    return put < 0 ? -errno : 0;
+}
+
+void drom_detach(drom *d)
+{
+    struct handle *h = inside(d);
+    if (!h || h == &spare)
+        return;
+    int saved = errno;
+    forget(h);
+    if (managed(h) && h->mode == DROM_RESPONDER && !shares_seat(h))
+        write_applied(h, DROM_EPOCH_RETIRED);
+    dromi_leave(h);
+    free(h);
+    errno = saved;
+}
+
+int drom_mode(const drom *d)
+{
+    return managed(inside(d)) ? inside(d)->mode : DROM_UNMANAGED;
+}
+
+static enum read_result read_slot(const struct handle *h, drom_grant *g)
+{
+    return dromi_read(h->slot, h->head.seen, h->task_pid, h->task_start, h->mask_words, g);
+}
+
+int drom_take(drom *d, drom_grant *g)
+{
+    struct handle *h = inside(d);
+    if (!managed(h))
+        return 0;
+    int saved = errno;
+    enum read_result result = read_slot(h, g);
+    if (result == READ_RETIRED) {
+        dromi_leave(h);
+        result = dromi_sit(h) == 0 ? read_slot(h, g) : READ_NOTHING;
+        show_seat(h);
+    }
+    if (result == READ_RETIRED || result == READ_STRANGER) {
+        dromi_log("unmanaged", "task=%d reason=%s", h->task_pid, result == READ_RETIRED ? "retired" : "slot-reused");
+        dromi_leave(h);
+        show_seat(h);
+    }
+    if (result == READ_GRANT)
+        h->head.seen = g->epoch;
+    errno = saved;
+    return result == READ_GRANT;
+}
+
+/* The agent lets a task go by giving its affinity back, saying so in the slot, and giving back once more. So either that
+ * finds what we have bound, or we find what it has said. */
+static bool was_let_go(const struct handle *h)
+{
+    return __atomic_load_n(&h->slot->epoch, __ATOMIC_SEQ_CST) == DROM_EPOCH_RETIRED ||
+           !dromi_is_ours(h->slot, h->task_pid, h->task_start);
+}
+
+static int give_back(const struct handle *h)
+{
+    bool known = false;
+    for (uint32_t i = 0; i < h->mask_words; i++)
+        known |= h->restore[i] != 0;
+    int rc = known && !h->emulated ? dromi_bind_threads(h->restore, h->mask_words) : 0;
+    dromi_log("given-back", "task=%d error=%d", h->task_pid, -rc);
+    return rc;
+}
+
+static int acknowledge(const struct handle *h, const drom_grant *g)
+{
+    if (was_let_go(h))
+        return give_back(h);
+    int rc = h->mode == DROM_RESPONDER ? write_applied(h, g->epoch) : 0;
+    dromi_log("applied", "task=%d epoch=%llu ncpus=%u error=%d", h->task_pid, (unsigned long long)g->epoch, g->ncpus, -rc);
+    return rc;
+}
+
+int drom_acknowledge(drom *d, const drom_grant *g)
+{
+    if (!managed(inside(d)))
+        return 0;
+    int saved = errno;
+    int rc = acknowledge(inside(d), g);
+    errno = saved;
+    return rc;
+}
+
+int drom_apply(drom *d, const drom_grant *g)
+{
+    const struct handle *h = inside(d);
+    if (!managed(h))
+        return 0;
+    int saved = errno;
+    int rc = h->emulated ? 0 : dromi_bind_threads(g->mask, g->mask_words);
+    if (rc == 0)
+        rc = acknowledge(h, g);
+    else
+        dromi_log("unbound", "task=%d epoch=%llu error=%d", h->task_pid, (unsigned long long)g->epoch, -rc);
+    errno = saved;
+    return rc;
+}
+
+/* A writer killed between the epoch and the wake leaves us asleep: look again every second. */
+bool dromi_doze(const drom *d, uint64_t end)
+{
+    uint64_t look = dromi_now_ns() + UINT64_C(1000000000);
+    look = look < end ? look : end;
+    struct timespec at = {.tv_sec = (time_t)(look / 1000000000u), .tv_nsec = (long)(look % 1000000000u)};
+    long rc = syscall(SYS_futex, (const uint32_t *)d->epoch, FUTEX_WAIT_BITSET, (uint32_t)d->seen, &at, NULL,
+                      FUTEX_BITSET_MATCH_ANY);
+    return rc == 0 || errno == EINTR || errno == EAGAIN || errno == ETIMEDOUT;
+}
+
+int drom_wait(drom *d, int timeout_ms)
+{
+    if (!managed(inside(d)))
+        return 0;
+    int saved = errno;
+    uint64_t end = timeout_ms < 0 ? UINT64_MAX : dromi_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    while (!dromi_news(d) && dromi_now_ns() < end && dromi_doze(d, end))
+        ;
+    int found = dromi_news(d);
+    errno = saved;
+    return found;
+}
+
+void drom_progress(drom *d, uint64_t done)
+{
+    const struct handle *h = inside(d);
+    if (h->mailbox)
+        __atomic_store_n(&h->mailbox->progress, done, __ATOMIC_RELAXED);
+}
+
+void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus)
+{
+    struct handle *h = inside(d);
+    if (h == &spare)
+        return;
+    int saved = errno;
+    h->wanted[0] = min_cpus;
+    h->wanted[1] = max_cpus;
+    if (managed(h))
+        dromi_write_wanted(h);
+    errno = saved;
+}
+
+int drom_slot(const drom *d)
+{
+    return managed(inside(d)) ? (int)inside(d)->slot_index : -1;
+}
+
+const char *drom_directory(const drom *d)
+{
+    return inside(d)->directory;
+}
+
+int drom_grant_cpus(const drom_grant *g, int *cpus, int max)
+{
+    int count = 0;
+    for (uint32_t word = 0; word < g->mask_words; word++) {
+        for (uint64_t left = g->mask[word]; left; left &= left - 1, count++) {
+            if (count < max)
+                cpus[count] = (int)(word * 64) + __builtin_ctzll(left);
+        }
+    }
+    return count;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DROM_INTERNAL_H
+#define DROM_INTERNAL_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "drom_layout.h"
+
+#pragma GCC visibility push(default)
+#include "drom.h"
+#pragma GCC visibility pop
+
+#define DROMI_ANSWER_SECONDS 3
+
+struct handle {
+    drom head; /* first: a handle is seen from outside as a drom */
+    int mode;
+    pid_t owner;
+    uint64_t still; /* what head.epoch points to when unmanaged: always equal to head.seen */
+    uint64_t own_polls;
+    void *registry;
+    size_t registry_size;
+    const struct drom_slot *slot;
+    struct drom_mailbox *mailbox;
+    int mailbox_fd;
+    uint32_t mask_words;
+    uint32_t slot_index;
+    uint32_t wanted[2]; /* fewest and most CPUs of use; 0: unsaid */
+    bool emulated;
+    int32_t task_pid;
+    uint64_t task_start;
+    uint64_t restore[DROM_MAX_MASK_WORDS]; /* the affinity the task came with; zeros: unknown */
+    char directory[PATH_MAX]; /* the agent's, absolute */
+    struct handle *next; /* guarded, with the seat, by the lock of drom.c */
+    int32_t seat_pid;
+    uint64_t seat_start;
+};
+
+struct answer {
+    struct drom_reply_message reply;
+    uint64_t mask[DROM_MAX_MASK_WORDS];
+    int registry_fd;
+    int mailbox_fd;
+};
+
+/* door.c: 0 or -errno throughout. */
+int dromi_door_path(char *path, size_t size, const char *dir);
+int dromi_runtime_dir(char *dir, size_t size);
+void dromi_request(struct drom_request_message *request, uint32_t kind);
+int dromi_connect(const char *path, int seconds);
+int dromi_send(int door, const struct drom_request_message *request);
+/* A deadline in CLOCK_MONOTONIC nanoseconds; 0: none. */
+int dromi_receive(int door, struct answer *answer, uint64_t deadline_ns);
+void dromi_close_answer(struct answer *answer);
+int dromi_above_stdio(int fd);
+
+/* seat.c: take a handle from unmanaged to managed and back. */
+int dromi_sit(struct handle *h);
+void dromi_leave(struct handle *h);
+void dromi_write_wanted(const struct handle *h);
+
+/* drom.c */
+static inline bool dromi_news(const drom *d)
+{
+    return __atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) != d->seen;
+}
+/* Sleep once: until a grant, a signal or `end`, and a second at most. False when nothing can be slept on. */
+bool dromi_doze(const drom *d, uint64_t end);
+
+/* slot.c */
+bool dromi_is_ours(const struct drom_slot *slot, int32_t pid, uint64_t start);
+void dromi_copy_mask(const struct drom_slot *slot, uint32_t number, uint32_t mask_words, uint64_t *mask);
+enum read_result { READ_NOTHING, READ_GRANT, READ_RETIRED, READ_STRANGER };
+enum read_result dromi_read(const struct drom_slot *slot, uint64_t seen, int32_t pid, uint64_t start, uint32_t mask_words,
+                            drom_grant *g);
+
+/* bind.c */
+int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words);
+int dromi_bind(pid_t tid, const uint64_t *mask, uint32_t mask_words);
+
+/* text.c */
+uint64_t dromi_now_ns(void);
+void dromi_log(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
+size_t dromi_cpu_list(const uint64_t *mask, uint32_t mask_words, char *out, size_t size);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* Size of a regular file, or -1. A file shorter than its mapping would be a SIGBUS. */
+static off_t file_size(int fd)
+{
+    struct stat about;
+    return fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) ? about.st_size : -1;
+}
+
+static void *map_file(int fd, size_t size, int protection)
+{
+    void *at = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static bool good_header(const struct drom_header *header, uint64_t file_size, uint32_t slot)
+{
+    uint64_t words = header->mask_bits / 64;
+    return header->magic == DROM_REGISTRY_MAGIC && header->layout_version == DROM_LAYOUT_VERSION && !header->retired &&
+           header->mask_bits % 64 == 0 && header->mask_bits <= DROM_MAX_MASK_BITS && slot < header->capacity &&
+           header->header_size >= sizeof *header && header->header_size % 8 == 0 && header->slot_size % 8 == 0 &&
+           header->slot_size >= DROM_SLOT_FIXED + DROM_MASKS_PER_SLOT * words * 8 &&
+           header->header_size + (slot + UINT64_C(1)) * header->slot_size <= file_size;
+}
+
+static int map_registry(struct handle *h, int fd, uint32_t slot)
+{
+    off_t size = file_size(fd);
+    if (size < DROM_HEADER_SIZE)
+        return -EPROTO;
+    h->registry = map_file(fd, (size_t)size, PROT_READ);
+    if (!h->registry)
+        return -errno;
+    h->registry_size = (size_t)size;
+    const struct drom_header *header = h->registry;
+    if (!good_header(header, (uint64_t)size, slot))
+        return -EPROTO;
+    h->slot = (const void *)((const char *)h->registry + header->header_size + (uint64_t)slot * header->slot_size);
+    h->mask_words = header->mask_bits / 64;
+    h->emulated = header->flags & DROM_HEADER_EMULATED;
+    return 0;
+}
+
+static int map_mailbox(struct handle *h, int fd)
+{
+    if (file_size(fd) != DROM_MAILBOX_SIZE)
+        return -EPROTO;
+    h->mailbox = map_file(fd, DROM_MAILBOX_SIZE, PROT_READ | PROT_WRITE);
+    if (!h->mailbox)
+        return -errno;
+    bool good = h->mailbox->magic == DROM_MAILBOX_MAGIC && h->mailbox->layout_version == DROM_LAYOUT_VERSION;
+    return good ? 0 : -EPROTO;
+}
+
+static int ask(struct answer *answer, char dir[PATH_MAX])
+{
+    char path[PATH_MAX];
+    struct drom_request_message request;
+    int rc = dromi_runtime_dir(dir, PATH_MAX);
+    if (rc == 0)
+        rc = dromi_door_path(path, sizeof path, dir);
+    int door = rc == 0 ? dromi_connect(path, DROMI_ANSWER_SECONDS) : rc;
+    if (door < 0)
+        return door;
+    dromi_request(&request, DROM_KNOCK_ATTACH);
+    rc = dromi_send(door, &request);
+    if (rc == 0)
+        rc = dromi_receive(door, answer, dromi_now_ns() + DROMI_ANSWER_SECONDS * UINT64_C(1000000000));
+    close(door);
+    return rc;
+}
+
+/* Kept, because the slot may be another task's by the time it is needed. */
+static void keep_restore(struct handle *h)
+{
+    dromi_copy_mask(h->slot, DROM_MASK_RESTORE, h->mask_words, h->restore);
+    if (!dromi_is_ours(h->slot, h->task_pid, h->task_start))
+        memset(h->restore, 0, sizeof h->restore);
+}
+
+static int take_place(struct handle *h, struct answer *answer)
+{
+    const struct drom_reply_message *reply = &answer->reply;
+    bool follower = reply->status == DROM_STATUS_FOLLOWER;
+    if (reply->status == DROM_STATUS_REFUSED)
+        return -EACCES;
+    int rc = map_registry(h, answer->registry_fd, reply->slot);
+    if (rc == 0 && !follower)
+        rc = map_mailbox(h, answer->mailbox_fd);
+    if (rc < 0)
+        return rc;
+    if (!follower) {
+        h->mailbox_fd = answer->mailbox_fd;
+        answer->mailbox_fd = -1;
+        h->head.polls = &h->mailbox->polls;
+    }
+    h->mode = follower ? DROM_FOLLOWER : DROM_RESPONDER;
+    h->slot_index = reply->slot;
+    h->task_pid = reply->pid;
+    h->task_start = reply->start_time;
+    h->head.seen = 0; /* the first grant is taken like any other: threads were launched at the maximum */
+    h->head.epoch = &h->slot->epoch;
+    keep_restore(h);
+    if (h->wanted[0] || h->wanted[1])
+        dromi_write_wanted(h);
+    return 0;
+}
+
+void dromi_write_wanted(const struct handle *h)
+{
+    if (h->mode == DROM_RESPONDER &&
+        pwrite(h->mailbox_fd, h->wanted, sizeof h->wanted, offsetof(struct drom_mailbox, wanted_min)) < 0)
+        dromi_log("unsaid", "task=%d error=%d", h->task_pid, errno);
+}
+
+int dromi_sit(struct handle *h)
+{
+    struct answer *answer = malloc(sizeof *answer);
+    if (!answer)
+        return -ENOMEM;
+    answer->registry_fd = answer->mailbox_fd = -1;
+    char dir[PATH_MAX];
+    int rc = ask(answer, dir);
+    if (rc == 0)
+        rc = take_place(h, answer);
+    /* The program may change its directory. */
+    if (rc == 0 && !realpath(dir, h->directory))
+        memcpy(h->directory, dir, sizeof dir);
+    if (rc == 0)
+        dromi_log("attached", "task=%d slot=%u mode=%s", h->task_pid, answer->reply.slot,
+                  h->mode == DROM_FOLLOWER ? "follower" : "responder");
+    else
+        dromi_log("unmanaged", "error=%d", -rc);
+    dromi_close_answer(answer);
+    free(answer);
+    if (rc < 0)
+        dromi_leave(h);
+    return rc;
+}
+
+void dromi_leave(struct handle *h)
+{
+    h->mode = DROM_UNMANAGED;
+    h->still = h->head.seen;
+    h->head.epoch = &h->still;
+    h->head.polls = &h->own_polls;
+    if (h->registry)
+        munmap(h->registry, h->registry_size);
+    if (h->mailbox)
+        munmap(h->mailbox, DROM_MAILBOX_SIZE);
+    if (h->mailbox_fd >= 0)
+        close(h->mailbox_fd);
+    h->registry = NULL;
+    h->slot = NULL;
+    h->mailbox = NULL;
+    h->mailbox_fd = -1;
+}

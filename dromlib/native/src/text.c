@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+uint64_t dromi_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void dromi_log(const char *event, const char *format, ...)
+{
+    if (!secure_getenv("DROM_LOG"))
+        return;
+    char line[512];
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t used = strftime(line, sizeof line, "time=%Y-%m-%dT%H:%M:%SZ", &utc);
+    used += (size_t)snprintf(line + used, sizeof line - used, " event=%s pid=%d ", event, (int)getpid());
+    va_list arguments;
+    va_start(arguments, format);
+    int more = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
+    va_end(arguments);
+    used += more < 0 ? 0 : (size_t)more;
+    if (used > sizeof line - 2)
+        used = sizeof line - 2;
+    line[used++] = '\n';
+    if (write(STDERR_FILENO, line, used) < 0)
+        return; /* nobody to tell */
+}
+
+static bool has(const uint64_t *mask, uint32_t mask_words, uint32_t cpu)
+{
+    return cpu / 64 < mask_words && mask[cpu / 64] >> cpu % 64 & 1;
+}
+
+/* The kernel's list grammar, "0-3,8". Returns the length without the NUL; longer than size - 1 means it was cut. */
+size_t dromi_cpu_list(const uint64_t *mask, uint32_t mask_words, char *out, size_t size)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (uint32_t cpu = 0; cpu < mask_words * 64; cpu++) {
+        if (!has(mask, mask_words, cpu))
+            continue;
+        uint32_t first = cpu;
+        while (has(mask, mask_words, cpu + 1))
+            cpu++;
+        char *at = used < size ? out + used : NULL;
+        size_t left = used < size ? size - used : 0;
+        const char *comma = used ? "," : "";
+        used += (size_t)(first == cpu ? snprintf(at, left, "%s%u", comma, first)
+                                      : snprintf(at, left, "%s%u-%u", comma, first, cpu));
+    }
+    return used;
+}

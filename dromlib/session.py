@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program's session with the agent: attach, poll, apply, wait, and the loop that does all of it."""
+
+from __future__ import annotations
+
+import os
+
+from dromlib import adapters as adapting
+from dromlib import say
+from dromlib._handle import Handle
+from dromlib.adapters.affinity import Affinity
+from dromlib.grant import Grant
+from dromlib.layout import MAX_MASK_BITS
+
+TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+    from types import TracebackType
+    from typing import TypeVar
+
+    from typing_extensions import Self
+
+    from dromlib.adapters import Adapter
+    from dromlib.events import Listener
+
+    T = TypeVar("T")
+
+
+class Session(Handle):
+    """A place at the agent, as `attach` returns it; a context manager that leaves the agent at the end of its block.
+
+    `poll`, `progress` and `close` are compiled. Threads may share a session, but one alone waits in it. In a child made
+    by fork it is unmanaged. Without an agent nothing ever happens in it.
+    """
+
+    def __init__(self, adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0) -> None:
+        self.grant: Grant | None = None
+        """The newest grant taken."""
+        self._adapters = adapting.choose(adapters)
+        self._affinity = Affinity()
+        self._min_cpus = _bound("min_cpus", min_cpus)
+        self._max_cpus = _bound("max_cpus", max_cpus)
+        self._wanted = (0, 0)
+        self._listener: Listener | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        """Apply what is granted already; that is no malleability point."""
+        first = self._take()
+        if first:
+            self.apply(first)
+        elif self.mode != "unmanaged":
+            self._tell_wanted(self._loaded())
+
+    def _take(self) -> Grant | None:
+        """Return the newest grant if it has not been taken yet; `poll` calls this."""
+        raw = self._take_raw()
+        if raw is None:
+            return None
+        self.grant = Grant.from_raw(*raw)
+        return self.grant
+
+    def apply(self, grant: Grant | None) -> bool:
+        """Put a grant in force: bind every thread of the process, size what the adapters size, tell the agent.
+
+        Call it from the thread that computes: numba and OpenMP keep a number of threads for each thread that starts
+        parallel work. False when a thread could not be bound: then the agent is not told, and binds them itself. None,
+        which `grant` is without an agent, does nothing.
+        """
+        if grant is None:
+            return True
+        if grant.ncpus < self._min_cpus:
+            say.warn(
+                f"The agent has granted {grant.ncpus} of the {self._min_cpus} CPUs that this program asked for at "
+                "least: it runs on, slower; start it with drom run --min to wait for them."
+            )
+        bound = self._bind(grant)
+        loaded = self._loaded()
+        for adapter in loaded:
+            adapter.apply(grant)
+        self._tell_wanted(loaded)
+        return bound and self.acknowledge(grant)
+
+    def acknowledge(self, grant: Grant) -> bool:
+        """Tell the agent that a grant is in force which the program has applied by its own means; False when it failed.
+
+        Every thread has to be on the grant's CPUs by then; the agent looks.
+        """
+        error = self._acknowledge(grant.epoch, grant.ncpus)
+        if error:
+            say.warn(f"The agent cannot be told of a grant ({os.strerror(error)}): it will bind the program itself.")
+        return not error
+
+    def wait(self, timeout: float | None = None) -> Grant | None:
+        """Sleep until there is a grant to apply, and return it; other Python threads run meanwhile.
+
+        None after `timeout` seconds, and at once when nothing will ever come: without an agent, or closed. Raises
+        RuntimeError when another thread waits in this session.
+        """
+        return self._take() if self._wait_for_news(timeout) else None
+
+    async def changed(self) -> Grant | None:
+        """Wait in an asyncio loop until there is a grant to apply, and return it; None when none will ever come.
+
+        Raises RuntimeError when another task waits in this session.
+        """
+        while True:
+            grant = self._take()
+            if grant:
+                return grant
+            place = self._place
+            if place is None:
+                return None
+            if self._listener is None or self._listener.place != place:
+                self._listen(place)  # and read the slot once more: what was published before is not signalled again
+            else:
+                await self._listener.hint()
+
+    def __aiter__(self) -> AsyncIterator[Grant]:
+        return self
+
+    async def __anext__(self) -> Grant:
+        grant = await self.changed()
+        if grant is None:
+            raise StopAsyncIteration
+        return grant
+
+    def close(self) -> None:
+        """Leave the agent, which binds the program from now on. Whoever waits returns; later calls do nothing."""
+        super().close()
+        if self._listener:
+            self._listener.close()
+            self._listener = None
+
+    def _listen(self, place: tuple[str, int]) -> None:
+        from dromlib.events import Listener
+
+        if self._listener:
+            self._listener.close()
+        self._listener = Listener(place)
+
+    def _bind(self, grant: Grant) -> bool:
+        try:
+            self._affinity.apply(grant)
+        except OSError as error:
+            say.warn(f"The program cannot bind itself to CPUs {grant.cpus} ({error.strerror}): the agent will try.")
+            return False
+        return True
+
+    def _loaded(self) -> list[Adapter]:
+        return [adapter for adapter in self._adapters if adapter.available()]
+
+    def _tell_wanted(self, loaded: list[Adapter]) -> None:
+        """Tell the agent how many CPUs are of use: the pool that can use most counts, and no pool says nothing."""
+        limits = [adapter.limit() for adapter in loaded]
+        numbers = [limit for limit in limits if limit is not None]
+        most = max(numbers) if numbers and len(numbers) == len(limits) else 0
+        most = min(most, self._max_cpus) if most and self._max_cpus else most or self._max_cpus
+        wanted = (self._min_cpus, most)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._want(*wanted)
+
+
+def _bound(name: str, cpus: int) -> int:
+    if cpus not in range(MAX_MASK_BITS + 1):
+        raise ValueError(f"{name}={cpus!r} is no number of CPUs: give a whole number up to {MAX_MASK_BITS}; 0: unsaid.")
+    return int(cpus)
+
+
+def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0) -> Session:
+    """Find the agent, take part, and apply the first grant: the program was launched with threads for its maximum.
+
+    `adapters` are names ("blas", "numba", "torch") or objects with the methods of `Adapter`; None stands for each of
+    the three whose library the program has loaded by the time of a grant. `min_cpus` and `max_cpus` tell the agent
+    between how many CPUs the program can make use of; 0: unsaid. Without an agent the session is unmanaged and nothing
+    ever happens in it. Raises ValueError for an adapter's name that is none, and for a bound that is no number of CPUs.
+    """
+    session = Session(adapters, min_cpus, max_cpus)
+    session._start()  # noqa: SLF001 - a friend
+    if session.mode == "unmanaged":
+        say.note("No agent answers: this program runs unmanaged.")
+    return session
+
+
+def malleable(
+    items: Iterable[T], adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0
+) -> Iterator[T]:
+    """Yield the items; before each, apply what has been granted meanwhile, and count the items done as progress.
+
+    The arguments are those of `attach`. The agent is left when the loop ends, also by ``break`` or an exception.
+    """
+    with attach(adapters, min_cpus, max_cpus) as session:
+        for done, item in enumerate(items, 1):
+            grant = session.poll()
+            if grant:
+                session.apply(grant)
+            yield item
+            session.progress(done)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's signals on ZeroMQ, from the listener's side: where they are, what they are called, how to listen.
+
+The registry holds the truth; a signal says that it is time to look. Each is two frames: `topic` and one JSON object.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
+if TYPE_CHECKING:
+    import zmq
+
+MAX_IPC_PATH = 107
+"""Bytes of a ZeroMQ socket's path."""
+
+
+def topic(slot: int) -> bytes:
+    """Return the topic of a slot's signals: fixed width, because ZeroMQ matches prefixes."""
+    return b"slot.%010d" % slot
+
+
+def endpoint(runtime_dir: str | os.PathLike[str], name: str = "signals") -> str:
+    """Return the ipc endpoint `name` of a runtime directory. Raises ValueError when its path is too long."""
+    path = os.path.join(os.path.abspath(runtime_dir), name)  # noqa: PTH100, PTH118 - pathlib is slow to import
+    if len(os.fsencode(path)) > MAX_IPC_PATH:
+        msg = (
+            f"{path} is longer than the {MAX_IPC_PATH} bytes a socket's path may have: choose a shorter --runtime-dir."
+        )
+        raise ValueError(msg)
+    return f"ipc://{path}"
+
+
+def subscribe(
+    context: zmq.Context[zmq.Socket[bytes]], runtime_dir: str | os.PathLike[str], slot: int | None = None
+) -> zmq.Socket[bytes]:
+    """Return a socket that receives the signals of one slot, or of all. Raises ValueError as `endpoint` does.
+
+    What is published before the agent has heard of the subscription is lost: read the slot after a while.
+    """
+    import zmq
+
+    sock: zmq.Socket[bytes] = context.socket(zmq.SUB)
+    sock.setsockopt(zmq.LINGER, 0)
+    sock.setsockopt(zmq.SUBSCRIBE, b"" if slot is None else topic(slot))
+    sock.connect(endpoint(runtime_dir))
+    return sock

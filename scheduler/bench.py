@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom bench simulate`: how long simulations take and how much memory, each run in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agent.bench import machine
+from scheduler.errors import SchedulerError
+from workloads.making import SAMPLE, Recipe, make
+from workloads.swf import write_swf
+
+CURIE, KTH = "CEA-Curie-2011-primary.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
+
+
+class Case(NamedTuple):
+    """A simulation to time: its log (a name, or a recipe), machine, policy, and the seconds it is to reach."""
+
+    name: str
+    log: str | Recipe
+    nodes: int
+    cores: int
+    policy: str
+    reach: float | None = None
+
+
+SMALL = Recipe(jobs=20_000, nodes=1024, seed=1, load=0.8)
+REAL = (
+    Case("EASY, CEA-Curie", CURIE, 5040, 16, "easy", 1),
+    Case("Slurm-like, depth 100, CEA-Curie", CURIE, 5040, 16, "slurm", 3),
+    Case("conservative, KTH-SP2", KTH, 100, 1, "conservative", 2),
+)
+GROWN = (
+    Case("EASY, 20,000 jobs of the Lublin model", SMALL, 1024, 1, "easy"),
+    Case("EASY, 200,000 jobs of the Lublin model", replace(SMALL, jobs=10 * SMALL.jobs), 1024, 1, "easy"),
+)
+GROWTH = 12.0
+"""How many times as long ten times the jobs may take."""
+SAMPLES = (Case("`drom simulate`, sample of 200 jobs, in all", SAMPLE, SAMPLE.nodes, 1, "easy", 2),)
+
+
+def measure(runs: int, folder: Path | None = None) -> dict[str, Any]:
+    """Time every case `runs` times; return medians and extremes. Real logs are looked for in a folder.
+
+    Cases whose log is not there are left out with a sentence on stderr. Raises SchedulerError when a run fails.
+    """
+    place = folder or Path(os.environ.get("DROM_WORKLOADS", "/nonexistent"))
+    figures = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for case in REAL:
+            if (place / str(case.log)).is_file():
+                figures += _figures(case, [_run(case, place / str(case.log)) for _ in range(runs)])
+            else:
+                sys.stderr.write(
+                    f"drom bench: left out: {case.name}: no {case.log} in $DROM_WORKLOADS: give --log DIR.\n"
+                )
+        grown = [[_run(case, _made(case, scratch)) for _ in range(runs)] for case in GROWN]
+        for case, found in zip(GROWN, grown, strict=True):
+            figures += _figures(case, found)
+        ratios = [large["seconds"] / small["seconds"] for small, large in zip(*grown, strict=True)]
+        figures.append(_figure("time for ten times the jobs", "times", ratios, GROWTH))
+        for case in SAMPLES:
+            walls = [_run(case, _made(case, scratch))["wall"] for _ in range(runs + 1)][1:]
+            figures.append(_figure(case.name, "s", walls, case.reach))
+    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
+
+
+def _made(case: Case, scratch: str) -> Path:
+    """Return the file of a case that is made, and make it the first time."""
+    if not isinstance(case.log, Recipe):
+        msg = f"{case.name} has a log that is not made."
+        raise TypeError(msg)
+    path = Path(scratch) / f"{case.log.jobs}.swf"
+    if not path.exists():
+        write_swf(make(case.log), path)
+    return path
+
+
+def _run(case: Case, log: Path) -> dict[str, float]:
+    """Simulate in a process of its own; return its seconds, its peak memory and what it took in all."""
+    options = ["--nodes", str(case.nodes), "--cores", str(case.cores), "--policy", case.policy, "--json"]
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "simulate", str(log), *options], capture_output=True, text=True, check=False
+    )
+    wall = time.perf_counter() - begun
+    if done.returncode:
+        msg = f"{case.name}: {done.stderr.strip().removeprefix('drom: ')}"
+        raise SchedulerError(msg)
+    told = json.loads(done.stdout)
+    return {"seconds": told["seconds"], "memory": told["peak_memory_bytes"] / 1e6, "wall": wall}
+
+
+def _figures(case: Case, found: list[dict[str, float]]) -> list[dict[str, Any]]:
+    return [
+        _figure(case.name, "s", [one["seconds"] for one in found], case.reach),
+        _figure(f"{case.name}: peak memory", "MB", [one["memory"] for one in found], None),
+    ]
+
+
+def _figure(name: str, unit: str, values: list[float], reach: float | None) -> dict[str, Any]:
+    middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {"name": name, "unit": unit, **middle, "reach": reach, "runs": values}

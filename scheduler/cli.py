@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom simulate` and `drom compare`. What needs numpy or numba is imported when a command runs."""
+
+from __future__ import annotations
+
+import json as json_text
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.errors import SchedulerError
+from workloads.errors import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.simulation import Simulation
+
+_PATIENCE_S = 2.0
+RATIOS = {
+    "makespan_s": "makespan",
+    "mean_response_s": "response",
+    "mean_wait_s": "wait",
+    "mean_slowdown": "slowdown",
+    "mean_bounded_slowdown": "bounded slowdown",
+    "utilisation": "utilisation",
+    "energy_joule": "energy",
+}
+
+
+Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
+
+
+def simulate(
+    log: Log,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where the results go.")] = None,
+    cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="fcfs, easy, conservative, slurm, or a file of yours.")
+    ] = "easy",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy, as depth=50.")
+    ] = None,
+    event_rule: Annotated[str, typer.Option(metavar="RULE", help="instant, pyss or cqsim.")] = "instant",
+    runtime_model: Annotated[
+        str, typer.Option(metavar="MODEL", help="How fast shared jobs are: worst or ideal.")
+    ] = "worst",
+    classes: Annotated[
+        str | None, typer.Option(metavar="SHARES", help="As malleable=0.3,moldable=0.2; else all malleable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Which jobs have which class.")] = 1,
+    rule: Annotated[
+        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option(metavar="SECONDS", min=0, help="Stop after the events of this time.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the simulation where it stops.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on where a saved one stopped.")] = None,
+    explain: Annotated[int | None, typer.Option(metavar="JOB", help="Say why this job started when it did.")] = None,
+    idle_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of an empty node.")] = 100.0,
+    peak_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of a node with jobs.")] = 300.0,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON value.")] = False,
+) -> None:
+    """Simulate the jobs of a log on a machine under a policy."""
+    if peak_watts < idle_watts:
+        raise typer.BadParameter("--peak-watts is below --idle-watts.")
+    from scheduler import results
+    from scheduler.compiling import load_policy
+    from scheduler.explain import explain as explained
+    from scheduler.simulation import Machine, Simulation
+    from workloads import cleaning, tables
+    from workloads.classes import Shares, parse_shares
+    from workloads.classes import classes as drawn
+
+    chosen = load_policy(policy, set_ or ())
+    if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs"}:
+        _say(f"note: under the cqsim rule {chosen.name} knows the real run times of waiting jobs.")
+    work, report = cleaning.clean(
+        tables.read_log(log), cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores)
+    )
+    shares = Shares() if classes is None else parse_shares(classes)
+    run = Simulation.of(work, Machine(nodes, cores, event_rule, runtime_model), chosen)
+    run.world.jobs.cls[:] = drawn(run.work.job, shares, seed)
+    if resume is not None:
+        run.resume(resume)
+    if out is not None:
+        results.prepare(out)
+    stopped = _run(run, until)
+    if save is not None:
+        run.save(save)
+    told = results.summary(run, report, results.Power(idle_watts, peak_watts), stopped, seed)
+    if out is not None:
+        results.write(run, told, out)
+    sentences = explained(run, explain) if explain is not None else []
+    if json:
+        typer.echo(json_text.dumps(told | ({"explained": sentences} if sentences else {})))
+    else:
+        for line in [*_lines(told), *sentences]:
+            typer.echo(line)
+    if stopped == "interrupted":
+        _say("drom: interrupted: the results are partial, and marked so.")
+        raise typer.Exit(130)
+
+
+def _run(run: Simulation, until: int | None) -> str:
+    """Run a simulation and return why it stopped before its end; empty if it did not."""
+    from scheduler.interface import NEVER
+
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    show = _progress() if sys.stderr.isatty() else None
+
+    def look(done: float) -> None:
+        if show:
+            show(done)
+        if asked:
+            raise KeyboardInterrupt
+
+    try:
+        run.run(NEVER - 1 if until is None else until, look)
+    except KeyboardInterrupt:
+        return "interrupted"
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if show:
+            typer.echo("\r\033[K", nl=False, err=True)
+    return "" if run.is_over else f"until {until} s"
+
+
+def _progress() -> Callable[[float], None]:
+    """Return what shows how far a run is and when it is expected to end."""
+    begun = shown = time.monotonic()
+
+    def show(done: float) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - begun > _PATIENCE_S and now - shown > 0.2 and done > 0:
+            shown = now
+            left = (now - begun) * (1 - done) / done
+            typer.echo(f"\r\033[Ksimulating: {done:4.0%}, {left:.0f} s left", nl=False, err=True)
+
+    return show
+
+
+def _say(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+
+
+def _lines(told: dict[str, Any]) -> list[str]:
+    """Return a summary for people."""
+    jobs, machine = told["jobs"], told["machine"]
+    first = (
+        f"{counted(jobs['ended'], 'job')} of {told['log']} on {counted(machine['nodes'], 'node')} under "
+        f"{told['policy']} in {told['seconds']:.2f} s"
+    )
+    lines = [first]
+    if not told["complete"]:
+        rest = ", ".join(f"{jobs[name]:,} {name}" for name in ("running", "waiting", "future"))
+        lines.append(f"partial ({told['stopped']}): {rest}")
+    lines += [f"  {finding['sentence']}" for finding in told["cleaning"]["findings"]]
+    for key, value in told["metrics"].items():
+        if value is not None:
+            lines.append(f"{key:24}{value:>20,.4g}" if value < 100 else f"{key:24}{value:>20,.0f}")
+    return lines
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results of drom simulate, the first is 1.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Compare results: each figure of the first, and its ratio in the others."""
+    from scheduler.results import load
+
+    told = [load(folder) for folder in folders]
+    for folder, one in zip(folders, told, strict=True):
+        if one["cleaning"] != told[0]["cleaning"] or one["machine"]["nodes"] != told[0]["machine"]["nodes"]:
+            _say(f"note: {folder} is of other jobs or another machine than {folders[0]}.")
+        if not one["complete"]:
+            _say(f"note: {folder} is partial ({one['stopped']}).")
+    base = told[0]["metrics"]
+    rows = [
+        {"figure": key, "first": base[key], "ratios": [_ratio(one["metrics"][key], base[key]) for one in told]}
+        for key in RATIOS
+    ]
+    if json:
+        typer.echo(json_text.dumps({"schema_version": 1, "folders": [str(f) for f in folders], "figures": rows}))
+        return
+    names = [folder.name for folder in folders]
+    widths = [max(len(name), 10) for name in names]
+    typer.echo(
+        f"{'FIGURE':18}{'OF THE FIRST':>16}  " + "  ".join(n.rjust(w) for n, w in zip(names, widths, strict=True))
+    )
+    for row in rows:
+        first = (
+            "-" if row["first"] is None else f"{row['first']:,.4g}" if row["first"] < 100 else f"{row['first']:,.0f}"
+        )
+        cells = ["-" if ratio is None else f"{ratio:.4f}" for ratio in row["ratios"]]
+        typer.echo(
+            f"{RATIOS[row['figure']]:18}{first:>16}  "
+            + "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        )
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
+
+
+__all__ = ["SchedulerError", "compare", "simulate"]

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event loop: what comes next, whom the policy is asked about, and what its answer leads to.
+
+Times are whole seconds. The event rules differ in what one call of the policy answers for:
+
+instant  all jobs that end at an instant end, all that are submitted join the queue, then one call (the default)
+pyss     a call per event; submissions before ends; a submission leads to a call only if the new job fits; jobs whose
+         limit is reached count as gone from the first event of that second on
+cqsim    a call per event; ends before submissions; waiting jobs are known by their real run times
+
+Jobs that end together end in the order in which they started. A call that a policy asked for itself comes last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.ends import first_end, pop
+from scheduler.interface import (
+    JOB_ENDED,
+    LIMIT,
+    NEVER,
+    NOBODY,
+    PLACE,
+    PLAN,
+    RESIZE,
+    RUNNING,
+    START,
+    SUBMITTED,
+    TICK,
+    WAITING,
+    Event,
+)
+from scheduler.sharing import end_job, place_job, resize_job, set_limit, start_job, update_ends
+from scheduler.world import (
+    BUSY,
+    CQSIM,
+    CULPRIT,
+    EVENTS,
+    FAULT,
+    FREE,
+    IN_THE_PAST,
+    NO_FAULT,
+    NOT_RUNNING,
+    NOT_WAITING,
+    NOW,
+    PYSS,
+    QUEUED,
+    RULE,
+    RUNNERS,
+    SUBMISSIONS,
+    TOO_MANY_ROWS,
+    UNKNOWN_ACTION,
+    WAKE,
+    engine_part,
+    view,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.interface import Actions, Floats, Ints, State
+    from scheduler.world import World
+
+OVER, STOPPED, MORE, FAILED = 0, 1, 2, 3
+"""How `advance` ends: no event is left, the next is after `until`, the budget is used up, the policy did wrong."""
+
+
+def advance(  # noqa: PLR0917 - numba wants them by position
+    decide: Callable[[State, Event, Floats, Actions], int],
+    world: World,
+    options: Floats,
+    actions: Actions,
+    until: int,
+    budget: int,
+) -> int:
+    """Handle at most `budget` instants, none after `until`."""
+    s = world.scalars
+    for _ in range(budget):
+        now = next_instant(world)
+        if now == NEVER:
+            return OVER
+        if now > until:
+            return STOPPED
+        s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
+        s[NOW] = now
+        event = happen(world, now)
+        if event.kinds == 0:
+            continue
+        s[EVENTS] += 1
+        actions.used[:] = 0
+        wake = decide(view(world), event, options, actions)
+        s[FAULT] = NO_FAULT if wake > now else IN_THE_PAST
+        s[WAKE] = wake
+        if s[FAULT] == NO_FAULT:
+            carry_out(world, actions, event.kinds)
+        if s[FAULT] != NO_FAULT:
+            return FAILED
+    return MORE
+
+
+@engine_part
+def next_instant(world: World) -> int:
+    """Return the time of the next event; NEVER if there is none."""
+    s, jobs = world.scalars, world.jobs
+    then = s[WAKE]
+    if s[SUBMISSIONS] < len(jobs.submit):
+        then = min(then, jobs.submit[s[SUBMISSIONS]])
+    return int(min(then, first_end(world)))
+
+
+@engine_part
+def happen(world: World, now: int) -> Event:
+    """Let happen what one call answers for, and say what that was; no kind: the policy need not be called."""
+    rule = world.scalars[RULE]
+    if rule == PYSS:
+        return happen_as_pyss(world, now)
+    if rule == CQSIM:
+        return happen_as_cqsim(world, now)
+    return happen_together(world, now)
+
+
+@engine_part
+def happen_together(world: World, now: int) -> Event:
+    """End all jobs of this instant, then let all submissions of it join the queue."""
+    kinds, count, subject = 0, 0, NOBODY
+    while ends_now(world, now):
+        subject = end_next(world, now)
+        kinds |= JOB_ENDED
+        count += 1
+    while comes_now(world, now):
+        subject = submit_next(world)
+        kinds |= SUBMITTED
+        count += 1
+    if world.scalars[WAKE] <= now:
+        kinds |= TICK
+    return Event(kinds, subject if count == 1 else NOBODY)
+
+
+@engine_part
+def happen_as_cqsim(world: World, now: int) -> Event:
+    """Let one thing happen: an end, else a submission, else a call that was asked for."""
+    if ends_now(world, now):
+        return Event(JOB_ENDED, end_next(world, now))
+    if comes_now(world, now):
+        return Event(SUBMITTED, submit_next(world))
+    return Event(TICK, NOBODY)
+
+
+@engine_part
+def happen_as_pyss(world: World, now: int) -> Event:
+    """Let one thing happen: a submission, else an end, else a call; before it, whoever reached his limit is gone."""
+    s, jobs = world.scalars, world.jobs
+    while s[RUNNERS] > 0 and jobs.ends[world.running[0]] <= now:
+        end_job(world, world.running[0], now)
+    update_ends(world, now)
+    if comes_now(world, now):
+        job = submit_next(world)
+        return Event(SUBMITTED if jobs.nodes[job] <= s[FREE] else 0, job)
+    if ends_now(world, now):
+        return Event(JOB_ENDED, end_next(world, now))
+    return Event(TICK, NOBODY)
+
+
+@engine_part
+def ends_now(world: World, now: int) -> bool:
+    """Return whether a job is still to end at this instant."""
+    return first_end(world) <= now
+
+
+@engine_part
+def comes_now(world: World, now: int) -> bool:
+    """Return whether a job is still to be submitted at this instant."""
+    s = world.scalars
+    return bool(s[SUBMISSIONS] < len(world.jobs.submit) and world.jobs.submit[s[SUBMISSIONS]] <= now)
+
+
+@engine_part
+def end_next(world: World, now: int) -> int:
+    """End the next job and return it."""
+    job = pop(world)
+    if world.jobs.state[job] == RUNNING:
+        end_job(world, job, now)
+        update_ends(world, now)
+    return job
+
+
+@engine_part
+def submit_next(world: World) -> int:
+    """Let the next job join the queue, behind all of its priority, and return it."""
+    s, queue, priority = world.scalars, world.queue, world.jobs.priority
+    job, place = s[SUBMISSIONS], s[QUEUED]
+    while place > 0 and priority[queue[place - 1]] < priority[job]:
+        queue[place] = queue[place - 1]
+        place -= 1
+    queue[place] = job
+    world.jobs.state[job] = WAITING
+    s[SUBMISSIONS] += 1
+    s[QUEUED] += 1
+    return int(job)
+
+
+@engine_part
+def carry_out(world: World, actions: Actions, kinds: int) -> None:
+    """Do what the policy wants, row by row; at the first row that cannot be done, note the fault and stop."""
+    s, started = world.scalars, False
+    if actions.used[0] > len(actions.rows) or actions.used[1] > len(actions.nodes):
+        s[FAULT] = TOO_MANY_ROWS
+        return
+    for row in actions.rows[: actions.used[0]]:
+        s[CULPRIT] = row[1]
+        s[FAULT] = do(world, row, actions.nodes[row[2] : row[2] + row[3]])
+        if s[FAULT] != NO_FAULT:
+            return
+        if row[0] in (START, PLACE):
+            world.cause[row[1]] = kinds
+            started = True
+    update_ends(world, s[NOW])
+    if started:
+        close_ranks(world)
+
+
+@engine_part
+def do(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table of actions
+    """Do one action and return what is wrong with it."""
+    kind, job, now = row[0], row[1], world.scalars[NOW]
+    if job < 0 or job >= len(world.queue):
+        return UNKNOWN_ACTION
+    state = world.jobs.state[job]
+    if kind in (START, PLACE, PLAN) and state != WAITING:
+        return NOT_WAITING
+    if kind in (RESIZE, LIMIT) and state != RUNNING:
+        return NOT_RUNNING
+    if kind == START:
+        return start_job(world, job, now)
+    if kind == PLACE:
+        return place_job(world, job, nodes, row[4], now)
+    if kind == RESIZE:
+        return resize_job(world, job, nodes, row[4])
+    if kind == LIMIT:
+        return set_limit(world, job, row[2], now)
+    if kind == PLAN:
+        world.jobs.planned[job] = row[2]
+        return NO_FAULT
+    return UNKNOWN_ACTION
+
+
+@engine_part
+def close_ranks(world: World) -> None:
+    """Take the jobs that have started out of the queue."""
+    kept = 0
+    for job in world.queue[: world.scalars[QUEUED]]:
+        if world.jobs.state[job] == WAITING:
+            world.queue[kept] = job
+            kept += 1
+    world.scalars[QUEUED] = kept

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job started when it did, read from a schedule: what was free, who was ahead, whom it overtook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.errors import SchedulerError
+from scheduler.interface import NEVER
+from workloads.errors import counted
+
+if TYPE_CHECKING:
+    from scheduler.interface import Ints
+    from scheduler.simulation import Simulation
+
+_NAMED = 5
+
+
+def explain(run: Simulation, number: int) -> list[str]:
+    """Return sentences about the job with this number. Raises SchedulerError for a job that is not there."""
+    found = np.flatnonzero(run.work.job == number)
+    if not len(found):
+        msg = f"There is no job {number} among those simulated: see job_id in jobs.csv."
+        raise SchedulerError(msg)
+    job, jobs = int(found[0]), run.world.jobs
+    submit, start, nodes = int(jobs.submit[job]), int(jobs.start[job]), int(jobs.nodes[job])
+    ahead = np.flatnonzero((jobs.submit <= submit) & (jobs.start > submit) & (np.arange(len(jobs.submit)) < job))
+    asked = f"Job {number} asks for {counted(nodes, 'node')} for {jobs.requested[job]:,} s"
+    arrival = (
+        f"{asked}. It was submitted at {submit}, when {counted(free_at(run, submit), 'node')} "
+        f"of {run.machine.nodes:,} stayed free and {counted(len(ahead), 'job')} waited ahead of it."
+    )
+    told = [arrival]
+    if start == NEVER:
+        planned = int(jobs.planned[job])
+        plan = f"; it is planned to start at {planned}" if planned != NEVER else ""
+        return [*told, f"It has not started by {run.now}{plan}."]
+    if start == submit:
+        told.append("It started at once.")
+    else:
+        told.append(f"It started at {start}, after {start - submit:,} s, {_cause(run, start)}.")
+    overtaken = ahead[jobs.start[ahead] > start]
+    if len(overtaken):
+        told.append(
+            f"It was backfilled ahead of {counted(len(overtaken), 'job')} submitted before: {_name(run, overtaken)}."
+        )
+    passed = np.flatnonzero((np.arange(len(jobs.submit)) > job) & (jobs.start < start) & (jobs.submit < start))
+    if len(passed):
+        told.append(f"{counted(len(passed), 'later job')} started before it: {_name(run, passed)}.")
+    return told
+
+
+def free_at(run: Simulation, time: int) -> int:
+    """Return how many nodes nobody has once all that happens at this instant has happened."""
+    jobs = run.world.jobs
+    there = (jobs.start <= time) & (run.world.end > time)
+    firsts, places = run.world.nodes.first, run.world.nodes.place
+    held = [places[firsts[job] : firsts[job + 1]] for job in np.flatnonzero(there)]
+    return run.machine.nodes - len(np.unique(np.concatenate(held))) if held else run.machine.nodes
+
+
+def _cause(run: Simulation, start: int) -> str:
+    ended = np.flatnonzero((run.world.end == start) & (run.world.jobs.start < start))
+    if not len(ended):
+        return "at a pass of the policy, when no job ended"
+    before = free_at(run, start - 1)
+    return f"when {counted(len(ended), 'job')} ended ({_name(run, ended)}); before, {counted(before, 'node')} were free"
+
+
+def _name(run: Simulation, which: Ints) -> str:
+    names = [f"{run.work.job[job]} ({counted(int(run.world.jobs.nodes[job]), 'node')})" for job in which[:_NAMED]]
+    return ", ".join(names) + (" and others" if len(which) > _NAMED else "")

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a policy is: ``decide(state, event, options, actions) -> when to be called again``.
+
+A policy is a pure function. It reads `state` and `event`, appends to `actions` through the functions below, and returns
+the second at which it wants to be called at the latest, or NEVER. It does not know who drives it: a simulator, a live
+controller, or Slurm. It is plain Python that numba compiles: loops, whole numbers, arrays. A module that holds one may
+name parameters in ``OPTIONS``, a dictionary of names and defaults; `options` holds their values in that order.
+
+Jobs and nodes are 0-based indices, times and lengths whole seconds, and every array is int64.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+F = TypeVar("F", bound="Callable[..., object]")
+
+NEVER = 1 << 62
+NOBODY = -1
+
+FUTURE, WAITING, RUNNING, ENDED = 0, 1, 2, 3
+"""States of a job: not submitted yet, in the queue, on nodes, gone."""
+
+SUBMITTED, JOB_ENDED, TICK = 1, 2, 4
+START_REFUSED, RESIZE_FAILED, AGENT_GONE, NODE_DOWN, NODE_UP = 8, 16, 32, 64, 128
+"""Kinds of events, and of partial failures; `Event.kinds` is a sum of them."""
+
+START, PLACE, RESIZE, LIMIT, PLAN = 1, 2, 3, 4, 5
+"""Kinds of actions, the first number of a row."""
+
+
+class Jobs(NamedTuple):
+    """A column per property, by job index in order of submission, each of shape ``(jobs,)``.
+
+    What a job will really need is not among them.
+    """
+
+    submit: Ints
+    requested: Ints
+    """How long the job is expected to run with all its resources; never changes."""
+    nodes: Ints
+    cores: Ints
+    """All cores the job asks for, over its nodes."""
+    cls: Ints
+    """0 rigid, 1 moldable, 2 malleable."""
+    priority: Ints
+    """The queue is in order of falling priority, then of submission."""
+    state: Ints
+    start: Ints
+    """NEVER until it has started."""
+    limit: Ints
+    """How long a job may take from its start; of a running one it grows when it lends cores."""
+    ends: Ints
+    """Predicted end of a running job: start + limit."""
+    planned: Ints
+    """The start that the policy last planned for a waiting job; NEVER without one."""
+    lent: Ints
+    """How often the job gave up cores for another one."""
+    shared: Ints
+    """On how many of its nodes a running job is not alone."""
+
+
+class Nodes(NamedTuple):
+    """Who is where. The nodes of a started job are ``place[first[job] : first[job] + jobs.nodes[job]]``."""
+
+    first: Ints
+    """Shape ``(jobs + 1,)``."""
+    place: Ints
+    resident: Ints
+    """Shape ``(nodes, layers)``: the owner of a node in column 0, then its guests, then NOBODY."""
+    share: Ints
+    """Shape ``(nodes, layers)``: the cores that each resident has on the node."""
+    up: Ints
+    """Shape ``(nodes,)``: 1, or 0 for a node that takes no job."""
+
+
+class State(NamedTuple):
+    """The cluster at one moment. Policies read it and never write."""
+
+    now: int
+    free: int
+    """Nodes that are up and empty."""
+    cores: int
+    """Cores of each node."""
+    queue: Ints
+    """Waiting jobs in order."""
+    running: Ints
+    """Running jobs in order of predicted end, then of start."""
+    jobs: Jobs
+    nodes: Nodes
+
+
+class Event(NamedTuple):
+    """What happened since the last call."""
+
+    kinds: int
+    """Sum of the kinds."""
+    subject: int
+    """The job or node, where one thing happened; else NOBODY."""
+
+
+class Actions(NamedTuple):
+    """What a policy wants done, in this order; the driver checks each."""
+
+    rows: Ints
+    """Shape ``(capacity, 5)``: kind, job, and three numbers that depend on the kind."""
+    nodes: Ints
+    """The nodes that rows refer to by offset and count."""
+    used: Ints
+    """Shape ``(2,)``: how many rows, how many nodes."""
+
+
+def compilable(function: F) -> F:
+    """Mark a function that policies call: plain Python there, machine code when they are compiled."""
+    register_jitable(forceinline=True)(function)
+    return function
+
+
+@compilable
+def add(  # noqa: PLR0917 - a row by position
+    actions: Actions, kind: int, job: int, first: int, second: int, third: int
+) -> None:
+    """Append a row; a row beyond the capacity is counted, and the driver refuses the whole answer."""
+    row = actions.used[0]
+    actions.used[0] = row + 1
+    if row < len(actions.rows):
+        actions.rows[row, 0] = kind
+        actions.rows[row, 1] = job
+        actions.rows[row, 2] = first
+        actions.rows[row, 3] = second
+        actions.rows[row, 4] = third
+
+
+@compilable
+def start(actions: Actions, job: int) -> None:
+    """Start a job with all its cores on free nodes, which the driver chooses (the lowest numbers)."""
+    add(actions, START, job, 0, 0, 0)
+
+
+@compilable
+def place(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
+    """Start a job on these nodes with so many cores of each; residents must have given up as many before."""
+    add(actions, PLACE, job, append(actions, nodes), len(nodes), cores)
+
+
+@compilable
+def resize(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
+    """Let a running job have so many cores on each of these nodes of its own: shrink it, or expand it."""
+    add(actions, RESIZE, job, append(actions, nodes), len(nodes), cores)
+
+
+@compilable
+def set_limit(actions: Actions, job: int, limit: int) -> None:
+    """Let a running job take so many seconds from its start; its predicted end moves."""
+    add(actions, LIMIT, job, limit, 0, 0)
+
+
+@compilable
+def plan(actions: Actions, job: int, when: int) -> None:
+    """Note when a waiting job is expected to start, for the policy's next call and for people."""
+    add(actions, PLAN, job, when, 0, 0)
+
+
+@compilable
+def append(actions: Actions, nodes: Ints) -> int:
+    """Copy nodes into the answer and return their offset; what does not fit is only counted."""
+    offset = actions.used[1]
+    actions.used[1] = offset + len(nodes)
+    if actions.used[1] <= len(actions.nodes):
+        actions.nodes[offset : offset + len(nodes)] = nodes
+    return int(offset)
+
+
+@compilable
+def nodes_of(state: State, job: int) -> Ints:
+    """Return the nodes of a started job, in the order in which they were given."""
+    first = state.nodes.first[job]
+    return state.nodes.place[first : first + state.jobs.nodes[job]]

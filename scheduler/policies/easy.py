@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EASY backfilling: later jobs may start early if they do not delay the head of the queue.
+
+The rule of Lifka (JSSPP 1995), as Mu'alem and Feitelson list it (IEEE TPDS 12(6), 2001). Equality with the shadow time
+is allowed. The reservation of the head is made anew at each call.
+"""
+
+from __future__ import annotations
+
+from scheduler.interface import NEVER, Actions, Event, Floats, State, compilable, plan, start
+from scheduler.profile import by_end, predicted_end
+
+
+def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
+    """Start heads while they fit; reserve for the first that does not; backfill around its reservation."""
+    jobs, free, head = state.jobs, state.free, 0
+    while head < len(state.queue) and jobs.nodes[state.queue[head]] <= free:
+        start(actions, state.queue[head])
+        free -= jobs.nodes[state.queue[head]]
+        head += 1
+    if head == len(state.queue):
+        return NEVER
+    shadow, extra = reserve(state, head, free)
+    if jobs.planned[state.queue[head]] != shadow:
+        plan(actions, state.queue[head], shadow)
+    for job in state.queue[head + 1 :]:
+        if free == 0:
+            break
+        need = jobs.nodes[job]
+        ends_in_time = state.now + jobs.requested[job] <= shadow
+        if need <= free and (ends_in_time or need <= extra):
+            start(actions, job)
+            free -= need
+            if not ends_in_time:
+                extra -= need
+    return NEVER
+
+
+@compilable
+def reserve(state: State, head: int, free: int) -> tuple[int, int]:
+    """Return when the job at this place of the queue has its nodes at the latest, and the nodes left over then.
+
+    `free` are the nodes left by the jobs before it, which start now.
+    """
+    need, shadow = state.jobs.nodes[state.queue[head]], state.now
+    for job in by_end(state, head):
+        end = predicted_end(state, job)
+        if free >= need and end > shadow:
+            break
+        shadow = end
+        free += state.jobs.nodes[job]
+    return (shadow, free - need) if free >= need else (NEVER, 0)

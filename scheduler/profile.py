@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many nodes are free from when on: what running jobs leave at their predicted ends, less what is reserved.
+
+A profile is a pair of arrays of the same length: ``free[i]`` nodes from ``times[i]`` until ``times[i + 1]``, the last
+for good. Times rise strictly. It counts whole nodes: a node that jobs share comes free with the last of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.interface import NEVER, NOBODY, RUNNING, compilable
+
+if TYPE_CHECKING:
+    from scheduler.interface import Ints, State
+
+
+class Profile(NamedTuple):
+    """Free nodes over time; `size` has one entry, the number of steps in use."""
+
+    times: Ints
+    free: Ints
+    size: Ints
+
+
+@compilable
+def predicted_end(state: State, job: int) -> int:
+    """Return the predicted end of a running job, or of a waiting one that starts now."""
+    if state.jobs.state[job] == RUNNING:
+        return int(state.jobs.ends[job])
+    return int(state.now + state.jobs.limit[job])
+
+
+@compilable
+def by_end(state: State, started: int) -> Ints:
+    """Return the running jobs and the first `started` of the queue, which start now, in order of predicted end."""
+    if started == 0:
+        return state.running
+    jobs = np.concatenate((state.running, state.queue[:started]))
+    ends = np.empty(len(jobs), np.int64)
+    for i in range(len(jobs)):
+        ends[i] = predicted_end(state, jobs[i])
+    return jobs[np.argsort(ends, kind="mergesort")]
+
+
+@compilable
+def leaves(state: State, job: int) -> int:
+    """Return how many nodes come free when a running job ends: those on which nobody is predicted to stay longer."""
+    if state.jobs.shared[job] == 0:
+        return int(state.jobs.nodes[job])
+    first, count = state.nodes.first[job], 0
+    for node in state.nodes.place[first : first + state.jobs.nodes[job]]:
+        count += 1
+        for other in state.nodes.resident[node]:
+            if other not in (NOBODY, job) and (state.jobs.ends[other], other) > (state.jobs.ends[job], job):
+                count -= 1
+                break
+    return count
+
+
+@compilable
+def profile_of(state: State, reservations: int) -> Profile:
+    """Return the profile of the running jobs, with room for so many reservations."""
+    room = len(state.running) + 2 * reservations + 2
+    profile = Profile(np.empty(room, np.int64), np.empty(room, np.int64), np.ones(1, np.int64))
+    profile.times[0], profile.free[0] = state.now, state.free
+    times, free, ends, last = profile.times, profile.free, state.jobs.ends, 0
+    for job in state.running:
+        if ends[job] > times[last]:
+            last += 1
+            times[last], free[last] = ends[job], free[last - 1]
+        free[last] += leaves(state, job)
+    profile.size[0] = last + 1
+    return profile
+
+
+@compilable
+def earliest(profile: Profile, need: int, length: int) -> int:
+    """Return the first time from which `need` nodes stay free for `length` seconds; NEVER if there is none."""
+    times, free, size, i = profile.times, profile.free, profile.size[0], 0
+    while i < size:
+        while i < size and free[i] < need:
+            i += 1
+        first = i
+        while i < size and free[i] >= need and times[i] - times[first] < length:
+            i += 1
+        if first < size and (i == size or times[i] - times[first] >= length):
+            return int(times[first])
+    return NEVER
+
+
+@compilable
+def take(profile: Profile, begin: int, end: int, nodes: int) -> None:
+    """Reserve nodes from `begin` until `end`; negative: give them back. What lies before the profile is left out."""
+    if begin >= end:
+        return
+    first, free = cut(profile, begin), profile.free
+    for i in range(first, cut(profile, end)):
+        free[i] -= nodes
+
+
+@compilable
+def cut(profile: Profile, time: int) -> int:
+    """Let a step of the profile begin at this time and return its place."""
+    times, free, size = profile.times, profile.free, profile.size[0]
+    i = np.searchsorted(times[:size], time)
+    if i < size and times[i] == time:
+        return int(i)
+    if i == 0:
+        return 0
+    for k in range(size, i, -1):
+        times[k], free[k] = times[k - 1], free[k - 1]
+    times[i], free[i] = time, free[i - 1]
+    profile.size[0] = size + 1
+    return int(i)

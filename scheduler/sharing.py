@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and nodes: who starts where, who has which share of a node, and how fast that makes him.
+
+A job works at full speed with all cores of its nodes. With less its speed is, by the runtime model,
+
+ideal  (cores it has) / (cores of its nodes): its work can be balanced over them
+worst  min over its nodes of (cores it has there) / (cores of a node): the slowest node rules
+
+(Equations 5 and 6 of the SD-Policy paper, ICPP 2019, as rates.) Work is counted in seconds times cores of the job's
+nodes, so that it stays a whole number, and a job ends in the first second in which all is done, or at its limit.
+
+When a job ends, its share of a node goes to the owner of the node; when the owner ends, his first guest becomes owner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.ends import forget, move, push, remember
+from scheduler.interface import ENDED, NOBODY, RUNNING, Ints
+from scheduler.world import (
+    BAD_SHARE,
+    BLOCK,
+    BLOCK_BITS,
+    CHANGES,
+    CORES,
+    FREE,
+    MODEL,
+    NO_FAULT,
+    NO_ROOM,
+    NOT_ITS_NODE,
+    STARTS,
+    TOO_SHORT,
+    WORST,
+    engine_part,
+)
+
+if TYPE_CHECKING:
+    from scheduler.world import World
+
+
+@engine_part
+def start_job(world: World, job: int, now: int) -> int:
+    """Start a job on the free nodes with the lowest numbers, with all their cores; return what is wrong."""
+    s, need = world.scalars, world.jobs.nodes[job]
+    if need > s[FREE]:
+        return NO_ROOM
+    resident, share, up = world.nodes.resident, world.nodes.share, world.nodes.up
+    given = world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]
+    blocks, cores, count, block = world.free_in_block, s[CORES], 0, 0
+    while count < need:
+        node, wanted = block * BLOCK, count + min(blocks[block], need - count)
+        blocks[block] -= wanted - count
+        while count < wanted:
+            if resident[node, 0] == NOBODY and up[node]:
+                resident[node, 0], share[node, 0], given[count] = job, cores, node
+                count += 1
+            node += 1
+        block += 1
+    s[FREE] -= need
+    set_off(world, job, now)
+    return NO_FAULT
+
+
+@engine_part
+def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
+    """Start a job on these nodes with so many cores of each; return what is wrong."""
+    house, first = world.nodes, world.nodes.first[job]
+    if len(nodes) != world.jobs.nodes[job]:
+        return NO_ROOM
+    if cores < 1:
+        return BAD_SHARE
+    for node in nodes:
+        if node < 0 or node >= len(house.up) or not house.up[node]:
+            return NO_ROOM
+        if house.resident[node, -1] != NOBODY or house.share[node].sum() + cores > world.scalars[CORES]:
+            return NO_ROOM
+        if layer_of(world, job, node) != NOBODY:
+            return NO_ROOM
+        settle(world, job, node, cores)
+        house.place[first] = node
+        first += 1
+    set_off(world, job, now)
+    note_change(world, job)
+    return NO_FAULT
+
+
+@engine_part
+def settle(world: World, job: int, node: int, cores: int) -> None:
+    """Let a job in on a node."""
+    house = world.nodes
+    if house.resident[node, 0] == NOBODY:
+        world.scalars[FREE] -= 1
+        world.free_in_block[node >> BLOCK_BITS] -= 1
+    layer, shared = 0, world.jobs.shared
+    while house.resident[node, layer] != NOBODY:
+        layer += 1
+    shared[job] += layer > 0
+    shared[house.resident[node, 0]] += layer == 1
+    house.resident[node, layer] = job
+    house.share[node, layer] = cores
+
+
+@engine_part
+def set_off(world: World, job: int, now: int) -> None:
+    """Let a job that has its nodes begin, at full speed."""
+    s, jobs = world.scalars, world.jobs
+    jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
+    world.order[job] = s[STARTS]
+    s[STARTS] += 1
+    world.rate[job] = jobs.nodes[job] * s[CORES]
+    world.left[job], world.since[job] = world.run[job] * world.rate[job], now
+    world.end[job] = now + min(world.run[job], jobs.limit[job])
+    push(world, job)
+    remember(world, job)
+
+
+@engine_part
+def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
+    """Let a running job have so many cores on each of these nodes of its own; return what is wrong."""
+    house, lent = world.nodes, False
+    for node in nodes:
+        layer = layer_of(world, job, node)
+        if layer == NOBODY:
+            return NOT_ITS_NODE
+        total = house.share[node].sum() - house.share[node, layer] + cores
+        if cores < 1 or total > world.scalars[CORES]:
+            return BAD_SHARE
+        lent |= cores < house.share[node, layer]
+        house.share[node, layer] = cores
+    world.jobs.lent[job] += lent
+    note_change(world, job)
+    return NO_FAULT
+
+
+@engine_part
+def layer_of(world: World, job: int, node: int) -> int:
+    """Return which resident of a node a job is; NOBODY if none."""
+    if 0 <= node < len(world.nodes.up):
+        for layer in range(world.nodes.resident.shape[1]):
+            if world.nodes.resident[node, layer] == job:
+                return layer
+    return NOBODY
+
+
+@engine_part
+def set_limit(world: World, job: int, limit: int, now: int) -> int:
+    """Let a running job take so many seconds from its start; return what is wrong."""
+    jobs = world.jobs
+    if jobs.start[job] + limit <= now:
+        return TOO_SHORT
+    forget(world, job)
+    jobs.limit[job], jobs.ends[job] = limit, jobs.start[job] + limit
+    remember(world, job)
+    note_change(world, job)
+    return NO_FAULT
+
+
+@engine_part
+def end_job(world: World, job: int, now: int) -> None:
+    """Let a job leave its nodes; the owner of each has the share that comes free."""
+    resident, share, s, blocks = world.nodes.resident, world.nodes.share, world.scalars, world.free_in_block
+    forget(world, job)
+    world.jobs.state[job], world.end[job] = ENDED, now
+    last, shared, freed = resident.shape[1] - 1, world.jobs.shared, 0
+    for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
+        if resident[node, 1] == NOBODY:
+            resident[node, 0], share[node, 0] = NOBODY, 0
+            blocks[node >> BLOCK_BITS] += 1
+            freed += 1
+            continue
+        layer = 0
+        while resident[node, layer] != job:
+            layer += 1
+        left = share[node, layer]
+        for i in range(layer, last):
+            resident[node, i], share[node, i] = resident[node, i + 1], share[node, i + 1]
+        resident[node, last], share[node, last] = NOBODY, 0
+        share[node, 0] += left
+        shared[resident[node, 0]] -= resident[node, 1] == NOBODY
+        note_change(world, resident[node, 0])
+    s[FREE] += freed
+
+
+@engine_part
+def note_change(world: World, job: int) -> None:
+    """Have the end of a job worked out anew."""
+    s = world.scalars
+    for other in world.changed[: s[CHANGES]]:
+        if other == job:
+            return
+    world.changed[s[CHANGES]] = job
+    s[CHANGES] += 1
+
+
+@engine_part
+def update_ends(world: World, now: int) -> None:
+    """Work out when the jobs whose shares or limits have changed end now."""
+    s = world.scalars
+    for job in world.changed[: s[CHANGES]]:
+        if world.jobs.state[job] != RUNNING:
+            continue
+        world.left[job] -= world.rate[job] * (now - world.since[job])
+        world.since[job], world.rate[job] = now, rate_of(world, job)
+        done = now + max(0, -(-world.left[job] // world.rate[job]))
+        move(world, job, min(done, world.jobs.ends[job]))
+    s[CHANGES] = 0
+
+
+@engine_part
+def rate_of(world: World, job: int) -> int:
+    """Return how much of its work a job does in a second, in cores."""
+    house, total, least = world.nodes, 0, world.scalars[CORES]
+    for node in house.place[house.first[job] : house.first[job + 1]]:
+        share = house.share[node, layer_of(world, job, node)]
+        total += share
+        least = min(least, share)
+    return int(least * world.jobs.nodes[job] if world.scalars[MODEL] == WORST else total)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulation from a cleaned workload to a schedule; it can stop at a time, be saved, and go on to the same result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zipfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from scheduler.compiling import Policy, Program, compile_program, values
+from scheduler.engine import FAILED, MORE, OVER
+from scheduler.errors import SchedulerError
+from scheduler.interface import NEVER
+from scheduler.world import (
+    BAD_SHARE,
+    CULPRIT,
+    EVENT_RULES,
+    FAULT,
+    IN_THE_PAST,
+    NO_ROOM,
+    NOT_ITS_NODE,
+    NOT_RUNNING,
+    NOT_WAITING,
+    NOW,
+    PENDING,
+    QUEUED,
+    RUNTIME_MODELS,
+    STARTS,
+    TOO_MANY_ROWS,
+    TOO_SHORT,
+    UNKNOWN_ACTION,
+    World,
+    make_actions,
+    make_world,
+)
+from workloads.errors import counted
+from workloads.files import replacing
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+    from scheduler.interface import Ints
+    from workloads.workload import Workload
+
+
+BUDGET = 5000
+"""Instants between two looks at progress and at Ctrl-C."""
+
+FAULTS = {
+    TOO_MANY_ROWS: "wants more done at one call than there is room for",
+    UNKNOWN_ACTION: "wants something that is no action, or names a job that is not there",
+    NOT_WAITING: "starts or plans a job that does not wait",
+    NO_ROOM: "starts a job on nodes that have no room for it",
+    NOT_RUNNING: "resizes or extends a job that does not run",
+    NOT_ITS_NODE: "resizes a job on a node that is not its own",
+    BAD_SHARE: "gives a job less than one core of a node, or more than there are",
+    TOO_SHORT: "gives a job a limit that has passed",
+    IN_THE_PAST: "wants to be called again at a time that is not in the future",
+}
+
+
+class Machine(NamedTuple):
+    """What is simulated beside the jobs: so many nodes of so many cores, and under which rules."""
+
+    nodes: int
+    cores: int = 1
+    event_rule: str = "instant"
+    runtime_model: str = "worst"
+    layers: int = 2
+    """Jobs that may share a node, at least 2."""
+
+
+@dataclass
+class Simulation:
+    """A simulation that can be run on. `work` is cleaned, in order of submission, then of job number."""
+
+    work: Workload
+    machine: Machine
+    policy: Policy
+    program: Program
+    world: World
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, work: Workload, machine: Machine, policy: Policy, classes: Ints | None = None) -> Simulation:
+        """Return a simulation before its first event; jobs submitted together are in order of job number.
+
+        Raises SchedulerError for rules that are not there, and for a policy that cannot be compiled.
+        """
+        work = work.take(np.lexsort((work.job, work.submit)))
+        _choice("event rule", machine.event_rule, EVENT_RULES)
+        _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
+        world = make_world(
+            work,
+            machine.nodes,
+            machine.cores,
+            EVENT_RULES[machine.event_rule],
+            cls=classes,
+            layers=machine.layers,
+            model=RUNTIME_MODELS[machine.runtime_model],
+        )
+        return cls(work, machine, policy, compile_program(policy), world)
+
+    @property
+    def now(self) -> int:
+        """The time of the last event."""
+        return int(self.world.scalars[NOW])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every job has ended."""
+        return self.done == len(self.work)
+
+    @property
+    def done(self) -> int:
+        """How many jobs have ended."""
+        return int(self.world.scalars[STARTS] - self.world.scalars[PENDING])
+
+    def run(self, until: int = NEVER - 1, progress: Callable[[float], None] | None = None) -> None:
+        """Handle all events until a time (included).
+
+        `progress` is called now and then with the fraction of the jobs that have ended; where it raises, the simulation
+        stays at a point from which it can go on. Raises SchedulerError when the policy wants
+        something impossible, or leaves jobs waiting for good.
+        """
+        options, actions, outcome = values(self.policy.options), make_actions(self.world), MORE
+        begun = time.perf_counter()
+        try:
+            while outcome == MORE:
+                outcome = self.program.advance(self.program.decide, self.world, options, actions, until, BUDGET)
+                if progress:
+                    progress(self.done / len(self.work))
+        finally:
+            self.seconds += time.perf_counter() - begun
+        if outcome == FAILED:
+            raise SchedulerError(self._fault())
+        waiting = int(self.world.scalars[QUEUED])
+        if outcome == OVER and waiting:
+            first = self.work.job[self.world.queue[0]]
+            msg = f"Policy {self.policy.name} leaves {counted(waiting, 'job')} waiting for good, the first is {first}."
+            raise SchedulerError(msg)
+
+    def _fault(self) -> str:
+        s = self.world.scalars
+        culprit = int(s[CULPRIT])
+        about = f" (job {self.work.job[culprit]})" if 0 <= culprit < len(self.work) and s[FAULT] != IN_THE_PAST else ""
+        return f"Policy {self.policy.name}, at {self.now} s: it {FAULTS[int(s[FAULT])]}{about}."
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a saved run to go on."""
+        columns = (self.work.job, self.work.submit, self.work.run_time, self.work.requested_time, self.work.allocated)
+        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
+        return {
+            "machine": list(self.machine),
+            "policy": self.policy.name,
+            "parameters": self.policy.options,
+            "jobs": len(self.work),
+            "workload": digest,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the simulation to a file, whole or not at all."""
+        text = json.dumps(self.identity())
+        with replacing(path) as stream:
+            arrays: dict[str, Any] = dict(_arrays(self.world))
+            np.savez_compressed(stream, identity=np.array(text), **arrays)
+
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a saved simulation of the same jobs, machine and policy stopped.
+
+        Raises SchedulerError for any other file.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as saved:
+                found = json.loads(str(saved["identity"]))
+                arrays = {name: saved[name] for name, _ in _arrays(self.world)}
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            msg = f"{path} is not a saved simulation of this version: write one with --save."
+            raise SchedulerError(msg) from error
+        mine = json.loads(json.dumps(self.identity()))
+        for name, value in mine.items():
+            if found.get(name) != value:
+                msg = f"{path} was saved with {name} {found.get(name)}, not {value}: give the same log and options."
+                raise SchedulerError(msg)
+        for name, array in _arrays(self.world):
+            array[...] = arrays[name]
+
+
+def _choice(what: str, name: str, known: dict[str, int]) -> None:
+    if name not in known:
+        msg = f"{name!r} is no {what}: choose {', '.join(known)}."
+        raise SchedulerError(msg)
+
+
+def _arrays(value: Any, name: str = "world") -> Iterator[tuple[str, Ints]]:  # noqa: ANN401 - tuples of tuples
+    """Give every array of a world with its name."""
+    for field in value._fields:
+        inner = getattr(value, field)
+        if isinstance(inner, tuple):
+            yield from _arrays(inner, f"{name}.{field}")
+        else:
+            yield f"{name}.{field}", inner

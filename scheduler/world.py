@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything a simulation knows, as arrays: what policies see, and beside it what only the simulator knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+from numba.extending import register_jitable
+
+from scheduler.interface import (
+    FUTURE,
+    NEVER,
+    NOBODY,
+    Actions,
+    Event,
+    Ints,
+    Jobs,
+    Nodes,
+    State,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workloads.workload import Workload
+
+NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
+PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY = range(8, 16)
+SCALARS = 16
+"""Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
+BUSY: node seconds with a job on the node."""
+
+(
+    NO_FAULT,
+    TOO_MANY_ROWS,
+    UNKNOWN_ACTION,
+    NOT_WAITING,
+    NO_ROOM,
+    NOT_RUNNING,
+    NOT_ITS_NODE,
+    BAD_SHARE,
+    TOO_SHORT,
+    IN_THE_PAST,
+) = range(10)
+"""What a policy can do wrong."""
+
+BLOCK_BITS = 6
+BLOCK = 1 << BLOCK_BITS
+"""Nodes per block of `free_in_block`."""
+
+INSTANT, PYSS, CQSIM = 0, 1, 2
+EVENT_RULES = {"instant": INSTANT, "pyss": PYSS, "cqsim": CQSIM}
+IDEAL, WORST = 0, 1
+RUNTIME_MODELS = {"ideal": IDEAL, "worst": WORST}
+
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+
+def engine_part(function: F) -> F:
+    """Mark a function of the engine: machine code there that counts no references, so it must not make arrays.
+
+    The caller of the engine keeps all arrays; counting them at each use would be most of the engine's work.
+    """
+    register_jitable(forceinline=True, _nrt=False)(function)
+    return function
+
+
+class World(NamedTuple):
+    """A simulation. Arrays are int64, of shape ``(jobs,)`` where nothing else is said."""
+
+    jobs: Jobs
+    nodes: Nodes
+    queue: Ints
+    running: Ints
+    heap: Ints
+    """Running jobs as a binary heap by real end, then by order of start."""
+    at: Ints
+    """Where a job is in the heap; NOBODY for one that is not there."""
+    run: Ints
+    """Seconds a job needs with all its resources."""
+    end: Ints
+    """Real end: predicted for running jobs from their present speed; NEVER before the start."""
+    order: Ints
+    """How many jobs had started before."""
+    left: Ints
+    """Work left at `since`, in seconds times cores of its nodes."""
+    rate: Ints
+    """Cores that work counts for at present: ``left`` falls by this each second."""
+    since: Ints
+    cause: Ints
+    """Kinds of events at the call that started the job."""
+    changed: Ints
+    """Jobs whose shares have changed since their end was last worked out."""
+    free_in_block: Ints
+    scalars: Ints
+
+
+def make_world(
+    work: Workload,
+    nodes: int,
+    cores: int,
+    rule: int,
+    *,
+    cls: Ints | None = None,
+    priority: Ints | None = None,
+    layers: int = 2,
+    model: int = WORST,
+) -> World:
+    """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission."""
+    count = len(work)
+
+    def column(value: int) -> Ints:
+        return np.full(count, value, np.int64)
+
+    need = -(-work.allocated // cores)
+    expected = work.run_time if rule == CQSIM else work.requested_time
+    jobs = Jobs(
+        submit=work.submit.copy(),
+        requested=expected.copy(),
+        nodes=need,
+        cores=work.allocated.copy(),
+        cls=column(0) if cls is None else cls.astype(np.int64),
+        priority=column(0) if priority is None else priority,
+        state=column(FUTURE),
+        start=column(NEVER),
+        limit=work.requested_time.copy(),
+        ends=column(NEVER),
+        planned=column(NEVER),
+        lent=column(0),
+        shared=column(0),
+    )
+    first = np.zeros(count + 1, np.int64)
+    np.cumsum(need, out=first[1:])
+    house = Nodes(
+        first=first,
+        place=np.full(int(first[-1]), NOBODY, np.int64),
+        resident=np.full((nodes, layers), NOBODY, np.int64),
+        share=np.zeros((nodes, layers), np.int64),
+        up=np.ones(nodes, np.int64),
+    )
+    blocks = np.full(-(-nodes // BLOCK), BLOCK, np.int64)
+    blocks[-1] = nodes - BLOCK * (len(blocks) - 1)
+    scalars = np.zeros(SCALARS, np.int64)
+    scalars[[FREE, CORES, WAKE, MODEL, RULE]] = nodes, cores, NEVER, model, rule
+    held = min(count, nodes * layers)
+    return World(
+        jobs=jobs,
+        nodes=house,
+        queue=column(NOBODY),
+        running=np.full(held, NOBODY, np.int64),
+        heap=np.full(2 * held, NOBODY, np.int64),
+        at=column(NOBODY),
+        run=work.run_time.copy(),
+        end=column(NEVER),
+        order=column(NOBODY),
+        left=column(0),
+        rate=column(0),
+        since=column(0),
+        cause=column(0),
+        changed=np.full(count, NOBODY, np.int64),
+        free_in_block=blocks,
+        scalars=scalars,
+    )
+
+
+def make_actions(world: World) -> Actions:
+    """Return room for what a policy can want done at one call: a few rows for each job, a few places for each node."""
+    jobs = len(world.queue)
+    return Actions(
+        rows=np.zeros((2 * jobs + 4 * len(world.running) + 16, 5), np.int64),
+        nodes=np.zeros(8 * world.nodes.resident.size + 16, np.int64),
+        used=np.zeros(2, np.int64),
+    )
+
+
+@engine_part
+def view(world: World) -> State:
+    """Return what a policy sees."""
+    s = world.scalars
+    return State(
+        s[NOW], s[FREE], s[CORES], world.queue[: s[QUEUED]], world.running[: s[RUNNERS]], world.jobs, world.nodes
+    )
+
+
+NOTHING = Event(0, NOBODY)

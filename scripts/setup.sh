@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Make a virtual environment with drom and its tools: scripts/setup.sh [DIRECTORY]. `make setup` calls it when it must.
+#
+# Needs Python >= 3.10 with venv and headers, and a C compiler. Where they are missing, root gets them through apt-get; others get one
+# sentence that says what to type. cmake and ninja come with pip's build isolation. The MPI examples want Open MPI: root gets
+# it as well; without it they are not built and their tests say so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=${1:-.venv}
+python=${PYTHON:-python3}
+packages=()
+
+fail() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+has_new_python() {
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
+}
+
+has_venv() {
+    "$python" -c 'import ensurepip, venv' 2>/dev/null
+}
+
+has_compiler() {
+    local scratch status=0
+    scratch=$(mktemp -d)
+    printf '#include <stdio.h>\nint main(void) { return 0; }\n' >"$scratch/probe.c"
+    ${CC:-gcc} -fopenmp "$scratch/probe.c" -o "$scratch/probe" 2>/dev/null || status=1
+    rm -rf "$scratch"
+    return "$status"
+}
+
+has_headers() {
+    "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null
+}
+
+has_pip() {
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1
+}
+
+apt_install() {
+    local log
+    log=$(mktemp)
+    echo "setup: installing $*" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    if ! { apt-get update && apt-get install -y --no-install-recommends "$@"; } </dev/null >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        echo "setup: apt-get could not install $*; the end of its output is above ($log has all)." >&2
+        return 1
+    fi
+    rm -f "$log"
+}
+
+has_new_python || fail "drom needs Python 3.10 or newer as '$python'; install one, or name it: make setup PYTHON=/path/to/python3."
+has_venv || packages+=(python3-venv)
+has_compiler || packages+=(gcc libc6-dev)
+has_headers || packages+=(python3-dev)
+
+if ((${#packages[@]})); then
+    command -v apt-get >/dev/null ||
+        fail "this machine lacks ${packages[*]} (Debian's names); install them with its package manager and run make setup again."
+    ((EUID == 0)) ||
+        fail "this machine lacks ${packages[*]}; run 'sudo apt-get update && sudo apt-get install -y ${packages[*]}' and then make setup again."
+    apt_install "${packages[@]}" || exit 1
+    has_venv || fail "'$python' still has no venv module; use the system's python: make setup PYTHON=/usr/bin/python3."
+    has_headers || fail "'$python' still has no Python.h; use the system's python: make setup PYTHON=/usr/bin/python3."
+    has_compiler || fail "'${CC:-gcc}' still cannot build an OpenMP program; set CC to a compiler that can."
+fi
+
+if ((EUID == 0)) && ! command -v mpicc >/dev/null && command -v apt-get >/dev/null; then
+    apt_install openmpi-bin libopenmpi-dev || echo "setup: going on without MPI and its examples." >&2
+fi
+extras=dev
+if command -v mpicc >/dev/null; then extras+=,mpi; fi
+
+# A half-made environment (venv stops midway without ensurepip) or one whose interpreter has gone is made anew.
+has_pip || "$python" -m venv --clear "$venv"
+
+echo "setup: installing drom and its tools into $venv" >&2
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+"$venv/bin/python" -m pip install --quiet -c constraints.txt -e ".[$extras]"

@@ -1,0 +1,419 @@
+"""Real agents and real programs for tests: started, awaited, shown on failure, and never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from agent import claims, control
+from dromlib import native
+from tests import checker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+
+START_SECONDS = 90
+"""A machine without numba's cache compiles the kernel first."""
+SECONDS = 20
+"""Any other deadline: far beyond what the machine needs when it has other things to do."""
+LAUNCHERS = ("DROM_", "OMP_", "OMPI_", "PMI", "MPI_", "MV2_", "SLURM_", "PALS_")
+SOURCE = Path(__file__).parent / "system" / "program.c"
+
+
+def wait_until(predicate: Callable[[], T | None], describe: Callable[[], object], seconds: float = SECONDS) -> T:
+    """Look until `predicate` returns something true, and return that; show what `describe` says when time is up."""
+    deadline = time.monotonic() + seconds
+    while not (value := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s; last seen: {describe()}")
+        time.sleep(0.005)
+    return value
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Return the environment without what drom, OpenMP and launchers set, and without this machine's configuration."""
+    mine = claims.VARIABLE
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS) or name == mine}
+    return kept | {"DROM_CONFIG": os.devnull} | extra
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def build_program(folder: Path) -> Path:
+    """Compile the program under test against the installed library."""
+    include, library = native.include_dir(), native.library_path().parent
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{include}", f"-L{library}", f"-Wl,-rpath,{library}"]
+    subprocess.run(["gcc", *flags, str(SOURCE), "-ldrom", "-o", str(folder / "program")], check=True)
+    return folder / "program"
+
+
+def start_time(pid: int) -> int:
+    """Return the start time of a process, clock ticks since boot."""
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+
+
+def lives(pid: int) -> bool:
+    """Say whether a process exists and is no zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def affinity(pid: int) -> str:
+    """Return the CPUs that all threads of a process may run on, as a kernel list of at most neighbouring CPUs."""
+    cpus: set[int] = set()
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            cpus |= os.sched_getaffinity(int(thread.name))
+    return ",".join(map(str, sorted(cpus)))
+
+
+@dataclass
+class Program:
+    """A started command with its streams in files."""
+
+    process: subprocess.Popen[bytes]
+    out_file: Path
+    err_file: Path
+
+    @property
+    def pid(self) -> int:
+        """The pid of the command, which drom-run keeps."""
+        return self.process.pid
+
+    @property
+    def out(self) -> str:
+        """What it has said on stdout."""
+        return self.out_file.read_text(encoding="utf-8")
+
+    @property
+    def err(self) -> str:
+        """What it has said on stderr."""
+        return self.err_file.read_text(encoding="utf-8")
+
+    def show(self) -> str:
+        """Return everything it has said."""
+        return f"pid {self.pid} exit {self.process.poll()}\nstdout:\n{self.out}\nstderr:\n{self.err}"
+
+    def await_out(self, pattern: str, seconds: float = SECONDS) -> re.Match[str]:
+        """Wait until stdout matches."""
+        return wait_until(
+            lambda: re.search(pattern, self.out, re.MULTILINE), lambda: f"no {pattern!r} from {self.show()}", seconds
+        )
+
+    def await_err(self, pattern: str) -> re.Match[str]:
+        """Wait until stderr matches."""
+        return wait_until(
+            lambda: re.search(pattern, self.err, re.MULTILINE), lambda: f"no {pattern!r} from {self.show()}"
+        )
+
+    def applied(self) -> list[str]:
+        """Return the CPU lists the program has applied, in order."""
+        return re.findall(r"^applied .* cpus (.*)$", self.out, re.MULTILINE)
+
+    def tell(self, letters: str) -> None:
+        """Write to its stdin."""
+        assert self.process.stdin
+        self.process.stdin.write(letters.encode())
+        self.process.stdin.flush()
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit code."""
+        try:
+            return self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs: {self.show()}") from None
+
+    def quit(self) -> int:
+        """Close its stdin, at which the program under test ends."""
+        assert self.process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        return self.wait()
+
+    def kill(self) -> None:
+        """Kill it with its children and collect it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+
+@dataclass
+class Programs:
+    """What a test has started; all of it is killed at the end."""
+
+    folder: Path
+    started: list[Program] = field(default_factory=list)
+
+    def start(self, *command: str | Path, **extra: str) -> Program:
+        """Start a command in a session of its own, with a pipe for stdin and files for its output."""
+        out, err = (self.folder / f"{len(self.started)}.{name}" for name in ("out", "err"))
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                env=environment(**extra),
+            )
+        program = Program(process, out, err)
+        self.started.append(program)
+        return program
+
+    def kill(self) -> None:
+        """Kill everything that was started."""
+        for program in self.started:
+            program.kill()
+
+
+@contextlib.contextmanager
+def programs(folder: Path) -> Iterator[Programs]:
+    """Start programs in a block; all of them are gone after it, and shown when it failed."""
+    folder.mkdir(exist_ok=True)
+    all_of_them = Programs(folder)
+    try:
+        yield all_of_them
+    except BaseException:
+        for program in all_of_them.started:
+            print(program.process.args, program.show())
+        raise
+    finally:
+        all_of_them.kill()
+
+
+class Process(Protocol):
+    """What a test needs of a started process; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """The pid."""
+
+    @property
+    def returncode(self) -> int | Any:
+        """The exit code, or None while it runs."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit code."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+class Agent:
+    """A running agent in its runtime directory."""
+
+    def __init__(self, runtime_dir: Path, log_file: Path, process: Process) -> None:
+        self.dir = runtime_dir
+        self.log_file = log_file
+        self.process = process
+        self._log_from = log_file.stat().st_size
+
+    @property
+    def pid(self) -> int:
+        """The pid of the agent."""
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        with self.log_file.open("rb") as file:
+            file.seek(self._log_from)
+            return file.read().decode()
+
+    def await_log(self, pattern: str, seconds: float = SECONDS) -> re.Match[str]:
+        """Wait for a line of the log that matches."""
+
+        def seen() -> re.Match[str] | None:
+            if self.process.poll() is not None and not re.search(pattern, self.log):
+                raise AssertionError(f"the agent ended with {self.process.returncode}; its log:\n{self.log}")
+            return re.search(pattern, self.log)
+
+        return wait_until(seen, lambda: f"no {pattern!r} in the log:\n{self.log}", seconds)
+
+    def order(self, name: str, **fields: Any) -> Any:
+        """Give an order over the control socket. Raises `ControlError`."""
+        return control.order(self.dir, name, **fields)
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of `drom ps` by job, or by job.task for jobs of several."""
+        rows = self.order("ps")["tasks"]
+        several = {row["job"] for row in rows if row["task"] > 0}
+        return {f"{row['job']}.{row['task']}" if row["job"] in several else row["job"]: row for row in rows}
+
+    def await_tasks(self, **wanted: str) -> dict[str, dict[str, Any]]:
+        """Wait until exactly these jobs run on these CPUs, settled: what each was granted, has applied and holds."""
+        rows: dict[str, dict[str, Any]] = {}
+
+        def there() -> bool:
+            nonlocal rows
+            rows = self.tasks()
+            keys = ("granted", "applied", "held", "target")
+            return rows.keys() == wanted.keys() and all(
+                rows[job][k] == cpus for job, cpus in wanted.items() for k in keys
+            )
+
+        wait_until(there, lambda: f"{rows}\n{self.log}")
+        return rows
+
+    def run(self, *words: str | Path) -> list[str]:
+        """Return the command line of the launcher with these options and command."""
+        return [str(word) for word in (native.run_path(), "--runtime-dir", self.dir, *words)]
+
+    def cli(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a `drom` command against this agent."""
+        return drom(*words, "--runtime-dir", self.dir)
+
+    def assert_clean(self) -> None:
+        """Check the registry at once, and wait until /proc agrees with it."""
+        assert_clean(self.dir)
+
+    def kill(self) -> None:
+        """Kill it as a crash would; nothing is put in order."""
+        self.process.kill()
+        self.process.wait()
+        assert "Traceback" not in self.log, self.log
+
+    def stop(self) -> None:
+        """Stop it with SIGTERM and check that it leaves nothing and gives masks back."""
+        reading = checker.read(self.dir)
+        assert self.process.poll() is None, f"the agent ended with {self.process.returncode}; its log:\n{self.log}"
+        self.process.terminate()
+        try:
+            status = self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the agent does not stop; its log:\n{self.log}") from None
+        assert "Traceback" not in self.log, self.log
+        assert status == 0, self.log
+        left = sorted(path.name for path in self.dir.iterdir())
+        assert left == ["lock"], left
+        if reading and not reading.emulated:
+            for slot in reading.slots:
+                _assert_restored(slot)
+
+    def discard(self) -> None:
+        """Make sure that it is gone."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def _assert_restored(slot: checker.Slot) -> None:
+    pid, start = slot.who
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        if slot.restore and start_time(pid) == start and lives(pid):
+            # A program that was about to apply a grant does so, and gives that back itself.
+            before = checker.list_of(slot.restore)
+            wait_until(lambda: affinity(pid) in (before, ""), lambda: f"{slot} was not restored: {affinity(pid)}")
+
+
+def assert_clean(runtime_dir: Path) -> None:
+    """Check the registry at once, and wait until /proc agrees with it."""
+    found: list[str] = []
+
+    def clean() -> bool:
+        nonlocal found
+        found = checker.check(runtime_dir, proc=False)
+        assert not found, "\n".join(found)
+        found = checker.check(runtime_dir)
+        return not found
+
+    wait_until(clean, lambda: "\n".join(found), 10)
+
+
+def drom(*words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run a `drom` command to its end."""
+    command = [sys.executable, "-m", "agent", *map(str, words)]
+    env = environment(NUMBA_DISABLE_JIT="1", **extra)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+
+
+def launch_agent(
+    runtime_dir: Path,
+    *options: str | Path,
+    compiled: bool = False,
+    ready: bool = True,
+    limit: int | None = None,
+    claims_dir: Path | None = None,
+) -> Agent:
+    """Start an agent and return it, once it is ready unless told otherwise.
+
+    It claims CPUs apart from all others unless they are given the same `claims_dir`. The kernel runs as plain Python,
+    which gives the same answers and starts without numba, unless `compiled`. `limit` is the number of descriptors it
+    may open.
+    """
+    command = [sys.executable, "-m", "agent", "agent", "--runtime-dir", *map(str, (runtime_dir, *options))]
+    if limit:
+        command = ["prlimit", f"--nofile={limit}:{limit}", *command]
+    log_file = runtime_dir.with_name(runtime_dir.name + ".log")
+    claims_dir = claims_dir or runtime_dir.with_name(runtime_dir.name + ".claims")
+    claims_dir.mkdir(exist_ok=True)
+    settings = {claims.VARIABLE: str(claims_dir)} | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
+    with log_file.open("ab") as log:
+        log.flush()
+        agent = Agent(
+            runtime_dir,
+            log_file,
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(**settings),
+            ),
+        )
+    if ready:
+        try:
+            agent.await_log("event=ready", START_SECONDS)
+        except BaseException:
+            agent.discard()
+            raise
+    return agent
+
+
+@contextlib.contextmanager
+def start_agent(
+    folder: Path,
+    *options: str | Path,
+    name: str = "run",
+    compiled: bool = False,
+    stop: bool = True,
+    limit: int | None = None,
+) -> Iterator[Agent]:
+    """Run an agent for a block. After it the agent is stopped, and must have left the machine as it was."""
+    agent = launch_agent(folder / name, *options, compiled=compiled, limit=limit)
+    try:
+        yield agent
+        if stop:
+            agent.stop()
+    except BaseException:
+        print(agent.log)
+        raise
+    finally:
+        agent.discard()

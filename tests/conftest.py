@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of more than one module."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import claims
+from tests.children import Child, build, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _claims_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let what tests start claim its CPUs apart from agents of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(claims.VARIABLE, str(tmp_path_factory.mktemp("claims")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a program that starts threads and children when told."""
+    if not shutil.which("gcc"):
+        pytest.skip("needs gcc")
+    return build(tmp_path_factory.mktemp("program"))
+
+
+@pytest.fixture
+def child(program: str) -> Iterator[Child]:
+    """Return a running single-threaded program."""
+    with running(program) as started:
+        yield started

@@ -1,0 +1,124 @@
+"""A door without an agent behind it: serves attaches and launches from one registry, as told by the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dromlib import layout
+from dromlib.testing import Registry, start_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Answer = Callable[["Knock"], None]
+
+MASK_BITS = 128
+
+
+class Knock:
+    """One request at the door, to be answered any number of times."""
+
+    def __init__(self, door: socket.socket, raw: bytes) -> None:
+        self.door = door
+        self.raw = raw
+        credentials = door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        self.pid = int.from_bytes(credentials[:4], "little")
+
+    def field(self, name: str) -> int:
+        """Return an integer field of the request."""
+        return layout.REQUEST.read(self.raw, name)
+
+    def text(self, name: str) -> str:
+        """Return a text field of the request."""
+        return layout.REQUEST.read_text(self.raw, name)
+
+    def reply(self, status: str, fds: tuple[int, ...] = (), mask: int = 0, **fields: Any) -> None:
+        """Send a reply."""
+        raw = layout.pack_reply(status, mask=mask, mask_bits=MASK_BITS, **fields)
+        socket.send_fds(self.door, [raw], list(fds))
+
+    def attach(self, registry: Registry, slot: int = 0, *, follower: bool = False) -> None:
+        """Answer an attach: the knocker sits in `slot`, or follows it."""
+        if not follower:
+            registry.seat(slot, self.pid, start_time(self.pid))
+        identity = layout.SLOT.unpack(registry.view, registry.base(slot))
+        pid, start = identity["pid"], identity["start_time"]
+        assert isinstance(pid, int)
+        assert isinstance(start, int)
+        with contextlib.ExitStack() as stack:
+            paths = [(registry.path, os.O_RDONLY)]
+            if not follower:
+                paths.append((registry.mailbox(slot), os.O_RDWR))
+            fds = []
+            for path, mode in paths:
+                fd = os.open(path, mode)
+                stack.callback(os.close, fd)
+                fds.append(fd)
+            self.reply("follower" if follower else "granted", tuple(fds), slot=slot, task=(pid, start))
+
+    def grant(self, mask: int, **fields: int | str) -> None:
+        """Answer a launch with CPUs of a synthetic machine unless `flags` says otherwise."""
+        said = {"flags": layout.HEADER_EMULATED, "max_cpus": mask.bit_count(), **fields}
+        self.reply("granted", (), mask, task=(self.pid, start_time(self.pid)), **said)
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        self.door.close()
+
+
+class Door:
+    """A listening door whose thread hands each knock to the answers in turn; the last one serves for ever."""
+
+    def __init__(self, folder: Path, *answers: Answer) -> None:
+        self.folder = folder
+        self.knocks: list[Knock] = []
+        self.errors: list[BaseException] = []
+        self._answers = answers
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(str(folder / "door"))
+        self._socket.listen(64)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            raw = peer.recv(4096)
+            if not raw:
+                peer.close()
+                continue
+            knock = Knock(peer, raw)
+            self.knocks.append(knock)
+            try:
+                self._answers[min(len(self.knocks), len(self._answers)) - 1](knock)
+            except BaseException as error:  # noqa: BLE001 - the test's thread reports it
+                self.errors.append(error)
+                knock.hang_up()
+
+    def close(self) -> None:
+        """Stop listening and hang up every connection; the name stays, as after a kill."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+        for knock in self.knocks:
+            knock.hang_up()
+
+
+@contextlib.contextmanager
+def open_door(folder: Path, *answers: Answer) -> Iterator[Door]:
+    """Open a door in `folder` for the length of a block; raise what went wrong behind it."""
+    door = Door(folder, *answers)
+    try:
+        yield door
+    finally:
+        door.close()
+    for error in door.errors:
+        raise error

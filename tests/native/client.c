@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program that does what each line of its input says and answers each with one line. */
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "drom.h"
+
+static drom *d;
+static drom_grant g;
+
+static void answer(const char *format, ...)
+{
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    line[length] = '\n';
+    if (write(STDOUT_FILENO, line, (size_t)length + 1) < 0)
+        _exit(3);
+}
+
+/* No call of the library changes errno, which main() set. */
+static int kept(int result)
+{
+    if (errno != 77)
+        answer("errno changed to %d", errno);
+    return result;
+}
+
+static int entries(const char *path)
+{
+    int count = 0;
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; (entry = readdir(dir));)
+        count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+static void take(void)
+{
+    int cpus[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    int rc = kept(drom_take(d, &g));
+    if (rc != 1) {
+        answer("take %d", rc);
+        return;
+    }
+    int count = drom_grant_cpus(&g, cpus, 8);
+    answer("take 1 epoch=%llu ncpus=%u reason=%u cpus=%d,%d..%d", (unsigned long long)g.epoch, g.ncpus, g.reason, cpus[0],
+           cpus[1], count);
+}
+
+static void *sleeper(void *unused)
+{
+    for (;;)
+        pause();
+    return unused;
+}
+
+static atomic_int churning;
+
+static void *maker(void *unused)
+{
+    while (churning) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, maker, unused) == 0)
+            pthread_join(thread, NULL);
+        if (churning++ > 400)
+            churning = 0;
+    }
+    return unused;
+}
+
+static void start(void *(*body)(void *), int count)
+{
+    while (count--) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, body, NULL) == 0)
+            pthread_detach(thread);
+    }
+}
+
+/* Threads, and how many of them may run elsewhere than on CPU `cpu` alone. */
+static void masks(int cpu)
+{
+    int count = 0, astray = 0;
+    DIR *dir = opendir("/proc/self/task");
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        cpu_set_t set;
+        if (entry->d_name[0] == '.' || sched_getaffinity(atoi(entry->d_name), sizeof set, &set) != 0)
+            continue;
+        count++;
+        astray += CPU_COUNT(&set) != 1 || !CPU_ISSET(cpu, &set);
+    }
+    closedir(dir);
+    answer("masks %d astray=%d", count, astray);
+}
+
+static void in_child(const char *how)
+{
+    drom_grant forged = g;
+    forged.epoch += 1000;
+    int mode = drom_mode(d), took = drom_take(d, &g), acknowledged = drom_acknowledge(d, &forged), applied = drom_apply(d, &forged);
+    answer("%s mode=%d take=%d acknowledge=%d apply=%d wait=%d", how, mode, took, acknowledged, applied, drom_wait(d, 0));
+    _exit(0);
+}
+
+static void fork_by(const char *how)
+{
+    pid_t child = strcmp(how, "fork") == 0 ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0)
+        in_child(how);
+    waitpid(child, NULL, 0);
+}
+
+static void fork_and_detach(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        drom_detach(d);
+        int fds = entries("/proc/self/fd");
+        drom *own = drom_attach();
+        answer("child fds=%d mode=%d poll=%d", fds, drom_mode(own), drom_poll(own));
+        drom_detach(own);
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+}
+
+static void *come_and_go(void *rounds)
+{
+    for (int i = 0; i < *(int *)rounds; i++) {
+        drom_grant own;
+        drom *mine = drom_attach();
+        if (drom_poll(mine) && drom_take(mine, &own) > 0)
+            drom_acknowledge(mine, &own);
+        drom_detach(mine);
+    }
+    return NULL;
+}
+
+static void crowd(int rounds)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, come_and_go, &rounds);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    answer("crowd %d", entries("/proc/self/fd"));
+}
+
+static void obey(const char *word, int number)
+{
+    if (strcmp(word, "attach") == 0)
+        d = drom_attach(), answer("attach %d", kept(drom_mode(d)));
+    else if (strcmp(word, "detach") == 0)
+        drom_detach(d), d = NULL, kept(0), answer("detach");
+    else if (strcmp(word, "mode") == 0)
+        answer("mode %d", kept(drom_mode(d)));
+    else if (strcmp(word, "poll") == 0)
+        answer("poll %d", kept(drom_poll(d)));
+    else if (strcmp(word, "take") == 0)
+        take();
+    else if (strcmp(word, "apply") == 0)
+        answer("apply %d", kept(drom_apply(d, &g)));
+    else if (strcmp(word, "acknowledge") == 0)
+        answer("acknowledge %d", kept(drom_acknowledge(d, &g)));
+    else if (strcmp(word, "wait") == 0)
+        answer("wait %d", kept(drom_wait(d, number)));
+    else if (strcmp(word, "progress") == 0)
+        drom_progress(d, (uint64_t)number), kept(0), answer("progress");
+    else if (strcmp(word, "sleepers") == 0)
+        start(sleeper, number), answer("sleepers");
+    else if (strcmp(word, "churn") == 0)
+        (void)(churning = 1), start(maker, number), answer("churn");
+    else if (strcmp(word, "calm") == 0)
+        (void)(churning = 0), answer("calm");
+    else if (strcmp(word, "masks") == 0)
+        masks(number);
+    else if (strcmp(word, "fds") == 0)
+        answer("fds %d", entries("/proc/self/fd"));
+    else if (strcmp(word, "crowd") == 0)
+        crowd(number);
+    else if (strcmp(word, "fork-and-detach") == 0)
+        fork_and_detach();
+    else
+        fork_by(word);
+}
+
+int main(void)
+{
+    char line[64], word[32];
+    while (fgets(line, sizeof line, stdin)) {
+        int number = 0;
+        if (sscanf(line, "%31s %d", word, &number) < 1)
+            return 2;
+        errno = 77;
+        obey(word, number);
+    }
+    drom_detach(d);
+    return 0;
+}

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small workloads and what the simulator makes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from hypothesis import strategies as st
+
+from scheduler.compiling import load_policy
+from scheduler.simulation import Machine, Simulation
+from tests.reference_schedules import Job
+from workloads.workload import Workload, make_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NODES = 8
+
+Row = tuple[int, int, int, int]
+"""Submit time, run time, requested time, nodes."""
+
+
+def workload(rows: Sequence[Row], cores: int = 1) -> Workload:
+    """Return a workload of these jobs, numbered from 1."""
+    submit, run, requested, nodes = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    size = nodes * cores
+    columns = {"submit": submit, "run_time": run, "requested_time": requested, "allocated": size}
+    return make_workload(columns | {"requested_processors": size, "status": np.ones(len(size), np.int64)})
+
+
+def simulation(rows: Sequence[Row], policy: str, machine: Machine | None = None, *choices: str) -> Simulation:
+    """Return a simulation of these jobs before its first event."""
+    machine = machine or Machine(NODES)
+    return Simulation.of(workload(rows, machine.cores), machine, load_policy(policy, choices))
+
+
+def starts(rows: Sequence[Row], policy: str, machine: Machine | None = None, *choices: str) -> list[int]:
+    """Return when each job starts."""
+    run = simulation(rows, policy, machine, *choices)
+    run.run()
+    started: list[int] = run.world.jobs.start.tolist()
+    return started
+
+
+def jobs_of(rows: Sequence[Row]) -> list[Job]:
+    """Return the same jobs for the reference."""
+    return [Job(number, *row) for number, row in enumerate(rows)]
+
+
+@st.composite
+def logs(draw: st.DrawFn, *, exact: bool = False, most: int = 25) -> list[Row]:
+    """Draw a log of small jobs with many ties and much waiting."""
+    rows, submit = [], 0
+    for _ in range(draw(st.integers(1, most))):
+        submit += draw(st.sampled_from((0, 0, 1, 2, 5, 11)))
+        run = draw(st.integers(1, 12))
+        slack = 0 if exact else draw(st.sampled_from((0, 0, 1, 5, 20)))
+        rows.append((submit, run, run + slack, draw(st.integers(1, NODES))))
+    return rows

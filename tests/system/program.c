@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* program.c - a program under test: looks each millisecond for a grant, and says on stdout what it applied.
+ *
+ *     program [--silent] [--outside] [--apply-after MS] [--threads N] [--children N]
+ *
+ * --silent attaches and passes no malleability point; --outside does not attach; --threads sleeps in N more threads;
+ * --children forks N children that attach for themselves. It ends with its stdin, or at the letter q there; the letters
+ * s and p make it silent and polling, d detaches, a attaches again.
+ */
+#include <drom.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int silent, apply_after;
+
+static void *sleeper(void *nothing)
+{
+    for (;;)
+        pause();
+    return nothing;
+}
+
+static void say_grant(const drom_grant *g, int rc)
+{
+    int cpus[256], count = drom_grant_cpus(g, cpus, 256);
+    char line[2048];
+    int used = snprintf(line, sizeof line, "%s %d epoch %llu reason %u cpus ", rc ? "failed" : "applied", (int)getpid(),
+                        (unsigned long long)g->epoch, g->reason);
+    for (int i = 0; i < count && i < 256; i++)
+        used += snprintf(line + used, sizeof line - (size_t)used, "%s%d", i ? "," : "", cpus[i]);
+    puts(line);
+}
+
+static void look(drom *d)
+{
+    static drom_grant g;
+    if (silent || !d || !drom_poll(d) || drom_take(d, &g) <= 0)
+        return;
+    if (apply_after && printf("takes %llu\n", (unsigned long long)g.epoch))
+        poll(NULL, 0, apply_after);
+    say_grant(&g, drom_apply(d, &g));
+}
+
+static drom *attach(void)
+{
+    static const char *const modes[] = {"unmanaged", "responder", "follower"};
+    drom *d = drom_attach();
+    printf("attached %d %s\n", (int)getpid(), modes[drom_mode(d)]);
+    return d;
+}
+
+static int number(char **argument)
+{
+    return *argument ? atoi(*argument) : 0;
+}
+
+int main(int argc, char **argv)
+{
+    int outside = 0, threads = 0, children = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 1; i < argc; i++) {
+        silent |= strcmp(argv[i], "--silent") == 0;
+        outside |= strcmp(argv[i], "--outside") == 0;
+        if (strcmp(argv[i], "--apply-after") == 0)
+            apply_after = number(&argv[i + 1]);
+        if (strcmp(argv[i], "--threads") == 0)
+            threads = number(&argv[i + 1]);
+        if (strcmp(argv[i], "--children") == 0)
+            children = number(&argv[i + 1]);
+    }
+    for (int i = 0; i < threads; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, sleeper, NULL) != 0)
+            return 1;
+    }
+    drom *d = outside ? NULL : attach();
+    for (int i = 0; i < children; i++)
+        if (fork() == 0) {
+            d = outside ? NULL : attach();
+            break;
+        }
+    printf("runs %d\n", (int)getpid());
+    for (;;) {
+        struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+        if (poll(&input, 1, 1) > 0) {
+            char letter = 'q';
+            if (read(STDIN_FILENO, &letter, 1) <= 0 || letter == 'q')
+                break;
+            if (letter == 's' || letter == 'p')
+                silent = letter == 's';
+            if (letter == 'd')
+                drom_detach(d), d = NULL;
+            if (letter == 'a')
+                d = attach();
+        }
+        look(d);
+    }
+    puts("ends");
+    return 0;
+}

@@ -1,0 +1,36 @@
+"""Real agents that want the same CPUs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.agents import launch_agent, start_agent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
+]
+
+
+def test_one_agent_per_cpu(tmp_path: Path) -> None:
+    """A second agent is refused with the name of the first; others for other CPUs, or for none, may run beside it."""
+    claims = tmp_path / "run.claims"
+    with start_agent(tmp_path, "--reserved", "1") as first:
+        second = launch_agent(tmp_path / "second", ready=False, claims_dir=claims)
+        try:
+            assert second.process.wait(60) == 1
+        finally:
+            second.discard()
+        assert second.log.splitlines()[-1] == (
+            f"drom: CPUs 0 are managed by the agent with pid {first.pid} in {first.dir}: "
+            "stop it, or leave them to it with --reserved."
+        )
+        for number, options in enumerate((["--reserved", "0"], ["--observe"], ["--emulate", "core:2"])):
+            launch_agent(tmp_path / f"beside{number}", *options, claims_dir=claims).stop()
+    launch_agent(tmp_path / "again", claims_dir=claims).stop()

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dromlib
+from dromlib import adapters
+from dromlib.adapters.blas import Blas
+from dromlib.grant import Grant
+from dromlib.testing import FakeAgent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GRANT = Grant(1, (0, 1, 2), "share", emulated=True)
+
+
+def run(code: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in Python to its end, launched for four threads."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "4")
+    words = [sys.executable, "-c", code]
+    env = {**os.environ, **threads, **extra}
+    return subprocess.run(words, capture_output=True, text=True, timeout=100, check=False, env=env)
+
+
+class TestChoose:
+    """Adapters by name or as objects."""
+
+    def test_none_stands_for_all(self) -> None:
+        """Without names all that come with dromlib are asked, in their order."""
+        assert [type(one).__name__ for one in adapters.choose(None)] == ["Blas", "Numba", "Torch"]
+
+    def test_names_and_objects_keep_their_order(self) -> None:
+        """Names and objects mix; one name need not be a list."""
+        mine = Blas()
+
+        assert adapters.choose([mine]) == [mine]
+        assert [type(one).__name__ for one in adapters.choose(["numba", "blas"])] == ["Numba", "Blas"]
+        assert [type(one).__name__ for one in adapters.choose("numba")] == ["Numba"]
+
+    def test_a_name_that_is_none_is_refused(self) -> None:
+        """The names there are stand in the sentence."""
+        with pytest.raises(ValueError, match=r"^'numbra' is not an adapter: choose from 'blas', 'numba', 'torch', or"):
+            adapters.choose(["numbra"])
+
+    def test_a_missing_library_is_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The adapter is left out with a warning, and the others stay."""
+        monkeypatch.setitem(adapters.LIBRARIES, "torch", "no_such_library")
+        with pytest.warns(RuntimeWarning, match="'torch' needs no_such_library, which is not installed") as warned:
+            assert [type(one).__name__ for one in adapters.choose(["torch", "blas"])] == ["Blas"]
+        assert len(warned) == 1
+
+    def test_a_program_without_the_library_runs_on(self, tmp_path: Path) -> None:
+        """A program that asks for an adapter whose library is missing does its work, with one warning on stderr."""
+        code = """
+import dromlib, dromlib.adapters
+dromlib.adapters.LIBRARIES["torch"] = "no_such_library"
+print(sum(dromlib.malleable(range(4), ["torch"])))
+"""
+        done = run(code, DROM_RUNTIME_DIR=str(tmp_path))
+        assert (done.stdout, done.returncode) == ("6\n", 0)
+        assert done.stderr.count("Warning") == 1
+
+
+class TestNumba:
+    """The threads of numba's parallel loops."""
+
+    CODE = """
+import numpy, numba, dromlib
+
+@numba.njit(parallel=True)
+def total(values):
+    threads = numba.get_num_threads()
+    result = 0.0
+    for i in numba.prange(values.size):
+        result += values[i]
+    return result, threads
+
+values = numpy.arange(10_000.0)
+session = dromlib.attach(["numba"])
+print(*total(values), flush=True)
+for _ in range(2):
+    input()
+    session.apply(session.poll())
+    print(*total(values), flush=True)
+"""
+
+    def test_loops_use_what_is_granted(self) -> None:
+        """A loop uses the grant's number of threads, narrowed at the start, up to NUMBA_NUM_THREADS; same answer."""
+        with FakeAgent("0") as fake:
+            program = subprocess.Popen(
+                [sys.executable, "-c", self.CODE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "3"},
+            )
+            with program:
+                assert program.stdin
+                assert program.stdout
+                said = [program.stdout.readline()]
+                for cpus in ("0-1", "0-7"):
+                    epoch = fake.grant(cpus)
+                    program.stdin.write("\n")
+                    program.stdin.flush()
+                    said.append(program.stdout.readline())
+                    fake.wait_applied(epoch)
+            assert said == [f"49995000.0 {threads}\n" for threads in (1, 2, 3)]
+            assert fake.wanted == (0, 3)
+
+    def test_only_once_imported(self) -> None:
+        """A program without numba does not get it by being malleable."""
+        code = """
+import sys
+from dromlib.adapters.numba import Numba
+print(Numba().available(), "numba" in sys.modules)
+"""
+        assert run(code).stdout == "False False\n"
+
+
+class TestBlas:
+    """BLAS libraries and OpenMP runtimes."""
+
+    def test_pools_are_sized(self) -> None:
+        """OpenBLAS in NumPy and the OpenMP runtime use as many threads as CPUs are granted, less and more."""
+        code = """
+import ctypes, numpy
+from threadpoolctl import threadpool_info
+from dromlib.adapters.blas import Blas
+from dromlib.grant import Grant
+ctypes.CDLL("libgomp.so.1")
+blas = Blas()
+for cpus in ((0,), (0, 1, 2), tuple(range(6))):
+    assert blas.available() and blas.limit() is None
+    blas.apply(Grant(1, cpus, "share"))
+    print(sorted((pool["user_api"], pool["num_threads"]) for pool in threadpool_info()))
+"""
+        done = run(code)
+        expected = [f"[('blas', {n}), ('openmp', {n})]" for n in (1, 3, 6)]
+        assert done.stdout.splitlines() == expected, done.stderr
+
+    def test_a_program_without_pools_has_none(self) -> None:
+        """Nothing is sized in plain Python."""
+        assert run("from dromlib.adapters.blas import Blas; print(Blas().available())").stdout == "False\n"
+
+    def test_without_threadpoolctl_the_program_runs_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An adapter that nobody named does not stop a program either: one warning."""
+        monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+        with FakeAgent("0-1"), pytest.warns(RuntimeWarning, match=r"^threadpoolctl is not installed: the") as told:
+            assert list(dromlib.malleable(range(3))) == [0, 1, 2]
+        assert [warning.filename for warning in told] == [__file__]
+
+    def test_two_openmp_runtimes_are_one_sentence(self, tmp_path: Path) -> None:
+        """Both are sized, and the program is told once that they are two."""
+        code = f"""
+import ctypes, ctypes.util, os, shutil, warnings
+import dromlib
+from dromlib.testing import FakeAgent
+from threadpoolctl import threadpool_info
+first = ctypes.CDLL("libgomp.so.1")
+maps = open("/proc/self/maps").read().split()
+path = next(word for word in maps if "libgomp.so" in word)
+shutil.copy(path, {str(tmp_path / "libgomp-copy.so.1")!r})
+second = ctypes.CDLL({str(tmp_path / "libgomp-copy.so.1")!r})
+with FakeAgent("0-2") as fake, warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with dromlib.attach() as session:
+        fake.grant("0-1")
+        session.apply(session.poll())
+        print([pool["num_threads"] for pool in threadpool_info()], fake.applied)
+print(len(caught), str(caught[0].message).partition(",")[0])
+"""
+        done = run(code)
+        assert done.stdout == "[2, 2] 2\n1 Two OpenMP runtimes are loaded\n", done.stderr
+
+
+class TestTorch:
+    """PyTorch."""
+
+    def test_operations_use_what_is_granted(self) -> None:
+        """The number of threads inside an operation is the grant's."""
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        adapter = adapters.choose(["torch"])[0]
+        before = torch.get_num_threads()
+        try:
+            assert adapter.available()
+            adapter.apply(GRANT)
+            assert torch.get_num_threads() == 3
+        finally:
+            torch.set_num_threads(before)
+
+    def test_only_once_imported(self) -> None:
+        """A program without PyTorch does not get it by being malleable."""
+        code = """
+import sys
+from dromlib.adapters.torch import Torch
+print(Torch().available(), Torch().limit(), "torch" in sys.modules)
+"""
+        assert run(code).stdout == "False None False\n"

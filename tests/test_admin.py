@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs/admin.md promises."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import config
+from tests.agents import Programs, affinity, drom, free_port, programs, start_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+TEXT = (DOCS / "admin.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Programs]:
+    """Whatever is started through this is gone after the test."""
+    with programs(tmp_path / "programs") as started:
+        yield started
+
+
+def test_its_configuration_is_right() -> None:
+    """The example holds, key by key."""
+    (text,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+
+    assert config.parse_file(Path("/f"), text).faults == []
+
+
+def test_its_commands_are_there() -> None:
+    """Each drom command it shows has help."""
+    shells = "".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL))
+    shown = set(re.findall(r"^drom ((?:[a-z]+)(?: (?:check|show))?)", shells, re.MULTILINE))
+
+    assert shown == {"doctor", "topology", "agent", "config check", "config show"}
+    for command in shown:
+        assert drom(*command.split(), "--help").returncode == 0
+
+
+def test_the_unit_file_is_whole() -> None:
+    """It starts the agent, keeps its directory over a crash and leaves programs alone."""
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DOCS / "drom.service", encoding="utf-8")
+
+    assert unit["Service"]["ExecStart"].endswith("/drom agent")
+    assert (unit["Service"]["KillMode"], unit["Service"]["RuntimeDirectoryPreserve"]) == ("process", "yes")
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
+def test_observing_shows_what_would_be_done(tmp_path: Path, start: Programs) -> None:
+    """Rows and metrics as under a real agent, and no mask is touched."""
+    port = free_port()
+    with start_agent(tmp_path, "--topology", "pack:2 core:1", "--observe", "--metrics", f"127.0.0.1:{port}") as agent:
+        a = start.start(*agent.run("--job", "a", "--", "sleep", "1000"))
+        agent.await_tasks(a="0-1")
+        b = start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
+        agent.await_tasks(a="0", b="1")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+
+        c = start.start(*agent.run("--job", "c", "--class", "rigid", "--cpus", "2", "--", "sleep", "1000"))
+        c.await_err(r"running unmanaged: this agent only observes\. It would wait: needs at least 2 cores")
+        assert agent.tasks()["c"]["state"] == "waiting"
+
+        assert affinity(c.pid) == affinity(a.pid) == affinity(b.pid) == affinity(os.getpid())
+        assert 'drom_job_cpus{job="b",socket="1"} 1.0' in metrics
+        assert agent.cli("ps").stdout.splitlines()[-1] == "This agent only observes: no mask is changed."
+        told = agent.cli("explain", "a").stdout
+        assert told.endswith("This agent only observes: it changes no mask.\n")
+        assert "the agent binds" not in told

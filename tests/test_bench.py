@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent import bench, bench_agent, bench_publish, bench_python
+from agent.control import ControlError
+from dromlib import native
+
+
+def test_summary_has_median_extremes_and_every_run() -> None:
+    """A figure stands there with its median, its extremes, its runs in order, its aim and the peer's figure."""
+    rows = bench.summarise([{"poll": 3.0}, {"poll": 1.0}, {"poll": 2.5}])
+
+    assert rows == [
+        {
+            "name": "poll, nothing changed",
+            "unit": "ns",
+            "median": 2.5,
+            "min": 1.0,
+            "max": 3.0,
+            "reach": 3,
+            "peer": "14.4 ns (DLB, measured on another 2-core machine)",
+            "runs": [3.0, 1.0, 2.5],
+        }
+    ]
+
+
+def test_summary_keeps_the_order_of_the_figures_and_leaves_out_the_unmeasured() -> None:
+    """What was not measured, or not in each run, is left out."""
+    rows = bench.summarise([{"start": 1.0, "poll": 1.0, "idle": 0.1}, {"poll": 1.0, "start": 2.0}])
+
+    assert [row["unit"] for row in rows] == ["ns", "s"]
+    assert bench.summarise([]) == []
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(0, 1.0), (1, 1.0), (50, 50.0), (99, 99.0), (99.5, 100.0), (100, 100.0)]
+)
+def test_percentile_is_a_value_that_was_measured(percent: float, expected: float) -> None:
+    """The nearest-rank percentile of 1 to 100, in any order."""
+    assert bench_publish.percentile([float(n) for n in range(100, 0, -1)], percent) == expected
+
+
+def test_machine_names_cpus_and_kernel() -> None:
+    """The machine is told by CPU, number of CPUs and kernel."""
+    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, Linux {os.uname().release}" in bench.machine()
+
+
+def test_one_cpu_leaves_out_what_needs_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On one CPU nothing is published from another one, and one sentence says so."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+    assert bench._possible({"seen_p50", "seen_p99", "poll"}) == {"poll"}
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("seen",), ("poll", "1", "1000")])
+def test_program_refuses_to_measure_without_an_agent(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Unmanaged, the program says so and fails: nothing would be measured."""
+    done = subprocess.run(
+        [native.bench_path(), *arguments],
+        env={"DROM_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "node: no agent gave this program a seat\n"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_changes_are_seen_after_they_are_published() -> None:
+    """Each of the changes asked for is seen, later than published, and our affinity is what it was."""
+    before = os.sched_getaffinity(0)
+    times = bench_publish.seen_after(min(before), max(before), changes=200)
+
+    assert len(times) == 200
+    assert min(times) > 0
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("kind", ["wait", "signal", "changed"])
+def test_sleeping_python_programs_are_awake_after_a_grant(kind: str) -> None:
+    """Each change wakes the program, later than published."""
+    times = bench_python.awake_after(kind, changes=20)
+
+    assert len(times) == 20
+    assert min(times) > 0
+
+
+def test_import_is_compared_with_plain_python() -> None:
+    """The cost of the import is the difference of two programs."""
+    assert -1000 < bench_python.import_ms(pairs=3) < 1000
+
+
+def test_python_program_refuses_to_measure_without_an_agent(tmp_path: Path) -> None:
+    """Unmanaged, the Python program says so and fails: nothing would be measured."""
+    words = [sys.executable, "-m", "agent.bench_waiter", "poll", "1", "1000"]
+    environment = {**os.environ, "DROM_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "bench_waiter: no agent gave this program a seat\n"
+
+
+def test_an_agent_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """When the agent of the benchmark ends at once, its last words are told, and nothing stays."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(bench_agent, "_usual_place", lambda: tmp_path)
+    with pytest.raises(ControlError, match="does not become ready"), bench_agent.running_agent():
+        pass
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.system
+def test_cheap_figures_are_measured_with_a_real_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One short run gives a plausible figure for each that was asked for, and the agent is gone afterwards."""
+    agents = []
+    make = bench_agent.Agent.__init__
+
+    def remember(self: bench_agent.Agent, *arguments: object) -> None:
+        make(self, *arguments)  # type: ignore[arg-type]
+        agents.append(self)
+
+    monkeypatch.setattr(bench_agent.Agent, "__init__", remember)
+    chosen = {"poll", "python_poll", "launch", "memory", "start"}
+    value = bench.node(1, chosen)
+
+    assert (value["schema_version"], value["runs"]) == (1, 1)
+    assert {row["name"] for row in value["figures"]} == {bench.FIGURES[key].name for key in chosen}
+    assert all(row["median"] > 0 and row["runs"] == [row["median"]] for row in value["figures"])
+    assert not agents[0].folder.parent.exists()
+    assert not Path(f"/proc/{agents[0].pid}").exists()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may be attached; the rest of it is in tests/system/test_orders.py, with a real agent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from agent import processes
+from agent.candidates import Candidates
+from agent.control import Caller, ControlError
+from agent.exclusions import Exclusions
+from agent.jobs import Arrival
+from tests.children import NOW
+from tests.nodes import MACHINES, make_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.following import Following
+
+ME = Caller(os.getpid(), os.getuid())
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+
+
+def candidates(*arrivals: Arrival, exclude: Exclusions | None = None) -> Candidates:
+    """Return what looks for a node with these tasks, which nobody has outlived."""
+    node = make_node(MACHINES[2])
+    for arrival in arrivals:
+        node.arrive(arrival, 0.0)
+    following = cast("Following", SimpleNamespace(processes_of=lambda _: set))
+    return Candidates(node, following, exclude or Exclusions())
+
+
+@contextmanager
+def cat(*before: str, **extra: str) -> Iterator[int]:
+    """Run a program that waits for the end of its input; yield the pid of the first word started."""
+    with subprocess.Popen([*before, "cat"], stdin=subprocess.PIPE, env={**os.environ, **extra}) as popen:
+        yield popen.pid
+        assert popen.stdin
+        popen.stdin.close()
+
+
+def open_files() -> int:
+    """Return how many descriptors we have."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_who_may_be_attached_is_described() -> None:
+    """Identity, user, affinity and name, with a pidfd of the very process."""
+    with cat() as pid:
+        found = candidates().look(pid, ME, everybody=False)
+        try:
+            assert (found.who.pid, found.uid, found.affinity) == (pid, os.getuid(), NOW)
+            assert found.who.start_time == processes.start_time(pid)
+            assert processes.is_alive(found.pidfd)
+        finally:
+            os.close(found.pidfd)
+
+
+def test_refusals_keep_no_descriptor() -> None:
+    """Who is refused leaves nothing open."""
+    before = open_files()
+    for pid in (1, os.getpid(), os.getppid(), 2**22):
+        with pytest.raises(ControlError):
+            candidates().look(pid, ME, everybody=True)
+
+    assert open_files() == before
+
+
+def test_below_a_task() -> None:
+    """A descendant of a task is managed with it."""
+    with cat() as pid:
+        me = Arrival(os.getpid(), processes.start_time(os.getpid()) or 0, os.getuid(), "a")
+        with pytest.raises(ControlError, match=rf"^process {pid} belongs to job a \(pid {os.getpid()}\)"):
+            candidates(me).look(pid, ME, everybody=True)
+
+
+def test_a_task_by_its_environment_alone_is_none() -> None:
+    """Whoever claims to belong to a task that does not know it is taken for himself."""
+    other = Arrival(os.getppid() + 2**23, 5, os.getuid(), "a")
+    with cat(DROM_TASK=f"{other.pid}:5") as pid:
+        os.close(candidates(other).look(pid, ME, everybody=True).pidfd)
+
+
+def test_the_excluded() -> None:
+    """Users and programs that are left alone are left alone here too."""
+    with cat() as pid:
+        for exclude in (Exclusions(users=((os.getuid(), "me"),)), Exclusions(programs=("c[a]t",))):
+            with pytest.raises(ControlError, match=r"^the agent leaves .* alone \(exclude\."):
+                candidates(exclude=exclude).look(pid, ME, everybody=True)
+
+
+def test_a_caller_that_the_agent_cannot_see() -> None:
+    """Whose pid means nothing here cannot mean a process by its pid."""
+    with pytest.raises(ControlError, match=r"^you are in another pid namespace than the agent"):
+        candidates().look(os.getpid(), Caller(0, 0), everybody=True)
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_a_process_of_another_pid_namespace() -> None:
+    """What runs in a container is another agent's."""
+    with cat("unshare", "--pid", "--fork", "--kill-child") as pid:
+        try:
+            children = [child for child in processes.process_tree(pid) if child != pid]
+            while not children:
+                os.sched_yield()
+                children = [child for child in processes.process_tree(pid) if child != pid]
+            with pytest.raises(ControlError, match=rf"^process {children[0]} is in another pid namespace"):
+                candidates().look(children[0], ME, everybody=True)
+        finally:
+            os.kill(pid, 15)
+
+
+@needs_root
+def test_other_users() -> None:
+    """A user attaches what is his alone: neither others' programs nor those with two users."""
+    both = "import os, sys; os.setresuid(5, 6, 6); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", both], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as popen:
+        assert popen.stdout
+        popen.stdout.readline()
+        for uid in (5, 6, 7):
+            with pytest.raises(ControlError, match=rf"^process {popen.pid} is another user's"):
+                candidates().look(popen.pid, Caller(os.getpid(), uid), everybody=False)
+        found = candidates().look(popen.pid, ME, everybody=True)
+        os.close(found.pidfd)
+        assert found.uid == 6
+        popen.communicate()

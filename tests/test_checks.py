@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import checks
+from agent.checks import Finding
+from tests.test_claims import holding
+
+
+def put(path: Path, text: str) -> Path:
+    """Write a file of a made-up machine; return it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("held", "uid", "state", "text"),
+    [
+        ("000001ffffffffff", 0, "ok", "every user"),
+        ("0000000000880000", 1, "ok", "every user"),
+        ("0000000000000000", 1, "warn", "of its own user: run it as root for everybody."),
+        ("0000000000080000", 0, "warn", "of its own user: give the agent CAP_SYS_NICE."),
+        ("0000000000000000", 0, "warn", "give the agent CAP_SYS_PTRACE and CAP_SYS_NICE."),
+    ],
+)
+def test_capabilities(tmp_path: Path, held: str, uid: int, state: str, text: str) -> None:
+    """Two of them let an agent look into, and bind, what others run."""
+    put(tmp_path / "self/status", f"Name:\tx\nCapEff:\t{held}\n")
+    found = checks.capabilities(tmp_path, uid)
+
+    assert found.state == state
+    assert text in found.text
+
+
+@pytest.mark.parametrize(("hard", "state"), [(2112, "ok"), (2111, "warn"), (10, "warn")])
+def test_descriptors(hard: int, state: str) -> None:
+    """Two for each task, and some for the agent."""
+    assert checks.descriptors(hard, 1024).state == state
+
+
+def test_delegation(tmp_path: Path) -> None:
+    """Version 2 must be mounted, have the cpuset controller in our group, and be ours to write."""
+    assert checks.delegation(tmp_path).text.startswith("No control groups of version 2 are mounted")
+    put(tmp_path / "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n")
+    put(tmp_path / "proc/self/cgroup", "0::/a/b\n")
+    assert checks.delegation(tmp_path).text.startswith("The cpuset controller is not delegated to /a/b")
+    put(tmp_path / "sys/fs/cgroup/a/b/cgroup.controllers", "cpuset\n")
+    assert checks.delegation(tmp_path).text.startswith("The control group /a/b cannot be written")
+    put(tmp_path / "sys/fs/cgroup/a/b/cgroup.procs", "")
+    assert checks.delegation(tmp_path) == Finding("cgroups", "ok", "The cpuset controller is delegated to /a/b.")
+
+
+def test_reachable_files(tmp_path: Path) -> None:
+    """Each folder above must let others through, and the file itself must be readable, and to run if it is to run."""
+    file = put(tmp_path / "in/file", "").resolve()
+    file.chmod(0o755)
+    opened = [folder for folder in file.parents if not folder.stat().st_mode & 1]
+    modes = [folder.stat().st_mode for folder in opened]
+    for folder in opened:
+        folder.chmod(0o711)
+    try:
+        assert checks.reachable("x", lambda: file, runs=True).state == "ok"
+        file.chmod(0o644)
+        assert checks.reachable("x", lambda: file, runs=False).state == "ok"
+        assert checks.reachable("x", lambda: file, runs=True).text == f"Other users cannot use {file}: chmod o+rx it."
+        file.chmod(0o640)
+        assert checks.reachable("x", lambda: file, runs=False).text == f"Other users cannot use {file}: chmod o+r it."
+        file.parent.chmod(0o700)
+        assert checks.reachable("x", lambda: file, runs=False).text.endswith(f"through {file.parent}: chmod o+x it.")
+    finally:
+        for folder, mode in zip(opened, modes, strict=True):
+            folder.chmod(mode)
+    assert checks.reachable("x", lambda: tmp_path / "none", runs=False).state == "fail"
+
+
+def test_other_agents(tmp_path: Path) -> None:
+    """Those that claim CPUs of ours are named, but for our own."""
+    file = tmp_path / "claims"
+    with holding(file, 0b10) as other:
+        found = checks.claimed(file, 0b11, None)
+        assert found.text == f"Others manage CPUs 1 (pid {other.pid}): stop them, or use --reserved."
+        assert checks.claimed(file, 0b11, other.pid).state == checks.claimed(file, 0b01, None).state == "ok"
+
+
+def test_actors(tmp_path: Path) -> None:
+    """Programs by name, DLB by its shared memory, systemd by its setting."""
+    proc, shm, etc = tmp_path / "proc", tmp_path / "shm", tmp_path / "etc"
+    proc.mkdir()
+    assert [found.state for found in checks.actors(proc, shm, etc)] == ["ok"]
+    put(proc / "7/comm", "numad\n")
+    put(proc / "8/comm", "irqbalance\n")
+    put(shm / "DLB_cpuinfo_0", "")
+    put(etc / "systemd/system.conf", "#CPUAffinity=9\nCPUAffinity=0-1\n")
+
+    found = checks.actors(proc, shm, etc)
+    assert [(one.state, one.text.split()[0]) for one in found] == [
+        ("warn", "numad"),
+        ("ok", "irqbalance"),
+        ("warn", "Programs"),
+        ("warn", "systemd"),
+    ]
+    assert "CPUAffinity=0-1" in found[3].text
+
+
+def test_kernel_features_are_tried() -> None:
+    """On a kernel that runs these tests nothing fails."""
+    assert {one.name for one in checks.kernel_features() if one.state in {"ok", "warn"}} == {"pidfd", "sockets"}
+
+
+def test_a_kernel_without_pidfds_fails() -> None:
+    """As where a sandbox forbids them."""
+    code = "import os\ndef no(pid): raise OSError(38, 'Function not implemented')\nos.pidfd_open = no\n"
+    code += "from agent.checks import kernel_features\nprint(kernel_features()[0].state)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "fail\n"
+
+
+@pytest.mark.parametrize(("text", "state"), [("128\n", "ok"), ("8\n", "warn"), ("", "warn")])
+def test_inotify(tmp_path: Path, text: str, state: str) -> None:
+    """Too low a limit, or none told."""
+    put(tmp_path / "sys/fs/inotify/max_user_instances", text)
+
+    assert checks.inotify(tmp_path).state == state
+
+
+def test_the_runtime_directory(tmp_path: Path) -> None:
+    """It may not be there yet; else it is ours alone to write, and has room."""
+    where, me = tmp_path / "run", os.geteuid()
+    assert checks.runtime_directory(where / "a", me, 1).state == "ok"
+    where.mkdir(mode=0o755)
+    assert checks.runtime_directory(where, me, 1).state == "ok"
+    assert checks.runtime_directory(where, me, 1 << 62).text.startswith(f"{where} has room for less than")
+    where.chmod(0o777)
+    assert checks.runtime_directory(where, me, 1).text == f"Others may write to {where}: chmod go-w it."
+    assert checks.runtime_directory(put(tmp_path / "file", ""), me, 1).state == "fail"
+
+
+@pytest.mark.parametrize(("name", "state"), [("tsc", "ok"), ("arch_sys_counter", "ok"), ("hpet", "warn"), ("", "ok")])
+def test_the_clock(tmp_path: Path, name: str, state: str) -> None:
+    """A slow one is named."""
+    put(tmp_path / "devices/system/clocksource/clocksource0/current_clocksource", name)
+
+    assert checks.clock(tmp_path).state == state
+
+
+@pytest.mark.parametrize(
+    ("load", "state"), [({}, "ok"), ({0: 0.9, 1: 0.9}, "ok"), ({0: 0.1, 1: 0.9}, "warn"), ({0: 0.0, 1: 0.4}, "ok")]
+)
+def test_the_load_of_unmanaged_programs(load: dict[int, float], state: str) -> None:
+    """What a CPU carries beyond the least loaded one counts."""
+    found = checks.unmanaged(load)
+
+    assert found.state == state
+    assert ("keep CPUs 1 busy" in found.text) == (state == "warn")
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "word"),
+    [
+        (None, "warn", "No agent answers"),
+        ({"frozen_since": "2026-01-01T00:00:00Z", "observe": False}, "warn", "is frozen since 2026-01-01"),
+        ({"frozen_since": None, "observe": True}, "warn", "only observes"),
+        ({"frozen_since": None, "observe": False}, "ok", "manages this node"),
+    ],
+)
+def test_the_agent(value: dict[str, Any] | None, state: str, word: str) -> None:
+    """Gone, frozen, observing or managing."""
+    found = checks.frozen_or_not(value, Path("/r"))
+
+    assert found.state == state
+    assert word in found.text

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as scripts see it: exit codes, streams and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = (
+    "agent",
+    "ps",
+    "explain",
+    "set",
+    "resize",
+    "attach",
+    "release",
+    "topology",
+    "config",
+    "doctor",
+    "demo",
+    "bench",
+)
+ORDERS = (
+    ["ps"],
+    ["ps", "--json"],
+    ["ps", "--watch"],
+    ["explain", "a"],
+    ["resize", "a", "2"],
+    ["resize", "a", "2", "--for", "10m", "--dry-run"],
+    ["set", "a", "0-1"],
+    ["attach", "9", "--job", "a", "--cpus", "2", "--min", "1", "--class", "rigid", "--mem", "1G"],
+    ["release", "a", "--json"],
+)
+KEYS = {
+    *("schema_version", "packages", "numa", "dies", "groups", "cores", "quota", "memory", "emulated", "warnings"),
+    *("online", "allowed", "offline", "present", "possible", "isolated", "nohz_full"),
+}
+
+
+def drom(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command."""
+    command = [sys.executable, "-m", "agent", *arguments]
+    root = Path(__file__).resolve().parent.parent
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the one sentence that a failure says on stderr."""
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["ps", "--nonsense"],
+        ["ps", "more"],
+        ["resize", "a"],
+        ["resize", "a", "0"],
+        ["resize", "a", "many"],
+        ["resize", "a", "2", "--for", "soon"],
+        ["resize", "a", "auto", "--for", "1h"],
+        ["ps", "3"],
+        ["attach"],
+        ["attach", "1.5"],
+        ["attach", "9", "--class", "odd"],
+        ["attach", "9", "--distribution", "odd"],
+        ["attach", "9", "--mem", "3Q"],
+        ["release"],
+        ["explain"],
+        ["topology", "more"],
+        ["config"],
+        [],
+        ["set", "a", "3-1"],
+        ["bench", "moon"],
+        ["agent", "--grace", "soon"],
+    ],
+)
+def test_a_wrong_use_exits_with_two(arguments: list[str]) -> None:
+    """What the command line does not understand is told in one sentence on stderr, with the way to the help."""
+    done = drom(*arguments)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"drom: .*[^.]: see `drom( [a-z]+)? --help`\.", line), line
+
+
+@pytest.mark.parametrize("arguments", ORDERS)
+def test_without_an_agent_one_sentence_says_so(arguments: list[str], tmp_path: Path) -> None:
+    """Exit 1, nothing on stdout, and how to start an agent on stderr."""
+    done = drom(*arguments, "--runtime-dir", str(tmp_path))
+
+    start = f"start one with: drom agent --runtime-dir {tmp_path}"
+    assert sentence(done) == f"drom: no agent answers in {tmp_path}: {start}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["topology", "--emulate", "cor:4"], "drom: 'cor:4' is not a level of a topology: "),
+        (["topology", "--emulate", "core:1", "--topology", "core:1"], "drom: --topology lays words over real CPUs"),
+        (["topology", "--topology", "core:9999"], "drom: the topology 'core:9999' needs 9999 CPUs and "),
+        (["agent", "--emulate", "core:1", "--grace", "-1"], "drom: --grace -1 is not between 0 and 3600 seconds."),
+        (["agent", "--emulate", "core:1", "--runtime-dir", "/dev/null"], "drom: cannot use /dev/null: "),
+    ],
+)
+def test_what_cannot_be_done_exits_with_one(arguments: list[str], text: str) -> None:
+    """One sentence on stderr says what to do."""
+    assert sentence(drom(*arguments)).startswith(text)
+
+
+def test_a_machine_as_json() -> None:
+    """One value with exactly the documented keys."""
+    done = drom("topology", "--emulate", "pack:2 core:1 pu:2", "--json")
+
+    value = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, value.keys(), value["schema_version"]) == (0, "", KEYS, 1)
+    assert value["cores"] == [
+        {"package": 0, "numa": 0, "cpus": "0-1", "kind": ""},
+        {"package": 1, "numa": 0, "cpus": "2-3", "kind": ""},
+    ]
+
+
+def test_a_machine_as_a_table() -> None:
+    """For people alike cores are a line."""
+    done = drom("topology", "--emulate", "core:2")
+
+    assert done.stdout.splitlines() == [
+        "1 package, 1 NUMA node, 2 cores, 2 CPUs",
+        "online: 0-1",
+        "allowed: 0-1",
+        "quota: none",
+        "memory: unknown",
+        "",
+        "PACKAGE  NUMA  CORES  THREADS  CPUS  FIRST CORE  ALLOWED",
+        "0        0     2      1        0-1   0           0-1",
+        "",
+        "NUMA  MEMORY   CPUS",
+        "0     unknown  0-1",
+    ]
+
+
+@pytest.mark.parametrize("missing", ["", "none"])
+def test_a_folder_without_a_machine(tmp_path: Path, missing: str) -> None:
+    """A root with neither sys nor proc is refused in one sentence."""
+    done = drom("topology", "--sysfs-root", str(tmp_path / missing))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"drom: {tmp_path / missing} holds no machine: name a folder with sys/ or proc/ in it.\n"
+
+
+def test_a_recorded_machine(tmp_path: Path) -> None:
+    """Another root than ours is read, and what it lacks is told on its own lines."""
+    (tmp_path / "sys/devices/system/cpu").mkdir(parents=True)
+    (tmp_path / "sys/devices/system/cpu/online").write_text("0-1\n", encoding="utf-8")
+    done = drom("topology", "--sysfs-root", str(tmp_path), "--json")
+
+    value = json.loads(done.stdout)
+    assert (value["online"], value["emulated"], bool(value["warnings"])) == ("0-1", True, True)
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_every_command_has_help(command: list[str]) -> None:
+    """Help goes to stdout and exits with 0."""
+    done = drom(*command, "--help")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: drom" in done.stdout
+
+
+def test_a_configuration_is_checked_and_shown(tmp_path: Path) -> None:
+    """A good file is ok; every option is shown with its value and where that is from; a flag is stronger."""
+    file = tmp_path / "drom.toml"
+    file.write_text("# short\ngrace = 2\n", encoding="utf-8")
+    assert drom("config", "check", str(file)).stdout == "ok\n"
+
+    done = drom("config", "show", "--config", str(file), "--capacity", "7", "--json")
+    rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)["options"]}
+    assert (rows["grace"], rows["capacity"]) == ((2.0, f"{file}:2"), (7, "flag --capacity"))
+    assert rows["sharing_factor"] == (0.5, "default")
+
+    table = drom("config", "show", "--config", str(file)).stdout.splitlines()
+    assert table[0].split() == ["OPTION", "VALUE", "FROM"]
+    assert f"{file}:2" in next(line for line in table if line.startswith("grace"))
+
+
+def test_a_broken_configuration_is_refused_by_check_and_agent(tmp_path: Path) -> None:
+    """Each fault is one sentence with file, line and key; an agent does not start with it."""
+    file = tmp_path / "drom.toml"
+    file.write_text('grce = 1\nobserve = "yes"\n', encoding="utf-8")
+    faults = [
+        f"drom: {file}:1: there is no option grce: did you mean grace?",
+        f'drom: {file}:2: observe = "yes" is not true or false.',
+    ]
+    for arguments in (["config", "check", str(file)], ["agent", "--config", str(file), "--runtime-dir", str(tmp_path)]):
+        done = drom(*arguments)
+        assert (done.returncode, done.stdout, done.stderr.splitlines()) == (1, "", faults)

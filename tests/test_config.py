@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent import config
+from agent.config import ConfigError
+from agent.options import OPTIONS, Options
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+FILE = Path("/f")
+
+
+def faults(text: str) -> list[str]:
+    """Return what is wrong with a file of this text."""
+    return config.parse_file(FILE, text).faults
+
+
+def written(folder: Path, text: str) -> Path:
+    """Return a file of this text."""
+    path = folder / "drom.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+class TestFile:
+    """What a file says, and what is wrong with it."""
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("grce = 1", "/f:1: there is no option grce: did you mean grace?"),
+            ("\n\nxyzzy = 1", "/f:3: there is no option xyzzy: `drom config show` lists what there is."),
+            ("[rules]\ngrace = 1", "/f:2: there is no option rules.grace: did you mean grace?"),
+            ('grace = "soon"', '/f:1: grace = "soon" is not between 0 and 3600 seconds.'),
+            ("grace = -1.0", "/f:1: grace = -1.0 is not between 0 and 3600 seconds."),
+            ("grace = {a = 1}", "/f:1: grace = {a = 1} is not between 0 and 3600 seconds."),
+            ("[exclude]\nusers = [1.5]", '/f:2: exclude.users = [1.5] is not a list of names such as ["a", "b"].'),
+            ("[exclude]\nuser = [1]", "/f:2: there is no option exclude.user: did you mean exclude.users?"),
+            ("exclude = 1", "/f:1: there is no option exclude: did you mean exclude.users?"),
+            ('reserved = "0-"', '/f:1: reserved = "0-" is not a CPU list such as 0-1,8.'),
+            ("observe = 1", "/f:1: observe = 1 is not true or false."),
+            ("capacity = [\n1,\n2]", "/f:1: capacity = [1, 2] is not between 1 and 65536."),
+            (
+                'runtime_dir = "/r"',
+                "/f:1: runtime_dir cannot be said in a file: use --runtime-dir or DROM_RUNTIME_DIR.",
+            ),
+        ],
+    )
+    def test_a_fault_names_line_and_key(self, text: str, sentence: str) -> None:
+        """File, line, key and what would be right, or the nearest key."""
+        assert faults(text) == [sentence]
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("grace = 1\nobserve\n", 2),
+            ("grace = 1\ngrace = 2\n", 2),
+            ('topology = "pack:2', 1),
+            ("# a\n\n[exclude\n", 3),
+            ("capacity = [1,\n2", 2),
+        ],
+    )
+    def test_what_is_no_toml_is_told_with_its_line(self, text: str, line: int) -> None:
+        """The line is the one the TOML library stumbled over."""
+        (fault,) = faults(text)
+
+        assert fault.startswith(f"/f:{line}: this is not TOML (")
+        assert fault.endswith("): write key = value.")
+
+    def test_every_fault_is_told(self) -> None:
+        """One look finds them all, in the order of the file."""
+        assert [fault.split(":")[1] for fault in faults("a = 1\ngrace = 1\nb = 2\ngrace_ = 2")] == ["1", "3", "4"]
+
+    def test_lines_count_through_what_spans_several(self) -> None:
+        """Texts and arrays of several lines, comments and tables do not confuse the count."""
+        text = 'x = """\ngrace = 1\n"""\n# c\ny = [\n  1, # ]\n]\n[t."a.b"]\nz = 1\n[t]\n\nu.v = 2\n'
+
+        found = [(entry.path, entry.line) for entry in config.entries(text)]
+        assert found == [("x", 1), ("y", 5), ("t.a.b.z", 9), ("t.u", 12)]
+
+    @pytest.mark.parametrize("text", ["", "\n", "# nothing\n"])
+    def test_an_empty_file_says_nothing(self, text: str) -> None:
+        """It is a good file."""
+        assert config.parse_file(FILE, text) == config.File(FILE)
+
+    def test_what_cannot_be_read_is_told(self, tmp_path: Path) -> None:
+        """A file that is not there, is a folder, or is not text."""
+        with pytest.raises(ConfigError, match=r"^cannot read the configuration .*/none: No such file or directory\.$"):
+            config.read_file(tmp_path / "none")
+        with pytest.raises(ConfigError, match=r"^cannot read the configuration .*: Is a directory\.$"):
+            config.read_file(tmp_path)
+        (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+        with pytest.raises(ConfigError, match=r"is not text in UTF-8: write it anew\.$"):
+            config.read_file(tmp_path / "bytes")
+
+
+class TestPrecedence:
+    """Which source wins."""
+
+    def test_flag_before_environment_before_file_before_default(self, tmp_path: Path) -> None:
+        """The strongest source wins, and its name is kept."""
+        file = written(tmp_path, "# a\ngrace = 2\ncapacity = 2\nobserve = true\n")
+        found = config.load({"grace": 4.0, "topology": None}, {"DROM_GRACE": "3", "DROM_CAPACITY": "3"}, file)
+
+        assert [(found[name].value, found[name].origin) for name in ("grace", "capacity", "observe", "topology")] == [
+            (4.0, "flag --grace"),
+            (3, "environment DROM_CAPACITY"),
+            (True, f"{file}:4"),
+            (None, "default"),
+        ]
+
+    def test_a_switch_is_turned_off_by_a_flag(self, tmp_path: Path) -> None:
+        """False is a value, not silence."""
+        found = config.load({"observe": False}, {}, written(tmp_path, "observe = true"))
+
+        assert (found["observe"].value, found["observe"].origin) == (False, "flag --observe")
+
+    def test_faults_of_all_sources_are_told(self, tmp_path: Path) -> None:
+        """Each names what was given, and where."""
+        file = written(tmp_path, "capacity = 0")
+        with pytest.raises(ConfigError) as caught:
+            config.load({"metrics": "x"}, {"DROM_GRACE": "soon", "DROM_OBSERVE": "maybe"}, file)
+
+        assert str(caught.value).splitlines() == [
+            f"{file}:1: capacity = 0 is not between 1 and 65536.",
+            "--metrics x is not ADDRESS:PORT: write for example 127.0.0.1:9464.",
+            "DROM_GRACE=soon is not between 0 and 3600 seconds.",
+            "DROM_OBSERVE=maybe is not true or false.",
+        ]
+
+    def test_an_empty_variable_says_nothing(self) -> None:
+        """As if it were unset."""
+        assert config.load({}, {"DROM_GRACE": ""}, None)["grace"].origin == "default"
+
+    def test_the_runtime_directory_is_absolute_and_found_as_programs_find_it(self, tmp_path: Path) -> None:
+        """A flag, the variable, or the rule of libdrom."""
+        assert config.load({"runtime_dir": "r"}, {}, None)["runtime_dir"].value == f"{Path.cwd()}/r"
+        assert config.load({}, {"DROM_RUNTIME_DIR": "/r"}, None)["runtime_dir"].value == "/r"
+        usual = config.load({}, {"XDG_RUNTIME_DIR": str(tmp_path)}, None)["runtime_dir"].value
+        assert usual in {"/run/drom", f"{tmp_path}/drom"}
+        assert (usual == "/run/drom") == (os.geteuid() == 0 or Path("/run/drom/door").exists())
+
+    def test_a_variable_names_the_file(self) -> None:
+        """Without it the system's file is read, where there is one."""
+        assert config.default_file({"DROM_CONFIG": "/x"}) == Path("/x")
+        assert config.default_file({}) == (config.SYSTEM_FILE if config.SYSTEM_FILE.exists() else None)
+
+
+class TestDocumentation:
+    """What is generated from the options."""
+
+    def test_the_sample_is_the_defaults(self) -> None:
+        """docs/drom.toml is what the options say: every line holds, and changes nothing."""
+        text = (DOCS / "drom.toml").read_text(encoding="utf-8")
+        file = config.parse_file(FILE, text)
+
+        assert text == config.sample()
+        assert file.faults == []
+        assert {name: setting.value for name, setting in file.settings.items()} == {
+            option.name: option.default for option in OPTIONS if option.about.in_file and option.default is not None
+        }
+
+    def test_the_commented_lines_of_the_sample_hold_too(self) -> None:
+        """What has no default is shown by an example that can be used as it is."""
+        lines = config.sample().splitlines()
+        examples = [line[2:] for line in lines if line.startswith("# ") and " = " in line]
+
+        assert examples
+        assert faults("\n".join(examples)) == []
+
+    def test_the_table_is_what_the_options_say(self) -> None:
+        """docs/configuration.md holds the generated table."""
+        assert config.markdown() in (DOCS / "configuration.md").read_text(encoding="utf-8")
+
+    def test_defaults_make_options(self) -> None:
+        """Nothing said gives the defaults, but for the directory."""
+        found = config.options_of(config.load({}, {"DROM_RUNTIME_DIR": "/r"}, None))
+
+        assert found == Options(runtime_dir="/r")

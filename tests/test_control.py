@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import select
+import stat
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+
+from agent import control
+from agent.control import Caller, ControlError, Server, endpoint, order, signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Answer = Callable[[dict[str, Any], Caller], Any]
+
+SECONDS = 20
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="drom") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    """Return an agent's side."""
+    made = Server(folder, 0o666)
+    yield made
+    made.close()
+
+
+def serve_until(server: Server, done: Callable[[], object], answer: Answer) -> None:
+    """Answer orders as the agent's loop does, until `done` or for at most twenty seconds."""
+    deadline = time.monotonic() + SECONDS
+    while not done():
+        assert time.monotonic() < deadline, "nothing came"
+        select.select([server.fd], [], [], 0.01)
+        server.serve(answer)
+
+
+def ask(server: Server, ask_: Callable[[], Any], answer: Answer) -> Any:
+    """Return what a caller in another thread gets."""
+    with ThreadPoolExecutor(1) as pool:
+        future: Future[Any] = pool.submit(ask_)
+        serve_until(server, future.done, answer)
+        return future.result()
+
+
+def send(server: Server, folder: Path, *frames: bytes) -> Any:
+    """Return the answer to frames as they are."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.connect(endpoint(folder, "control"))
+        sock.send_multipart(frames)
+        serve_until(server, lambda: sock.poll(0), lambda _order, _caller: "served")
+        return json.loads(sock.recv())
+
+
+class TestOrders:
+    """Orders and answers."""
+
+    def test_an_order_reaches_the_agent(self, server: Server, folder: Path) -> None:
+        """Its name and fields arrive, and the value comes back."""
+        value = ask(server, lambda: order(folder, "resize", job="a", cpus=4), lambda asked, _: asked)
+
+        assert value == {"protocol": 1, "order": "resize", "job": "a", "cpus": 4}
+
+    def test_the_kernel_says_who_asks(self, server: Server, folder: Path) -> None:
+        """Pid and user are those of the process at the other end, not what it claims."""
+        callers: list[Caller] = []
+        ask(server, lambda: order(folder, "ps", uid=4711, pid=1), lambda _, caller: callers.append(caller))
+
+        assert callers == [Caller(os.getpid(), os.geteuid())]
+
+    def test_a_refusal_is_a_sentence(self, server: Server, folder: Path) -> None:
+        """What the agent refuses raises the same sentence at the other end, and it goes on serving."""
+
+        def refuse(_order: dict[str, Any], _caller: Caller) -> None:
+            raise ControlError("no job is called x: see `drom ps`.")
+
+        with pytest.raises(ControlError, match=r"^no job is called x: see `drom ps`\.$"):
+            ask(server, lambda: order(folder, "resize"), refuse)
+        assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
+
+    @pytest.mark.parametrize(
+        "frames",
+        [
+            [b""],
+            [b"{"],
+            [b"\xff\xfe"],
+            [b"[]"],
+            [b"null"],
+            [b"{}"],
+            [b'{"order": 1, "protocol": 1}'],
+            [b'{"order": "ps", "protocol": 1}', b"more"],
+            [b"", b'{"order": "ps", "protocol": 1}'],
+            [b"[" * 100_000],
+        ],
+    )
+    def test_malformed_orders_are_refused(self, server: Server, folder: Path, frames: list[bytes]) -> None:
+        """Whatever arrives, the answer is one sentence."""
+        answer = send(server, folder, *frames)
+
+        assert not answer["ok"]
+        assert answer["error"].startswith("an order is one JSON object with a field `order`: use the drom command")
+
+    @pytest.mark.parametrize("protocol", [None, 0, 2, "1"])
+    def test_another_protocol_is_refused(self, server: Server, folder: Path, protocol: object) -> None:
+        """A command of another version is told so."""
+        answer = send(server, folder, json.dumps({"order": "ps", "protocol": protocol}).encode())
+
+        assert answer == {
+            "ok": False,
+            "error": "this agent takes orders of protocol 1: use the drom command of this version.",
+        }
+
+    @pytest.mark.parametrize("answer", [b"", b"{", b"[1]", b'{"ok": true}', b'{"fine": 1}', b"\xff", b"[" * 9999])
+    def test_an_agent_that_nobody_understands_is_of_another_version(self, folder: Path, answer: bytes) -> None:
+        """What answers but not as this version does is told in one sentence."""
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as other, ThreadPoolExecutor(1) as pool:
+            other.setsockopt(zmq.LINGER, 1000)
+            other.bind(endpoint(folder, "control"))
+            asked = pool.submit(order, folder, "ps")
+            assert other.poll(SECONDS * 1000)
+            other.send_multipart([other.recv_multipart()[0], answer])
+            with pytest.raises(ControlError, match=rf"^the agent in {folder} is of another version: restart it\.$"):
+                asked.result(SECONDS)
+
+    def test_a_message_too_long_is_dropped(self, server: Server, folder: Path) -> None:
+        """Who sends it gets no answer, and others are served."""
+        with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+            sock.setsockopt(zmq.LINGER, 0)
+            sock.connect(endpoint(folder, "control"))
+            sock.send(bytes(control.MAX_MESSAGE + 1))
+            assert ask(server, lambda: order(folder, "ps"), lambda *_: "others") == "others"
+            assert sock.poll(0) == 0
+
+    def test_who_hangs_up_is_no_hindrance(self, server: Server, folder: Path) -> None:
+        """An answer that nobody waits for is dropped."""
+        orders: list[str] = []
+        with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+            sock.setsockopt(zmq.LINGER, 1000)
+            sock.connect(endpoint(folder, "control"))
+            sock.send(b'{"order": "gone", "protocol": 1}')
+        serve_until(server, lambda: orders, lambda asked, _: orders.append(asked["order"]))
+
+        assert ask(server, lambda: order(folder, "ps"), lambda *_: "others") == "others"
+
+    def test_without_an_agent_the_sentence_says_how_to_start_one(self, folder: Path) -> None:
+        """Nobody is waited for where no socket is."""
+        with pytest.raises(
+            ControlError, match=rf"^no agent answers in {folder}: start one with: drom agent .*{folder}$"
+        ):
+            order(folder, "ps")
+
+    def test_an_agent_that_does_not_answer_is_given_up(
+        self, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A socket behind which nobody serves is not waited for without end."""
+        monkeypatch.setattr(control, "TIMEOUT_MS", 1)
+
+        with pytest.raises(ControlError, match=r"^no agent answers in "):
+            order(folder, "ps")
+        del server
+
+
+class TestSignals:
+    """Events for whoever listens."""
+
+    def test_events_of_one_slot(self, server: Server, folder: Path) -> None:
+        """Slot 1 is not slot 12, and an event arrives as it was published."""
+        with ThreadPoolExecutor(1) as pool:
+            stream = signals(folder, 1)
+            future = pool.submit(next, stream)
+            deadline = time.monotonic() + SECONDS
+            while not future.done() and time.monotonic() < deadline:
+                server.signal(12, {"event": "other"})
+                server.signal(1, {"event": "granted", "epoch": 7})
+                select.select([], [], [], 0.001)  # a subscriber that is still connecting misses some
+            assert future.result(SECONDS) == {"event": "granted", "epoch": 7}
+            pool.submit(stream.close).result(SECONDS)  # type: ignore[attr-defined]
+
+    def test_nobody_has_to_listen(self, server: Server) -> None:
+        """Publishing to nobody neither waits nor fails."""
+        for number in range(5000):
+            server.signal(0, {"event": "granted", "epoch": number})
+
+
+class TestEndpoints:
+    """Where the sockets are."""
+
+    def test_the_mode_is_the_one_asked_for(self, server: Server, folder: Path) -> None:
+        """ZeroMQ's own idea of a mode does not count."""
+        assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("control", "signals")] == [0o666, 0o666]
+        assert server.fd > 0
+
+    def test_a_path_too_long_is_a_sentence(self) -> None:
+        """The limit is that of AF_UNIX."""
+        with pytest.raises(ControlError, match=r"is longer than the 107 bytes a socket's path may have: .*\.$"):
+            endpoint(Path("/" + "x" * 100), "control")

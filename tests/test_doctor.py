@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.agents import drom, start_agent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHECKS = {
+    "configuration", "topology", "other agents", "agent", "capabilities", "descriptors", "cgroups", "kernel cache",
+    "library", "launcher", "directory", "actors", "pidfd", "sockets", "inotify", "clock", "load",
+}  # fmt: skip
+
+
+def test_every_check_has_a_line(tmp_path: Path) -> None:
+    """One value in JSON, the same lines for people, exit 0 while nothing fails."""
+    done = drom("doctor", "--json", "--runtime-dir", tmp_path / "run")
+    rows = json.loads(done.stdout)["checks"]
+
+    assert {row["check"] for row in rows} == CHECKS
+    assert {row["state"] for row in rows} <= {"ok", "warn", "fail"}
+    assert all(row["text"].endswith(".") for row in rows)
+    assert done.returncode == int(any(row["state"] == "fail" for row in rows))
+
+    lines = drom("doctor", "--runtime-dir", tmp_path / "run").stdout.splitlines()
+    assert lines[0].split() == ["CHECK", "FOUND"]
+    assert len(lines) == len(rows) + 1
+
+
+def test_what_fails_makes_the_exit_code(tmp_path: Path) -> None:
+    """A broken configuration and a directory that cannot be used are lines like any other."""
+    file = tmp_path / "drom.toml"
+    file.write_text("grce = 1\n", encoding="utf-8")
+    broken = drom("doctor", "--config", file, DROM_RUNTIME_DIR=str(tmp_path / "run"))
+
+    assert broken.returncode == 1
+    assert f"{file}:1: there is no option grce: did you mean grace?" in broken.stdout
+    unusable = drom("doctor", "--runtime-dir", "/dev/null")
+    assert (unusable.returncode, "fail  directory" in unusable.stdout) == (1, True)
+
+
+def test_a_single_cpu_is_one_cpu(tmp_path: Path) -> None:
+    """What is counted agrees in number."""
+    done = drom("doctor", "--runtime-dir", tmp_path / "run", "--emulate", "pack:1 core:1")
+
+    assert "ok    topology       1 CPU may be managed." in done.stdout
+
+
+def test_the_agent_is_told(tmp_path: Path) -> None:
+    """Observing, and frozen."""
+    with start_agent(tmp_path, "--observe") as agent:
+        assert "only observes" in agent.cli("doctor").stdout
+        (agent.dir / "freeze").touch()
+        agent.await_log("event=frozen")
+        assert "is frozen since" in agent.cli("doctor").stdout
+        (agent.dir / "freeze").unlink()
+        agent.await_log("event=thawed")

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import agents
+from tests.example_programs import PASSIVE, await_work, command, finish, resize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARGUMENTS = {
+    "asyncio_service.py": ("--requests", "60"),
+    "numba_life.py": ("--gliders", "256", "--rounds", "150"),
+    "numpy_blas.py": ("--size", "800", "--steps", "200"),
+    "stream.c": ("--size", "4000000", "--sweeps", "600"),
+}
+"""Arguments of a run of a few seconds."""
+WRONG = {
+    "asyncio_service.py": (("--clients",), ("--clients", "some"), ("--rounds", "0"), ("--what", "1")),
+    "numba_life.py": (("--rounds",), ("--rounds", "soon"), ("--gliders", "0"), ("--seconds", "nan")),
+    "numpy_blas.py": (("--steps",), ("--steps", "inf"), ("--size", "0"), ("--what", "1")),
+    "stream.c": (("--sweeps",), ("--sweeps", "soon"), ("--size", "0"), ("--what", "1")),
+}
+NAMES = sorted(ARGUMENTS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the examples in C are compiled, once."""
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.system
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("name", NAMES)
+def test_resized_twice_it_gives_the_answer_it_gives_alone(tmp_path: Path, folder: Path, name: str) -> None:
+    """Alone it is right and silent; shrunk and grown by an agent while it runs, it applies both and says the same."""
+    words = [*command(name, folder), *ARGUMENTS[name]]
+    cpus = len(os.sched_getaffinity(0))
+    with agents.programs(tmp_path / "programs") as programs:
+        alone = programs.start(*words, DROM_RUNTIME_DIR=str(tmp_path / "no-agent"), **PASSIVE)
+        status, answer = finish(alone)
+
+        assert (status, alone.err) == (0, "")
+        assert answer.endswith(" ok")
+
+        with agents.start_agent(tmp_path) as agent:
+            managed = programs.start(*agent.run("--job", "it", "--", *words), **PASSIVE)
+            await_work(agent, "it", 1)
+            resize(agent, "it", "1", [1])
+            resize(agent, "it", "auto", [cpus])
+
+            assert (*finish(managed), managed.err) == (0, answer, "")
+            agent.assert_clean()
+
+
+@pytest.mark.parametrize(("name", "words"), [(name, words) for name in NAMES for words in WRONG[name]])
+def test_wrong_usage_is_one_sentence(tmp_path: Path, folder: Path, name: str, words: tuple[str, ...]) -> None:
+    """Arguments that make no sense end with exit code 2 and a line on stderr."""
+    with agents.programs(tmp_path / "programs") as programs:
+        program = programs.start(*command(name, folder), *words)
+
+        assert finish(program) == (2, "")
+        assert program.err.startswith(f"{name.partition('.')[0]}: ")
+        assert program.err.count("\n") == 1

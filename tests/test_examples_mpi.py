@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dromlib.cpulist import parse_cpulist
+from tests import agents
+from tests.example_programs import await_work, command, finish, mpi_environment, mpirun, resize
+
+ARGUMENTS = {
+    "mpi4py_numba.py": ("--size", "4000000", "--steps", "600"),
+    "mpi_openmp.c": ("--size", "4000000", "--steps", "600"),
+}
+"""Arguments of a run of a few seconds."""
+NAMES = sorted(ARGUMENTS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the examples in C are compiled, once."""
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.system
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_resized_twice_give_the_answer_they_give_alone(tmp_path: Path, folder: Path, name: str) -> None:
+    """Alone it is right; under an agent both ranks shrink and grow, and say the same."""
+    words = [*command(name, folder), *ARGUMENTS[name]]
+    with agents.programs(tmp_path / "programs") as programs:
+        status, answer = finish(
+            programs.start(*mpirun(2, *words), **mpi_environment(tmp_path), DROM_RUNTIME_DIR="/nonexistent")
+        )
+
+        assert status == 0
+        assert answer.endswith(" ok")
+
+        with agents.start_agent(tmp_path, "--emulate", "pack:2 core:2") as agent:
+            managed = programs.start(*mpirun(2, *agent.run("--job", "it", "--", *words)), **mpi_environment(tmp_path))
+            await_work(agent, "it", 2)
+            resize(agent, "it", "2", [1, 1])
+            resize(agent, "it", "auto", [2, 2])
+
+            assert finish(managed) == (0, answer), managed.show()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.system
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_are_two_tasks_of_one_job(tmp_path: Path, folder: Path, name: str) -> None:
+    """`mpirun -n 2 drom run -- PROGRAM`: `drom ps --json` shows one job of two tasks, whose threads share no CPU."""
+    words = [*command(name, folder), *ARGUMENTS[name]]
+    with agents.programs(tmp_path / "programs") as programs, agents.start_agent(tmp_path) as agent:
+        managed = programs.start(*mpirun(2, *agent.run("--", *words)), **mpi_environment(tmp_path))
+        job = Path(words[0]).name
+        await_work(agent, job, 2)
+        rows = json.loads(agent.cli("ps", "--json").stdout)["tasks"]
+        masks = [parse_cpulist(agents.affinity(row["pid"])) for row in rows]
+
+        assert [(row["job"], row["task"], row["mode"]) for row in rows] == [
+            (job, task, "cooperative") for task in (0, 1)
+        ]
+        assert masks == [parse_cpulist(row["granted"]) for row in rows]
+        assert masks[0] & masks[1] == 0
+        assert finish(managed)[1].endswith(" ok"), managed.show()
+        agent.assert_clean()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("words", [("--steps", "soon"), ("--steps", "0"), ("--size", "0"), ("--what", "1")])
+def test_wrong_usage_is_one_sentence(tmp_path: Path, folder: Path, name: str, words: tuple[str, ...]) -> None:
+    """Arguments that make no sense end with exit code 2 and a line on stderr, from one rank."""
+    with agents.programs(tmp_path / "programs") as programs:
+        program = programs.start(*mpirun(2, *command(name, folder), *words), **mpi_environment(tmp_path))
+        status, _ = finish(program)
+
+        assert status == 2
+        assert program.err.count(f"{name.partition('.')[0]}: ") == 1, program.err

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+from agent import listing
+
+NOTHING: dict[str, Any] = {
+    "task": 0,
+    "uid": 7,
+    "lent": "",
+    "layout": "",
+    "memory": 0,
+    "hold": None,
+    "pin": "",
+    "left": None,
+}
+PLAIN = {
+    "class": "malleable",
+    "state": "running",
+    "applied": "0-3",
+    "target": "0-3",
+    "owned": "0-3",
+    "reason": "arrival",
+}
+
+
+def task(job: str = "a", **fields: Any) -> dict[str, Any]:
+    """Return one task of the answer to `ps`."""
+    return {**NOTHING, **PLAIN, "job": job, "pid": 100, **fields}
+
+
+def shown(*rows: dict[str, Any]) -> list[str]:
+    """Return the table."""
+    return listing.tasks(rows, lambda uid: f"user{uid}")
+
+
+def test_columns_that_nobody_needs_are_left_out() -> None:
+    """A plain node is a narrow table."""
+    assert shown(task()) == [
+        "JOB  USER   PID  CLASS      STATE    CPUS  OWNED  REASON",
+        "a    user7  100  malleable  running  0-3   0-3    arrival",
+    ]
+
+
+def test_columns_that_somebody_needs_are_there() -> None:
+    """Ranks, loans, layouts, orders and memory have columns when any task has them."""
+    rows = [
+        task(lent="2-3", hold=2, left=540.0, layout="compact!", memory=2 << 30),
+        task("b", task=1, pin="0", target="0"),
+        task("c", hold=3),
+    ]
+    head, first, second, third = shown(*rows)
+
+    assert head.split()[1:2] == ["TASK"]
+    assert head.endswith("LENT  REASON   LAYOUT    HELD AT   MEMORY")
+    assert first.endswith("2-3   arrival  compact!  2 for 9m  2 GiB")
+    assert second.endswith("0-3 -> 0  0-3    -     arrival  -         CPUs 0    -")
+    assert third.endswith("-     arrival  -         3         -")
+
+
+def test_a_table_of_tasks_fits_a_terminal() -> None:
+    """However long names and CPU lists are, no line is longer than asked, what is cut shows it, and else nothing is."""
+    long = ",".join(str(2 * n) for n in range(60))
+    rows = [
+        task("j" * 63, task=1, applied=long, target=long, owned=long, lent=long, layout="per-socket=12!", hold=64),
+        task(pin=long, memory=3 << 30, state="shrinking"),
+    ]
+    lines = listing.tasks(rows, str, 100)
+
+    assert shown(*rows)[1].count(long) == 3
+    assert max(map(len, lines)) <= 100
+    assert all("\N{HORIZONTAL ELLIPSIS}" in line for line in lines[1:])
+    assert "shrin" in lines[2]
+
+
+def test_changes_are_told_task_by_task() -> None:
+    """From where to where, and why."""
+    row = {"job": "a", "task": 0, "pid": 100, "action": "shrink", "from": "0-3", "to": "0-1", "why": "the order"}
+
+    assert listing.changes([row])[1] == "a    0     100  shrink  0-3   0-1  the order"
+    assert listing.changes([]) == ["Nothing would change."]

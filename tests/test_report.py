@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from agent.affinity import Result
+from agent.jobs import Arrival, Done, Grant, Publish, Task
+from agent.log import Log
+from agent.report import Report
+
+
+class Told:
+    """A report with what it has written and signalled."""
+
+    def __init__(self) -> None:
+        self.text = io.StringIO()
+        self.signals: list[dict[str, Any]] = []
+        self.report = Report(Log(self.text), lambda slot, event: self.signals.append({"slot": slot, **event}))
+
+    @property
+    def line(self) -> str:
+        """The last line of the log, without its time."""
+        return self.text.getvalue().splitlines()[-1].split(" ", 1)[1]
+
+
+@pytest.fixture
+def told() -> Told:
+    """Return a report that has told nothing."""
+    return Told()
+
+
+@pytest.fixture
+def task() -> Task:
+    """Return a task on CPUs 0-1."""
+    return Task(3, "a", 1, Arrival(100, 1, 0, "a"), 2, [Grant(2, 0b11, 0.0)], reason="share")
+
+
+def test_a_change_is_logged_counted_and_signalled(told: Told, task: Task) -> None:
+    """A grant in force is one line, one count, one duration and one signal with the grant's own epoch."""
+    told.report.done(Done(task, 1, 0b1111, 0b11, "shrink", "applied", 1.0, 1.25))
+
+    assert told.line == ("event=applied job=a pid=100 action=shrink old=0-3 new=0-1 reason=share took_seconds=0.25")
+    assert told.report.counters.changes["shrink", "applied"] == 1
+    assert told.report.counters.changing.sum == 0.25
+    (signal,) = told.signals
+    assert {k: signal[k] for k in ("slot", "event", "job", "task", "pid", "epoch", "old", "new", "action")} == {
+        "slot": 3, "event": "applied", "job": "a", "task": 1, "pid": 100, "epoch": 1,
+        "old": "0-3", "new": "0-1", "action": "shrink",
+    }  # fmt: skip
+
+
+def test_a_grant_is_signalled_before_it_is_in_force(told: Told, task: Task) -> None:
+    """A published grant is signalled with its reason and not counted yet."""
+    told.report.granted(Publish(task, 3, 0b1, "order"))
+
+    assert [(s["event"], s["epoch"], s["new"], s["reason"]) for s in told.signals] == [("granted", 3, "0", "order")]
+    assert not told.report.counters.changes
+
+
+def test_an_end_is_told_with_its_reason(told: Told, task: Task) -> None:
+    """The CPUs of a task that ended go to nobody in its signal."""
+    told.report.ended(task, "exited")
+
+    assert told.line == "event=ended job=a pid=100 reason=exited"
+    assert told.report.counters.reaped["exited"] == 1
+    assert [(s["event"], s["old"], s["new"]) for s in told.signals] == [("ended", "0-1", "")]
+
+
+def test_what_the_agent_had_to_force_is_counted(told: Told, task: Task) -> None:
+    """Enforcements and moved threads count alike; a failed binding counts as a failure."""
+    told.report.enforced()
+    told.report.confined(task, 3)
+    told.report.bind_failed(task, Result(0, 0, 2, 0, 1, settled=True))
+
+    assert told.report.counters.enforcements == 2
+    assert told.report.counters.changes["keep", "failed"] == 1
+    assert told.line == 'event="bind failed" job=a pid=100 denied=2 invalid=0 settled=True'
+
+
+def test_refusals_are_counted(told: Told) -> None:
+    """A refusal is one line with its sentence."""
+    told.report.refused("no room.")
+
+    assert (told.report.counters.refusals, told.line) == (1, 'event=refused reason="no room."')

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import runtime
+from agent.jobs import Arrival, Grant, Job, Task
+from agent.processes import boot_id, start_time
+from agent.registry import Owner, Registry, RegistryError
+from agent.runtime import RuntimeDirError, default_runtime_dir, prepare, take_over, unit_in_use
+from dromlib import native
+from dromlib.layout import HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ME = Owner(os.getpid(), 1, boot_id(), 5, emulated=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a runtime directory that an agent has locked."""
+    path = tmp_path / "run"
+    lock = prepare(path)
+    yield path
+    os.close(lock)
+
+
+def leave_a_task(path: Path, owner: Owner = ME, mask: int = 0b11, start: int | None = None) -> Registry:
+    """Return the registry that an agent with one running task, this process, left when it was killed."""
+    registry = Registry.create(path / "registry", 4, 64, owner)
+    pid = os.getpid()
+    arrival = Arrival(pid, start or start_time(pid) or 0, os.geteuid(), "a")
+    task = Task(0, "a", 0, arrival, 1, [Grant(1, mask, 0.0)])
+    registry.register(task, Job("a", "a", 1, 0, "malleable", 1, 1, 4, {0: task}))
+    registry.publish(task, 1, mask, "arrival")
+    return registry
+
+
+class TestDefault:
+    """Where the runtime directory is."""
+
+    @pytest.mark.parametrize(
+        ("environ", "uid", "path"),
+        [
+            ({"DROM_RUNTIME_DIR": "/x", "XDG_RUNTIME_DIR": "/y"}, 0, "/x"),
+            ({"XDG_RUNTIME_DIR": "/y"}, 0, "/run/drom"),
+            ({"XDG_RUNTIME_DIR": "/y"}, 1000, "/y/drom"),
+            ({"DROM_RUNTIME_DIR": ""}, 0, "/run/drom"),
+        ],
+    )
+    def test_environment_then_user(self, environ: dict[str, str], uid: int, path: str) -> None:
+        """DROM_RUNTIME_DIR counts for all; root has /run/drom and others their own place."""
+        assert default_runtime_dir(environ, uid) == Path(path)
+
+    def test_a_system_agent_comes_first(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """A user finds the system's agent where its door is; else the session's place, else one in /tmp."""
+        monkeypatch.setattr(runtime, "SYSTEM_DIR", tmp_path)
+        assert default_runtime_dir({}, 1000) == Path("/tmp/drom-1000")
+        (tmp_path / "door").touch()
+        assert default_runtime_dir({"XDG_RUNTIME_DIR": "/y"}, 1000) == tmp_path
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+    @pytest.mark.parametrize("session", [None, "/y"])
+    def test_the_library_looks_in_the_same_place(self, session: str | None) -> None:
+        """What drom-run of another user says agrees with what the command line would use."""
+        environ = {} if session is None else {"XDG_RUNTIME_DIR": session}
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o755)
+            launcher = shutil.copy(native.run_path(), folder)
+            command = ["setpriv", "--reuid=65534", "--clear-groups", launcher, "--require", "true"]
+            env = {"PATH": os.environ["PATH"], **environ}
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+        assert f"no agent answers in {default_runtime_dir(environ, 65534)}:" in done.stderr
+
+
+class TestPrepare:
+    """Making and locking it."""
+
+    def test_it_is_made_and_locked(self, folder: Path) -> None:
+        """All may enter, the lock is the agent's, and it says who holds it."""
+        assert folder.stat().st_mode & 0o777 == 0o755
+        assert (folder / "lock").stat().st_mode & 0o777 == 0o600
+        assert (folder / "lock").read_text() == f"{os.getpid()}\n"
+
+    def test_a_second_agent_is_refused(self, folder: Path) -> None:
+        """It is told who runs there, and the first one keeps the lock."""
+        for _ in range(2):
+            with pytest.raises(RuntimeDirError, match=rf"^another agent \(pid {os.getpid()}\) runs in .*\.$"):
+                prepare(folder)
+
+    def test_a_lock_that_was_left_is_taken(self, tmp_path: Path) -> None:
+        """The file alone means nothing; the kernel's lock ends with its agent."""
+        (tmp_path / "lock").write_text("4194304\n")
+        lock = prepare(tmp_path)
+
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+        os.close(lock)
+
+    def test_a_path_too_long_for_sockets(self, tmp_path: Path) -> None:
+        """The limit is told, and nothing is made."""
+        path = tmp_path / ("x" * 100)
+        with pytest.raises(RuntimeDirError, match=r"^the path .* is longer than the 99 bytes its sockets allow: .*\.$"):
+            prepare(path)
+        assert not path.exists()
+
+    def test_a_path_that_cannot_be_used(self, tmp_path: Path) -> None:
+        """A file in the way, or a link in the place of the lock, is a sentence."""
+        (tmp_path / "file").touch()
+        (tmp_path / "lock").symlink_to("/etc/passwd")
+
+        for path, reason in ((tmp_path / "file", "File exists"), (tmp_path, "Too many levels of symbolic links")):
+            with pytest.raises(RuntimeDirError, match=rf"^cannot use .*: {reason}: choose .*\.$"):
+                prepare(path)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+    def test_another_users_directory(self, tmp_path: Path) -> None:
+        """What belongs to somebody else is not trusted."""
+        os.chown(tmp_path, 1000, -1)
+        with pytest.raises(RuntimeDirError, match=r"^.* belongs to another user: choose another --runtime-dir\.$"):
+            prepare(tmp_path)
+
+
+class TestTakeOver:
+    """What an earlier agent left."""
+
+    def test_nothing(self, folder: Path) -> None:
+        """A new registry is made."""
+        registry, adopted = take_over(folder, 4, 64, ME, 0b11)
+
+        assert (registry.capacity, adopted) == (4, False)
+
+    def test_an_empty_one_is_made_anew(self, folder: Path) -> None:
+        """Without a task there is nothing to adopt, and the new options count."""
+        Registry.create(folder / "registry", 4, 64, ME)
+        registry, adopted = take_over(folder, 8, 64, ME, 0b11)
+
+        assert (registry.capacity, adopted) == (8, False)
+
+    def test_running_tasks_are_adopted(self, folder: Path) -> None:
+        """The registry stays and has a new writer."""
+        leave_a_task(folder, Owner(1, 1, boot_id(), 5, emulated=False))
+        registry, adopted = take_over(folder, 8, 64, ME, 0b11)
+
+        assert (registry.capacity, adopted, registry.header("agent_pid")) == (4, True, os.getpid())
+
+    def test_one_of_an_earlier_boot_is_replaced(self, folder: Path) -> None:
+        """No process of it can live."""
+        leave_a_task(folder, Owner(1, 1, bytes(16), 5, emulated=False))
+
+        assert not take_over(folder, 4, 64, ME, 0b11)[1]
+
+    def test_one_that_was_given_up_is_replaced(self, folder: Path) -> None:
+        """An agent killed while it stopped has told its programs to register again."""
+        HEADER.write(leave_a_task(folder).memory, retired=1)
+        registry, adopted = take_over(folder, 4, 64, ME, 0b11)
+
+        assert (registry.header("retired"), adopted) == (0, False)
+
+    @pytest.mark.parametrize(
+        ("owner", "bits", "usable", "sentence"),
+        [
+            (Owner(1, 1, boot_id(), 5, emulated=True), 64, 0b11, "was emulated or observed and is not now"),
+            (Owner(1, 1, boot_id(), 5, emulated=False, threads=True), 64, 0b11, "counts threads and this agent cores"),
+            (ME, 64, 0b01, "hold CPUs that this topology does not have"),
+            (ME, 128, 0b11, "hold CPUs that this topology does not have"),
+        ],
+    )
+    def test_what_cannot_be_adopted_is_left_alone(
+        self, folder: Path, owner: Owner, bits: int, usable: int, sentence: str
+    ) -> None:
+        """An agent that does not fit the running programs says so and touches nothing."""
+        leave_a_task(folder, owner)
+        before = (folder / "registry").read_bytes()
+
+        with pytest.raises(RegistryError, match=rf"{sentence}.*: start the agent with the options of the last one"):
+            take_over(folder, 4, bits, ME, usable)
+        assert (folder / "registry").read_bytes() == before
+
+    def test_the_dead_do_not_stand_in_the_way(self, folder: Path) -> None:
+        """What cannot be adopted is replaced when no process of its tasks lives: this pid is another's by now."""
+        leave_a_task(folder, start=1)
+        registry, adopted = take_over(folder, 8, 64, ME, 0b01)
+
+        assert (registry.capacity, adopted, registry.records()) == (8, False, [])
+
+
+class TestUnitInUse:
+    """What living tasks are counted in."""
+
+    @pytest.mark.parametrize(("threads", "unit"), [(False, "core"), (True, "thread")])
+    def test_is_that_of_the_registry(self, folder: Path, threads: bool, unit: str) -> None:
+        """The agent that started them has left it in the header."""
+        leave_a_task(folder, Owner(1, 1, boot_id(), 5, emulated=False, threads=threads))
+
+        assert unit_in_use(folder) == unit
+
+    def test_there_is_none_without_living_tasks(self, folder: Path) -> None:
+        """No registry, one without tasks, of an earlier boot, of the dead, or given up: any unit will do."""
+        assert unit_in_use(folder) is None
+        Registry.create(folder / "registry", 4, 64, ME)
+        assert unit_in_use(folder) is None
+        leave_a_task(folder, Owner(1, 1, bytes(16), 5, emulated=False))
+        assert unit_in_use(folder) is None
+        leave_a_task(folder, start=1)
+        assert unit_in_use(folder) is None
+        HEADER.write(leave_a_task(folder).memory, retired=1)
+        assert unit_in_use(folder) is None

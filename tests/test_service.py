@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import service
+from agent.control import ControlError
+from agent.options import Options
+from agent.service import metrics_address
+from agent.synthetic import synthetic_topology
+from tests.machines import grow, two_by_two
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("metrics", "address"),
+    [
+        ("127.0.0.1:9464", ("127.0.0.1", 9464)),
+        (":9464", ("127.0.0.1", 9464)),
+        ("9464", ("127.0.0.1", 9464)),
+        ("[::1]:9464", ("::1", 9464)),
+        ("node-1.example:0", ("node-1.example", 0)),
+    ],
+)
+def test_the_address_of_the_metrics(metrics: str, address: tuple[str, int]) -> None:
+    """An address and a port are told apart; without an address it is this machine alone."""
+    assert metrics_address(metrics) == address
+
+
+def test_without_a_cpu_there_is_no_agent(tmp_path: Path) -> None:
+    """A machine of which nothing may be used is refused before anything is made."""
+    machine = replace(synthetic_topology("core:2"), allowed=0)
+
+    with pytest.raises(ControlError, match=r"^no CPU may be managed here: .*\.$"):
+        service.run(machine, Options(str(tmp_path / "run")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_words_over_a_machine_keep_its_limits(tmp_path: Path) -> None:
+    """A synthetic machine over real CPUs has their quota and memory, and no more right to set affinity."""
+    files = two_by_two() | {"proc/meminfo": "MemTotal:  4 kB\n", "proc/self/cgroup": "0::/\n"}
+    files["sys/fs/cgroup/cpu.max"] = "200000 100000"
+    machine = service.find_machine("pack:2 core:2", None, grow(tmp_path, files))
+
+    assert (machine.quota, machine.memory, machine.emulated) == (2.0, 4096, True)
+    assert [group.cpus for group in machine.packages] == [3, 12]
+    assert "has room for 2 cores of 4" in machine.warnings[0]

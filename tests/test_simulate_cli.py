@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom simulate` and `drom compare` as scripts see them: files, streams, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.logs import synthetic
+from workloads.swf import read_swf, write_swf
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def drom(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
+    """Run `drom` and return what it says on stdout and stderr."""
+    command = [sys.executable, "-m", "agent", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return a small log."""
+    write_swf(synthetic(), tmp_path / "log.swf.gz")
+    return tmp_path / "log.swf.gz"
+
+
+def test_results(log: Path, tmp_path: Path) -> None:
+    """A row per job with whole numbers, the schedule as a log, and a summary that says what it is of."""
+    drom("simulate", log, "--nodes", "16", "--cores", "4", "--policy", "easy", "--out", tmp_path / "r")
+    rows = list(csv.DictReader((tmp_path / "r" / "jobs.csv").read_text(encoding="utf-8").splitlines()))
+    told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+    schedule = read_swf(tmp_path / "r" / "schedule.swf.gz")
+
+    assert list(rows[0])[:6] == ["job_id", "submit", "start", "end", "nodes", "cores"]
+    assert len(rows) == 200
+    assert all(int(row["nodes"]) == -(-int(row["cores"]) // 4) for row in rows)
+    assert [int(row["wait"]) for row in rows] == schedule.wait.tolist()
+    assert told["complete"]
+    assert told["jobs"]["ended"] == told["cleaning"]["jobs_out"] == 200
+    last = max(int(row["end"]) for row in rows)
+    assert told["metrics"]["makespan_s"] == last - int(rows[0]["submit"])
+    busy = sum(int(row["nodes"]) * int(row["run_time"]) for row in rows)
+    assert told["metrics"]["energy_joule"] == 100 * 16 * told["metrics"]["makespan_s"] + 200 * busy
+
+
+def test_stopped_and_resumed(log: Path, tmp_path: Path) -> None:
+    """The same jobs.csv as in one go; what stops early is marked as partial."""
+    common = ("simulate", log, "--nodes", "64", "--policy", "conservative")
+    drom(*common, "--out", tmp_path / "whole")
+    out, _ = drom(*common, "--until", "9000", "--save", tmp_path / "saved", "--out", tmp_path / "part")
+    drom(*common, "--resume", tmp_path / "saved", "--out", tmp_path / "resumed")
+    part = json.loads((tmp_path / "part" / "summary.json").read_text(encoding="utf-8"))
+
+    assert "partial (until 9000 s)" in out
+    assert (part["complete"], part["stopped"]) == (False, "until 9000 s")
+    assert (
+        "; Note: a partial schedule: -1 for what has not happened"
+        in read_swf(tmp_path / "part/schedule.swf.gz").comments
+    )
+    assert (tmp_path / "whole/jobs.csv").read_bytes() == (tmp_path / "resumed/jobs.csv").read_bytes()
+    _, errors = drom("simulate", log, "--nodes", "64", "--policy", "easy", "--resume", tmp_path / "saved", code=1)
+    assert "was saved with policy conservative, not easy" in errors
+
+
+def test_a_policy_in_a_file(log: Path, tmp_path: Path) -> None:
+    """A researcher's own, with a parameter, as machine code."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from scheduler.interface import NEVER, start\n\nOPTIONS = {'most': 64}\n\n"
+        "def decide(state, event, options, actions):\n    free = state.free\n    for job in state.queue:\n"
+        "        if state.jobs.nodes[job] <= min(free, options[0]):\n            start(actions, job)\n"
+        "            free -= state.jobs.nodes[job]\n    return NEVER\n",
+        encoding="utf-8",
+    )
+    told = json.loads(drom("simulate", log, "--nodes", "64", "--policy", mine, "--json")[0])
+    _, errors = drom("simulate", log, "--nodes", "64", "--policy", mine, "--set", "most=32", code=1)
+
+    assert (told["policy"], told["parameters"], told["compiled"]) == ("mine", {"most": 64}, True)
+    assert errors.startswith("drom: Policy mine leaves ")
+
+
+def test_explained(log: Path) -> None:
+    """Sentences with the times of the table."""
+    out, _ = drom("simulate", log, "--nodes", "64", "--explain", "150")
+
+    assert "Job 150 asks for " in out
+    assert ". It was submitted at " in out
+
+
+def test_compared(log: Path, tmp_path: Path) -> None:
+    """Ratios to the first folder."""
+    for policy in ("fcfs", "easy"):
+        drom("simulate", log, "--nodes", "64", "--policy", policy, "--out", tmp_path / policy)
+    told = json.loads(drom("compare", tmp_path / "fcfs", tmp_path / "easy", "--json")[0])
+    table, _ = drom("compare", tmp_path / "fcfs", tmp_path / "easy")
+
+    assert {row["ratios"][0] for row in told["figures"]} == {1.0}
+    assert next(row["ratios"][1] for row in told["figures"] if row["figure"] == "mean_wait_s") < 1
+    assert table.splitlines()[0].split() == ["FIGURE", "OF", "THE", "FIRST", "fcfs", "easy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--nodes", "8"), "larger than the machine"),
+        (("--nodes", "64", "--policy", "nope"), "'nope' is not a policy: choose fcfs, easy, conservative, slurm,"),
+        (("--nodes", "64", "--policy", "none.py"), "There is no policy file none.py"),
+        (("--nodes", "64", "--event-rule", "x"), "'x' is no event rule: choose instant, pyss, cqsim."),
+        (("--nodes", "64", "--runtime-model", "x"), "'x' is no runtime model: choose ideal, worst."),
+        (("--nodes", "64", "--out", "README.md"), "README.md cannot hold results: File exists: name another folder"),
+        (("--nodes", "64", "--resume", "README.md"), "README.md is not a saved simulation of this version"),
+        (("--nodes", "64", "--set", "a=1"), "'a=1': the policy easy has no parameter 'a': it has none."),
+    ],
+)
+def test_one_sentence_for_what_is_wrong(log: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    """With exit code 1 and no traceback."""
+    out, errors = drom("simulate", log, *arguments, code=1)
+
+    assert sentence in errors
+    assert (out, errors.count("\n")) == ("", 1)
+
+
+def test_what_is_no_policy(log: Path, tmp_path: Path) -> None:
+    """A file without the function, one that cannot be loaded, one that numba cannot compile."""
+    texts = {
+        "decide = 3": "holds no policy: write a function decide(state, event, options, actions) in it.",
+        "import nothing_such": "cannot be loaded: ModuleNotFoundError: No module named 'nothing_such'.",
+        "def decide(a, b, c, d):\n    return print": "numba cannot compile the policy",
+    }
+    for text, sentence in texts.items():
+        (tmp_path / "bad.py").write_text(text, encoding="utf-8")
+        _, errors = drom("simulate", log, "--nodes", "64", "--policy", tmp_path / "bad.py", code=1)
+        assert sentence in errors
+        assert errors.count("\n") == 1
+
+
+def test_a_full_disk(log: Path, tmp_path: Path) -> None:
+    """What could not be written whole is not there, and nothing says that it is complete."""
+    drom("simulate", log, "--nodes", "64")  # compiles, where that was not done before
+    limited = f"ulimit -f 1; trap '' XFSZ; exec {sys.executable} -m agent simulate {log} --nodes 64 --out {tmp_path}/r"
+    done = subprocess.run(["bash", "-c", limited], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"drom: The results cannot be written to {tmp_path}/r: File too large: ")
+    assert list((tmp_path / "r").iterdir()) == []
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    """Named in the sentence."""
+    _, errors = drom("compare", tmp_path, code=1)
+
+    assert errors == f"drom: {tmp_path} holds no results: name a folder that drom simulate --out has written.\n"
+
+
+def test_interrupted(log: Path, tmp_path: Path) -> None:
+    """Ctrl-C leaves partial results that say so."""
+    mine, begun = tmp_path / "endless.py", tmp_path / "begun"
+    mine.write_text(
+        "from pathlib import Path\n\ndef decide(state, event, options, actions):\n"
+        f"    Path({str(begun)!r}).touch()\n    return state.now + 1\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "agent", "simulate", str(log), "--nodes", "64", "--policy", str(mine), "--out"]
+    plain = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    with subprocess.Popen(
+        [*command, str(tmp_path / "r")],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=plain,
+    ) as program:
+        wait_for(begun)
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate()
+    told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+
+    assert (program.returncode, errors) == (130, "drom: interrupted: the results are partial, and marked so.\n")
+    assert (told["complete"], told["stopped"]) == (False, "interrupted")
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file is there."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} has not come"
+        time.sleep(0.01)

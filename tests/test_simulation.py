@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulations saved, resumed, explained and summed up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler.errors import SchedulerError
+from scheduler.explain import explain
+from scheduler.results import Power, columns, metrics
+from scheduler.simulation import Machine
+from tests.schedules import Row, simulation
+
+ROWS: list[Row] = [(0, 10, 20, 4), (1, 5, 5, 8), (2, 3, 3, 4), (3, 9, 9, 2)]
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_resumed(tmp_path: Path) -> None:
+    """From a file, to the same arrays."""
+    whole, first, second = (simulation(ROWS, "conservative") for _ in range(3))
+    whole.run()
+    first.run(until=4)
+    first.save(tmp_path / "saved")
+    second.resume(tmp_path / "saved")
+    second.run()
+
+    assert not first.is_over
+    assert second.is_over
+    assert second.world.jobs.start.tolist() == whole.world.jobs.start.tolist()
+    assert second.world.scalars.tolist() == whole.world.scalars.tolist()
+
+
+def test_not_resumed(tmp_path: Path) -> None:
+    """Another machine, other jobs, no saved simulation at all."""
+    simulation(ROWS, "easy").save(tmp_path / "saved")
+    (tmp_path / "text").write_text("nothing", encoding="utf-8")
+
+    with pytest.raises(SchedulerError, match="was saved with machine"):
+        simulation(ROWS, "easy", Machine(9)).resume(tmp_path / "saved")
+    with pytest.raises(SchedulerError, match="was saved with workload"):
+        simulation([*ROWS[:3], (3, 9, 9, 3)], "easy").resume(tmp_path / "saved")
+    with pytest.raises(SchedulerError, match="is not a saved simulation of this version"):
+        simulation(ROWS, "easy").resume(tmp_path / "text")
+
+
+def test_jobs_submitted_together_are_in_order_of_their_numbers() -> None:
+    """Whatever their order in the log."""
+    run = simulation(ROWS, "fcfs")
+    turned = type(run).of(run.work.take(np.arange(4)[::-1]), run.machine, run.policy)
+
+    assert turned.work.job.tolist() == [1, 2, 3, 4]
+
+
+def test_metrics() -> None:
+    """By hand: starts 0, 10, 2 and 15 seconds later."""
+    run = simulation([(0, 10, 10, 4), (1, 5, 5, 8), (2, 8, 8, 4)], "easy")
+    run.run()
+    found = metrics(run, Power(100, 300))
+    table = columns(run)
+
+    assert table["start"].tolist() == [0, 10, 2]
+    assert found["makespan_s"] == 15
+    assert found["mean_response_s"] == pytest.approx((10 + 14 + 8) / 3)
+    assert found["mean_wait_s"] == pytest.approx(9 / 3)
+    assert found["mean_slowdown"] == pytest.approx((1 + 14 / 5 + 1) / 3)
+    assert found["mean_bounded_slowdown"] == pytest.approx((1 + 1.4 + 1) / 3)
+    assert found["utilisation"] == pytest.approx((40 + 40 + 32) / (8 * 15))
+    assert found["energy_joule"] == 100 * 8 * 15 + 200 * (40 + 40 + 32)
+
+
+def test_no_metrics_before_anything_has_ended() -> None:
+    """None for each of them."""
+    run = simulation(ROWS, "easy")
+    run.run(until=1)
+
+    assert set(metrics(run, Power()).values()) == {None}
+
+
+def test_a_backfilled_job_explained() -> None:
+    """What was free, who waited, whom it overtook."""
+    run = simulation(ROWS, "easy")
+    run.run()
+
+    asked = "Job 2 asks for 8 nodes for 5 s."
+    assert explain(run, 2) == [
+        f"{asked} It was submitted at 1, when 4 nodes of 8 stayed free and 0 jobs waited ahead of it.",
+        "It started at 14, after 13 s, when 1 job ended (4 (2 nodes)); before, 6 nodes were free.",
+        "2 later jobs started before it: 3 (4 nodes), 4 (2 nodes).",
+    ]
+    assert explain(run, 3)[1:] == [
+        "It started at once.",
+        "It was backfilled ahead of 1 job submitted before: 2 (8 nodes).",
+    ]
+    with pytest.raises(SchedulerError, match="There is no job 9"):
+        explain(run, 9)
+
+
+def test_a_waiting_job_explained() -> None:
+    """With its reservation."""
+    run = simulation(ROWS, "easy")
+    run.run(until=4)
+
+    assert explain(run, 2)[1] == "It has not started by 3; it is planned to start at 20."
+
+
+def test_plain_python_gives_the_same_schedule() -> None:
+    """Where numba is switched off."""
+    script = (
+        "from tests.schedules import simulation\nfrom tests.test_simulation import ROWS\n"
+        "for policy in ('fcfs', 'easy', 'conservative', 'slurm'):\n"
+        "    run = simulation(ROWS, policy)\n    run.run()\n"
+        "    print(run.program.compiled, run.world.jobs.start.tolist())\n"
+    )
+    plain = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    out = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=plain, capture_output=True, text=True, check=True
+    )
+    expected = []
+    for policy in ("fcfs", "easy", "conservative", "slurm"):
+        run = simulation(ROWS, policy)
+        run.run()
+        expected.append(f"False {json.dumps(run.world.jobs.start.tolist())}")
+
+    assert out.stdout.splitlines() == expected

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import words
+from agent.layouts import ANY, Layout
+from agent.words import WordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86400), ("366d", 366 * 86400)]
+)
+def test_durations(text: str, seconds: int) -> None:
+    """A number with or without a unit."""
+    assert words.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("5", 5), ("2K", 2048), ("800M", 800 << 20), ("4G", 4 << 30), ("1T", 1 << 40)]
+)
+def test_sizes(text: str, size: int) -> None:
+    """Powers of 1024."""
+    assert words.parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        ("compact", Layout("compact")),
+        ("spread!", Layout("spread", strict=True)),
+        ("per-socket=12", Layout("per_socket", 12)),
+        ("per-socket=2!", Layout("per_socket", 2, strict=True)),
+    ],
+)
+def test_layouts(text: str, layout: Layout) -> None:
+    """What `drom run` takes, and what is printed again."""
+    assert words.parse_layout(text) == layout
+    assert words.layout_name(layout) == text
+
+
+def test_no_layout_has_no_name() -> None:
+    """Who asked for none is told of none."""
+    assert words.layout_name(ANY) == ""
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "what"),
+    [
+        *(
+            (words.parse_duration, text, "a duration")
+            for text in ("", "0", "-1", "10x", "1.5h", "367d", "\u0663", "9" * 99)
+        ),
+        *((words.parse_size, text, "a size") for text in ("", "0", "G", "3Q", "1.5G", "99999999T", "9" * 99)),
+        *(
+            (words.parse_layout, text, "a distribution")
+            for text in ("", "!", "tight", "per-socket=0", "per-socket=", "x" * 999)
+        ),
+    ],
+)
+def test_what_is_none_is_one_sentence(parse: Callable[[str], object], text: str, what: str) -> None:
+    """The sentence says what to write."""
+    with pytest.raises(WordError, match=rf"^'.*' is not {what}.*: write .*\.$") as wrong:
+        parse(text)
+
+    assert len(str(wrong.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told", "short"),
+    [
+        (-1, "0.0 s", "0s"),
+        (0.25, "0.2 s", "0s"),
+        (42, "42 s", "42s"),
+        (600, "10 min", "10m"),
+        (7200, "2 h", "2h"),
+        (86400 * 3, "3 days", "3d"),
+    ],
+)
+def test_durations_are_told(seconds: float, told: str, short: str) -> None:
+    """In the largest unit that makes a number of some size."""
+    assert (words.duration(seconds), words.clock(seconds)) == (told.replace("120 min", "2 h"), short)
+
+
+def test_names_are_harmless() -> None:
+    """No character of a name breaks a line or a label."""
+    assert words.clean_name(" a\nb\x1b[2J\ufffd ") == "a_b_[2J_"
+    assert len(words.clean_name("\N{SNOWMAN}" * 99).encode()) == 63

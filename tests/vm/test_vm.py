@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real machines of other shapes: the package runs in a virtual machine and Linux is asked who may run where."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agent
+import dromlib
+import workloads
+from dromlib import native
+from dromlib.cpulist import parse_cpulist
+
+pytestmark = pytest.mark.vm
+
+
+@pytest.fixture(scope="module")
+def rig() -> str:
+    """Return the program that boots machines: DROM_RIG, called with --sockets, --cores, --threads, --share."""
+    path = os.environ.get("DROM_RIG")
+    if not path:
+        pytest.skip("DROM_RIG does not name a program that boots virtual machines.")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the package as a wheel installs it, and the scenario."""
+    top = tmp_path_factory.mktemp("guest")
+    for package in (agent, dromlib, workloads):
+        source = Path(str(package.__file__)).parent
+        shutil.copytree(source, top / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    built = native.library_path().parent.parent
+    for name in ("lib", "bin", "examples", "include"):
+        shutil.copytree(built / name, top / "dromlib" / name, dirs_exist_ok=True)
+    files = metadata.distribution("drom").files or []
+    info = next(Path(str(file.locate())).parent for file in files if file.name == "METADATA")
+    shutil.copytree(info, top / info.name)
+    shutil.copy(Path(__file__).parent / "scenario.py", top)
+    return top
+
+
+def run_in(rig: str, tree: Path, shape: tuple[int, int, int, int], command: str) -> list[dict[str, Any]]:
+    """Boot sockets x cores x threads with so many NUMA nodes; return the lines of JSON that a command prints there."""
+    words = ("--sockets", "--cores", "--threads", "--numa")
+    options = [word for pair in zip(words, map(str, shape), strict=True) for word in pair]
+    environment = ["--env", "OMP_WAIT_POLICY=passive", "--env", "NUMBA_DISABLE_JIT=1", "--timeout", "1200"]
+    guest = [rig, *options, "--share", str(tree), *environment, "--", f"/opt/venv/bin/python {command}"]
+    done = subprocess.run(guest, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def assert_shape(topology: dict[str, Any], shape: tuple[int, int, int, int]) -> None:
+    """Check that a machine has so many sockets, cores in each, threads in each of those, and NUMA nodes."""
+    sockets, cores, threads, nodes = shape
+    within = [sum(core["package"] == package["os"] for core in topology["cores"]) for package in topology["packages"]]
+    assert within == [cores] * sockets
+    assert {parse_cpulist(core["cpus"]).bit_count() for core in topology["cores"]} == {threads}
+    assert len(topology["numa"]) == nodes
+    for level in ("packages", "numa", "cores"):
+        masks = [parse_cpulist(part["cpus"]) for part in topology[level]]
+        assert sum(masks) == parse_cpulist(topology["online"]), "each CPU is in one of them"
+    assert topology["warnings"] == []
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("shape", [(4, 2, 1, 4), (1, 3, 2, 1)], ids=str)
+def test_the_topology_is_the_one_that_was_booted(rig: str, tree: Path, shape: tuple[int, int, int, int]) -> None:
+    """Sockets, cores, hardware threads and NUMA nodes are what the machine was given."""
+    (topology,) = run_in(rig, tree, shape, "-m agent topology --json")
+    assert_shape(topology, shape)
+
+
+@pytest.mark.timeout(1500)
+def test_openmp_programs_share_two_sockets_of_four_cores_with_two_threads(rig: str, tree: Path) -> None:
+    """Linux's masks of a task's threads are what it holds, and lie where policy, layout or unit want them."""
+    shape = (2, 4, 2, 2)
+    looks = {look["look"]: look for look in run_in(rig, tree, shape, "scenario.py")}
+    topology = looks["machine"]["topology"]
+    assert_shape(topology, shape)
+    for name in ("alone", "together", "alone again", "layouts", "attached", "threads"):
+        held = [parse_cpulist(job["held"]) for job in looks[name]["jobs"].values()]
+        assert sum(held) == functools.reduce(int.__or__, held), f"{name}: nothing is held twice"
+        assert all(job["threads"] == [job["held"]] for job in looks[name]["jobs"].values()), looks[name]
+
+    whole = topology["allowed"]
+    assert {job["held"] for job in looks["together"]["jobs"].values()} == {p["cpus"] for p in topology["packages"]}
+    assert looks["alone"]["jobs"]["jacobi"]["held"] == looks["alone again"]["jobs"]["jacobi"]["held"] == whole
+    assert looks["stopped"]["threads"] == looks["released"]["threads"] == [whole]
+
+    places = {job: per_part(row["held"], topology["packages"]) for job, row in looks["attached"]["jobs"].items()}
+    assert sorted(places["close"]) == [0, 4]
+    assert places["wide"] == [2, 2]
+    assert sum(places["taken"]) == 8
+    assert looks["attached"]["jobs"]["close"]["held"] == looks["layouts"]["jobs"]["close"]["held"]
+
+    threads = looks["threads"]["jobs"]
+    assert sorted(per_part(threads["odd"]["held"], topology["packages"])) == [0, 3]
+    assert sorted(per_part(threads["odd"]["held"], topology["cores"]))[-2:] == [1, 2]
+    assert sum(per_part(threads["rest"]["held"], topology["packages"])) == 13
+
+
+def per_part(cpus: str, parts: list[dict[str, Any]]) -> list[int]:
+    """Return how many of the CPUs are in each part of a machine."""
+    return [(parse_cpulist(cpus) & parse_cpulist(part["cpus"])).bit_count() for part in parts]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic workloads, complete: a model's jobs with requested times, load, cores per node and applications."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workloads.cirne import cirne_like
+from workloads.errors import WorkloadError, short
+from workloads.estimates import maximum_for, tsafrir
+from workloads.lublin import lublin
+from workloads.mix import with_mix
+
+if TYPE_CHECKING:
+    from workloads.workload import Workload
+
+MODELS = ("lublin", "cirne-like")
+ESTIMATES = ("model", "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What to make; `kind` is Lublin's, `fit` and `largest` (in nodes) are of the Cirne-like model."""
+
+    model: str = "lublin"
+    jobs: int = 1000
+    nodes: int = 128
+    cores: int = 1
+    seed: int = 1
+    load: float | None = None
+    kind: str = "untyped"
+    fit: str = "ctc"
+    largest: int | None = None
+    estimates: str = "model"
+    mix: bool = False
+
+
+SAMPLE = Recipe(jobs=200, nodes=64, seed=20190805, load=0.9)
+"""The small sample that stands in where there is no real log."""
+
+
+def make(recipe: Recipe) -> Workload:
+    """Return the workload of a recipe: the same recipe gives the same jobs.
+
+    Sizes are in processors, whole nodes. Raises WorkloadError for what cannot be made.
+    """
+    if recipe.model not in MODELS or recipe.estimates not in ESTIMATES:
+        msg = (
+            f"There is no model {short(recipe.model)} with {short(recipe.estimates)} estimates: "
+            f"choose a model of {', '.join(MODELS)} and estimates of {', '.join(ESTIMATES)}."
+        )
+        raise WorkloadError(msg)
+    work = _lublin(recipe) if recipe.model == "lublin" else _cirne_like(recipe)
+    if recipe.estimates == "exact":
+        work = work.with_columns(requested_time=work.run_time.copy())
+    if recipe.cores > 1:
+        size = work.allocated * recipe.cores
+        comments = tuple(
+            f"; MaxProcs: {recipe.nodes * recipe.cores}" if "MaxProcs:" in comment else comment
+            for comment in work.comments
+        )
+        work = work.with_columns(allocated=size, requested_processors=size.copy()).commented(comments)
+    return with_mix(work, recipe.seed) if recipe.mix else work
+
+
+def _cirne_like(recipe: Recipe) -> Workload:
+    load = 0.8 if recipe.load is None else recipe.load
+    return cirne_like(recipe.jobs, recipe.nodes, recipe.seed, fit=recipe.fit, largest=recipe.largest, load=load)
+
+
+def _lublin(recipe: Recipe) -> Workload:
+    work = lublin(recipe.jobs, recipe.nodes, recipe.seed, recipe.kind, recipe.load)
+    if recipe.estimates == "exact":
+        return work
+    maximum = maximum_for(work.run_time)
+    note = f"; Note: requested times by the model of Tsafrir et al. (JSSPP 2005), at most {maximum} s"
+    requested = tsafrir(work.run_time, maximum, recipe.seed)
+    return work.with_columns(requested_time=requested).with_comments(note)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workloads as tables of comma-separated values, for spreadsheets and data frames: one column per field, by name."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+import numpy as np
+
+from workloads.errors import WorkloadError, counted, short
+from workloads.fields import FIELDS, NAMES
+from workloads.files import replacing
+from workloads.swf import read_swf, write_swf
+from workloads.workload import make_workload
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from workloads.workload import Workload
+
+_SUFFIXES = (".csv", ".csv.gz")
+_LABELS = {field.name: field for field in FIELDS}
+
+
+def is_table(path: str | os.PathLike[str]) -> bool:
+    """Return whether a name is that of a table."""
+    return str(path).endswith(_SUFFIXES)
+
+
+def read_log(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Workload:
+    """Return the jobs of a table, by its name, or else of a log in the Standard Workload Format."""
+    return read_csv(path) if is_table(path) else read_swf(path, progress)
+
+
+def write_log(workload: Workload, path: str | os.PathLike[str]) -> None:
+    """Write a table, if the name is that of one, or else a log in the Standard Workload Format."""
+    if is_table(path):
+        write_csv(workload, path)
+    else:
+        write_swf(workload, path)
+
+
+def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
+    """Write a line of names and a line per job; comments have no place in a table."""
+    with replacing(path) as stream:
+        stream.write((",".join(NAMES) + "\n").encode("ascii"))
+        rows = zip(*(column.tolist() for column in workload.columns().values()), strict=True)
+        for row in rows:
+            stream.write((",".join(map(str, row)) + "\n").encode("ascii"))
+
+
+def read_csv(path: str | os.PathLike[str]) -> Workload:
+    """Return the jobs of a table whose first line names fields, in any order; fields that are missing are unknown.
+
+    Raises WorkloadError that names file, line and field of what is wrong.
+    """
+    try:
+        with _text(path) as stream:
+            lines = csv.reader(stream)
+            names = [name.strip() for name in next(lines, [])]
+            _check_names(names, str(path))
+            rows = [_row(words, names, f"{path}, line {lines.line_num}") for words in lines if words]
+    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile) as error:
+        msg = f"{path} cannot be read as a table: {error}."
+        raise WorkloadError(msg) from error
+    if not rows:
+        msg = f"{path} holds no job: it has only a line of names."
+        raise WorkloadError(msg)
+    table = np.array(rows, dtype=np.int64)
+    return make_workload({name: table[:, i] for i, name in enumerate(names)}, source=str(path))
+
+
+def _text(path: str | os.PathLike[str]) -> IO[str]:
+    if str(path).endswith(".gz"):
+        return cast("IO[str]", io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline=""))
+    return Path(path).open(encoding="utf-8", newline="")
+
+
+def _check_names(names: list[str], path: str) -> None:
+    strange = [name for name in names if name not in NAMES]
+    if strange or len(set(names)) < len(names) or "submit" not in names:
+        fault = f"{short(strange[0])} is no field" if strange else "each field once, and submit among them, is needed"
+        msg = f"{path}, line 1: {fault}: the fields are {', '.join(NAMES)}."
+        raise WorkloadError(msg)
+
+
+def _row(words: list[str], names: list[str], place: str) -> list[int]:
+    if len(words) != len(names):
+        msg = f"{place}: {counted(len(words), 'column')} where the first line has {len(names)}."
+        raise WorkloadError(msg)
+    row = []
+    for name, word in zip(names, words, strict=True):
+        field = _LABELS[name]
+        digits = word.strip().removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+            msg = f"{place}, {name}: {short(word)} is not a whole number."
+            raise WorkloadError(msg)
+        if not field.least <= int(word) <= field.limit:
+            msg = f"{place}, {name}: {short(word)} is not between {field.least} and {field.limit:,}."
+            raise WorkloadError(msg)
+        row.append(int(word))
+    return row
