@@ -70,7 +70,7 @@ def simulate(
     """Simulate the jobs of a log on a machine under a policy."""
     if peak_watts < idle_watts:
         raise typer.BadParameter("--peak-watts is below --idle-watts.")
-    from scheduler import results
+    from scheduler import metrics, results
     from scheduler.compiling import load_policy
     from scheduler.explain import explain as explained
     from scheduler.simulation import Machine, Simulation
@@ -94,15 +94,11 @@ def simulate(
     stopped = _run(run, until)
     if save is not None:
         run.save(save)
-    told = results.summary(run, report, results.Power(idle_watts, peak_watts), stopped, seed)
+    told = metrics.summary(run, report, metrics.Power(idle_watts, peak_watts), stopped, seed)
     if out is not None:
         results.write(run, told, out)
-    sentences = explained(run, explain) if explain is not None else []
-    if json:
-        typer.echo(json_text.dumps(told | ({"explained": sentences} if sentences else {})))
-    else:
-        for line in [*_lines(told), *sentences]:
-            typer.echo(line)
+        _say_what_is_missing()
+    _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
     if stopped == "interrupted":
         _say("drom: interrupted: the results are partial, and marked so.")
         raise typer.Exit(130)
@@ -150,6 +146,21 @@ def _progress() -> Callable[[float], None]:
 
 def _say(sentence: str) -> None:
     typer.echo(sentence, err=True)
+
+
+def _say_what_is_missing() -> None:
+    from scheduler.results import has_parquet
+
+    if not has_parquet():
+        _say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
+
+
+def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text.dumps(told | ({"explained": sentences} if sentences else {})))
+        return
+    for line in [*_lines(told), *sentences]:
+        typer.echo(line)
 
 
 def _lines(told: dict[str, Any]) -> list[str]:

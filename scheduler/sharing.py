@@ -58,7 +58,7 @@ def start_job(world: World, job: int, now: int) -> int:
             node += 1
         block += 1
     s[FREE] -= need
-    set_off(world, job, now)
+    set_off(world, job, cores, now)
     return NO_FAULT
 
 
@@ -80,7 +80,7 @@ def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
         settle(world, job, node, cores)
         house.place[first] = node
         first += 1
-    set_off(world, job, now)
+    set_off(world, job, cores, now)
     note_change(world, job)
     return NO_FAULT
 
@@ -102,9 +102,10 @@ def settle(world: World, job: int, node: int, cores: int) -> None:
 
 
 @engine_part
-def set_off(world: World, job: int, now: int) -> None:
-    """Let a job that has its nodes begin, at full speed."""
+def set_off(world: World, job: int, cores: int, now: int) -> None:
+    """Let a job that has its nodes, and so many cores of each, begin at full speed."""
     s, jobs = world.scalars, world.jobs
+    world.given[job] = cores
     jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
     world.order[job] = s[STARTS]
     s[STARTS] += 1

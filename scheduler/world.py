@@ -91,6 +91,8 @@ class World(NamedTuple):
     since: Ints
     cause: Ints
     """Kinds of events at the call that started the job."""
+    given: Ints
+    """Cores a job was given of each of its nodes at its start; 0 before it."""
     changed: Ints
     """Jobs whose shares have changed since their end was last worked out."""
     free_in_block: Ints
@@ -159,6 +161,7 @@ def make_world(
         rate=column(0),
         since=column(0),
         cause=column(0),
+        given=column(0),
         changed=np.full(count, NOBODY, np.int64),
         free_in_block=blocks,
         scalars=scalars,

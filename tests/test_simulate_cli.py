@@ -47,11 +47,37 @@ def test_results(log: Path, tmp_path: Path) -> None:
     assert all(int(row["nodes"]) == -(-int(row["cores"]) // 4) for row in rows)
     assert [int(row["wait"]) for row in rows] == schedule.wait.tolist()
     assert told["complete"]
+    assert told["classes"] == {"rigid": 0, "moldable": 0, "malleable": 200}
+    assert (told["metrics"]["malleable_starts"], told["metrics"]["distinct_mates"]) == (0, 0)
     assert told["jobs"]["ended"] == told["cleaning"]["jobs_out"] == 200
     last = max(int(row["end"]) for row in rows)
     assert told["metrics"]["makespan_s"] == last - int(rows[0]["submit"])
     busy = sum(int(row["nodes"]) * int(row["run_time"]) for row in rows)
     assert told["metrics"]["energy_joule"] == 100 * 16 * told["metrics"]["makespan_s"] + 200 * busy
+
+
+def test_the_table_as_parquet(log: Path, tmp_path: Path) -> None:
+    """The columns of jobs.csv with their values, whole numbers as such."""
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    drom("simulate", log, "--nodes", "16", "--cores", "4", "--out", tmp_path / "r")
+    table = parquet.read_table(tmp_path / "r" / "jobs.parquet")
+    rows = list(csv.reader((tmp_path / "r" / "jobs.csv").read_text(encoding="utf-8").splitlines()))
+
+    assert table.column_names == rows[0]
+    assert [[str(value) for value in row.values()] for row in table.to_pylist()] == rows[1:]
+    assert str(table.schema.field("start").type) == "int64"
+
+
+def test_without_pyarrow(log: Path, tmp_path: Path) -> None:
+    """All but the Parquet file is written, and a sentence says how to have it; an older one does not stay."""
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "jobs.parquet").touch()
+    code = "import sys; sys.modules['pyarrow'] = None; from agent.cli import run_app; run_app()"
+    command = [sys.executable, "-c", code, "simulate", str(log), "--nodes", "64", "--out", str(tmp_path / "r")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.stderr == "note: jobs.parquet is not written: run pip install 'drom[parquet]'.\n"
+    assert {file.name for file in (tmp_path / "r").iterdir()} == {"jobs.csv", "schedule.swf.gz", "summary.json"}
 
 
 def test_stopped_and_resumed(log: Path, tmp_path: Path) -> None:

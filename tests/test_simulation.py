@@ -14,7 +14,8 @@ import pytest
 
 from scheduler.errors import SchedulerError
 from scheduler.explain import explain
-from scheduler.results import Power, columns, metrics
+from scheduler.metrics import FIGURES, Power, metrics
+from scheduler.schedule import columns
 from scheduler.simulation import Machine
 from tests.schedules import Row, simulation
 
@@ -79,8 +80,10 @@ def test_no_metrics_before_anything_has_ended() -> None:
     """None for each of them."""
     run = simulation(ROWS, "easy")
     run.run(until=1)
+    found = metrics(run, Power())
 
-    assert set(metrics(run, Power()).values()) == {None}
+    assert {found[name] for name in FIGURES} == {None}
+    assert found["malleable_starts"] == 0
 
 
 def test_a_backfilled_job_explained() -> None:

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a run.
+
+Metrics count jobs that have ended. Times are seconds. A slowdown is response over the run time with all resources, at
+least 1 s; a bounded one is at least 1 and takes run times below 10 s as 10 s. Makespan is from the first submission to
+the last end. Utilisation is work done, node utilisation the time that nodes have jobs, both over all that the machine
+could do in the makespan. A malleable start is one on part of each node's cores; a mate is a job that gave up cores.
+
+Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for the makespan: an
+empty node takes `idle` watts, one with jobs `peak`, whatever they do there.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numba
+import numpy as np
+
+from scheduler.schedule import STATES, UNKNOWN, columns
+from scheduler.world import BUSY, EVENTS
+from workloads.classes import JobClass
+
+if TYPE_CHECKING:
+    from scheduler.schedule import Table
+    from scheduler.simulation import Simulation
+    from workloads.cleaning import CleaningReport
+    from workloads.workload import Bools, Floats
+
+
+class Power(NamedTuple):
+    """Watts of a node without and with jobs."""
+
+    idle: float = 100.0
+    peak: float = 300.0
+
+
+def slowdown(table: Table) -> Floats:
+    """Return response over full-speed run time, of shape ``(jobs,)``; nan for jobs that have not ended."""
+    response = np.where(table["end"] == UNKNOWN, np.nan, table["end"] - table["submit"])
+    return np.asarray(response / np.maximum(table["full_speed_run_time"], 1), np.float64)
+
+
+def malleable(table: Table, cores: int) -> Bools:
+    """Return which jobs started on less than the `cores` of each node."""
+    return np.asarray((table["share_at_start"] != UNKNOWN) & (table["share_at_start"] < cores), np.bool_)
+
+
+def metrics(run: Simulation, power: Power) -> dict[str, Any]:
+    """Return the metrics of the jobs that have ended, None for each where there is no such job; and counts."""
+    table, machine = columns(run), run.machine
+    counts = {
+        "malleable_starts": int(malleable(table, machine.cores).sum()),
+        "distinct_mates": int((table["lent"] > 0).sum()),
+    }
+    ended = table["end"] != UNKNOWN
+    if not ended.any():
+        return dict.fromkeys(FIGURES) | counts
+    response = (table["end"] - table["submit"])[ended]
+    needed = np.maximum(table["full_speed_run_time"][ended], 1)
+    makespan = int(table["end"].max() - table["submit"].min())
+    core_seconds = int((table["cores"] * table["full_speed_run_time"])[ended].sum())
+    busy = int(run.world.scalars[BUSY])
+    figures = (
+        makespan,
+        float(response.mean()),
+        float(table["wait"][ended].mean()),
+        float((response / needed).mean()),
+        float(np.maximum(1, response / np.maximum(needed, 10)).mean()),
+        core_seconds / (machine.nodes * machine.cores * makespan),
+        busy / (machine.nodes * makespan),
+        power.idle * machine.nodes * makespan + (power.peak - power.idle) * busy,
+    )
+    return dict(zip(FIGURES, figures, strict=True)) | counts
+
+
+FIGURES = {
+    "makespan_s": "makespan",
+    "mean_response_s": "response",
+    "mean_wait_s": "wait",
+    "mean_slowdown": "slowdown",
+    "mean_bounded_slowdown": "bounded slowdown",
+    "utilisation": "utilisation",
+    "node_utilisation": "node utilisation",
+    "energy_joule": "energy",
+}
+"""The metrics of a run with their names for people, in the order of `metrics`."""
+
+
+def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str, seed: int) -> dict[str, Any]:
+    """Return everything about a run but its jobs; `stopped` says why it is partial, empty for one that is over."""
+    jobs = run.world.jobs
+    return {
+        "schema_version": 1,
+        "complete": run.is_over,
+        "stopped": stopped,
+        "log": run.work.source,
+        "policy": run.policy.name,
+        "parameters": run.policy.options,
+        "machine": run.machine._asdict(),
+        "jobs": {name: int((jobs.state == number).sum()) for number, name in STATES.items()},
+        "classes": {kind.name.lower(): int((jobs.cls == kind).sum()) for kind in JobClass},
+        "metrics": metrics(run, power),
+        "power_model": {"kind": "linear, nodes stay on", "idle_watt": power.idle, "peak_watt": power.peak},
+        "cleaning": report.to_json(),
+        "seed": seed,
+        "calls_of_the_policy": int(run.world.scalars[EVENTS]),
+        "simulated_until_s": run.now,
+        "seconds": run.seconds,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "compiled": run.program.compiled,
+        "versions": {
+            "drom": metadata.version("drom"),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "numba": numba.__version__,
+        },
+    }
