@@ -50,7 +50,7 @@ def signal(session: dromlib.Session, words: memoryview, changes: int) -> None:
         for index in range(2, changes + 2):
             while not session.poll():
                 with suppress(zmq.Again):
-                    sock.recv_multipart()
+                    sock.recv()
             words[index] = time.monotonic_ns()
             words[0] = index
 

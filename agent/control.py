@@ -86,8 +86,7 @@ class Server:
 
     def signal(self, slot: int, event: dict[str, Any]) -> None:
         """Publish one event about a slot; nobody has to listen."""
-        self._signals.send(events.topic(slot), zmq.NOBLOCK | zmq.SNDMORE)
-        self._signals.send(json.dumps(event).encode(), zmq.NOBLOCK)
+        self._signals.send(events.message(slot, event), zmq.NOBLOCK)
 
     def close(self) -> None:
         """Close both sockets."""
@@ -160,4 +159,4 @@ def signals(runtime_dir: Path, slot: int | None = None) -> Iterator[dict[str, An
     """Yield the agent's events, of one slot or of all, until the caller stops. The registry holds the truth."""
     with zmq.Context() as context, events.subscribe(context, runtime_dir, slot) as sock:
         while True:
-            yield json.loads(sock.recv_multipart()[1])
+            yield events.event(sock.recv())

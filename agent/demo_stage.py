@@ -8,7 +8,6 @@ reaches. What was started is ended and removed whatever happens.
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import select
 import shutil
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent import claims, control, processes
-from dromlib import native
+from dromlib import native, signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -262,7 +261,7 @@ class Stage:
                 program.ended = time.time()
                 self._poller.unregister(program.pidfd)
         while self._signals.poll(0):
-            event = json.loads(self._signals.recv_multipart()[1])
+            event = signals.event(self._signals.recv())
             if event["job"] in self.programs:  # not of the rehearsal
                 self.hear(event)
         if self._agent:

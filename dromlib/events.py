@@ -58,7 +58,7 @@ class Listener:
         found = False
         with suppress(zmq.Again):
             while True:
-                self._socket.recv_multipart(zmq.NOBLOCK)
+                self._socket.recv(zmq.NOBLOCK)
                 found = True
         return found
 

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's signals on ZeroMQ, from the listener's side: where they are, what they are called, how to listen.
 
-The registry holds the truth; a signal says that it is time to look. Each is two frames: `topic` and one JSON object.
+The registry holds the truth; a signal says that it is time to look. Each is one frame: `topic`, a space and one
+JSON object.
 """
 
 from __future__ import annotations
 
+import json
 import os
 
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     import zmq
 
 MAX_IPC_PATH = 107
@@ -19,6 +23,17 @@ MAX_IPC_PATH = 107
 def topic(slot: int) -> bytes:
     """Return the topic of a slot's signals: fixed width, because ZeroMQ matches prefixes."""
     return b"slot.%010d" % slot
+
+
+def message(slot: int, event: dict[str, object]) -> bytes:
+    """Return the signal of an event of a slot. Raises TypeError when JSON has no word for something in it."""
+    return topic(slot) + b" " + json.dumps(event).encode()
+
+
+def event(message: bytes) -> dict[str, Any]:
+    """Return what a signal says. Raises ValueError when it is none."""
+    found: dict[str, Any] = json.loads(message.partition(b" ")[2])
+    return found
 
 
 def endpoint(runtime_dir: str | os.PathLike[str], name: str = "signals") -> str:

@@ -12,7 +12,6 @@ No daemon is needed, and none that runs is disturbed.
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import socket
@@ -225,8 +224,7 @@ class FakeAgent:
         return sock
 
     def _signal(self, event: str, **more: object) -> None:
-        frames = [signals.topic(self.SLOT), json.dumps({"event": event, "time": time.time(), **more}).encode()]
-        self._signals.send_multipart(frames, zmq.NOBLOCK)
+        self._signals.send(signals.message(self.SLOT, {"event": event, "time": time.time(), **more}), zmq.NOBLOCK)
 
     def _await(self, condition: Callable[[], bool], complaint: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout

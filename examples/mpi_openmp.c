@@ -4,9 +4,8 @@
  *     mpicc -O2 -fopenmp mpi_openmp.c -ldrom -o mpi_openmp
  *     mpirun -n 2 --bind-to none drom run -- ./mpi_openmp [--size N] [--steps K]
  *
- * u(t+1, i) = u(t, i-1) + u(t, i+1) - u(t-1, i), the wave equation with a Courant number of 1, has whole numbers throughout. From
- * u = f(i - t) at two times the form f only moves on, so every point is known at any time. Exit 0: right. 1: wrong, or no
- * memory. 2: wrong usage.
+ * u(t+1, i) = u(t, i-1) + u(t, i+1) - u(t-1, i), the wave equation with a Courant number of 1, has whole numbers throughout: a form
+ * f(i - t) only moves on, so every point is known at any time. Exit 0: right. 1: wrong, or no memory. 2: wrong usage.
  */
 #include <drom.h> /* malleable */
 #include <mpi.h>
@@ -22,7 +21,8 @@ static void malleability_point(drom *d, int most)
     if (!drom_poll(d) || drom_take(d, &g) <= 0)
         return;
     omp_set_num_threads(g.ncpus < (uint32_t)most ? (int)g.ncpus : most);
-    drom_apply(d, &g); /* binds every thread, then tells the agent */
+    omp_pause_resource_all(omp_pause_soft); /* or surplus threads would spin on, on the CPUs that are kept */
+    drom_apply(d, &g);                      /* binds every thread, then tells the agent */
 }
 /* malleable end */
 

@@ -24,6 +24,7 @@ static void malleability_point(drom *d, int most)
     if (!drom_poll(d) || drom_take(d, &g) <= 0)
         return;
     omp_set_num_threads(g.ncpus < (uint32_t)most ? (int)g.ncpus : most);
+    omp_pause_resource_all(omp_pause_soft); /* or surplus threads would spin on, on the CPUs that are kept */
     drom_apply(d, &g);
 }
 

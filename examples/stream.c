@@ -21,7 +21,8 @@ static int malleability_point(drom *d, int most)
     if (!drom_poll(d) || drom_take(d, &g) <= 0)
         return 0;
     omp_set_num_threads(g.ncpus < (uint32_t)most ? (int)g.ncpus : most);
-    drom_apply(d, &g); /* binds every thread, then tells the agent */
+    omp_pause_resource_all(omp_pause_soft); /* or surplus threads would spin on, on the CPUs that are kept */
+    drom_apply(d, &g);                      /* binds every thread, then tells the agent */
     return 1;
 }
 /* malleable end */

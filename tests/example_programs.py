@@ -16,6 +16,8 @@ from dromlib.cpulist import parse_cpulist
 from tests.agents import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.agents import Agent, Program
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,35 +89,45 @@ def finish(program: Program, seconds: float = 100) -> tuple[int | None, str]:
     return program.process.poll(), (program.out.splitlines() or [""])[-1]
 
 
-def resize(agent: Agent, job: str, order: str, applied: list[int]) -> None:
-    """Give `drom resize JOB ORDER`, and wait until the tasks have applied as many CPUs each and worked on with them."""
-    rows: list[dict[str, Any]] = []
-    done = agent.cli("resize", job, order)
-    assert done.returncode == 0, done.stderr
+def outlives(agent: Agent, program: Program, job: str, tasks: int, orders: Sequence[tuple[str, int]]) -> bool:
+    """Resize a job of so many tasks once it works; tell whether the program still worked after the last order.
 
-    def there() -> bool:
+    An order is the word for `drom resize JOB`, and the CPUs that each task is to have applied and worked on before the
+    next order. A machine may be so fast that the program ends before: it is to be given more to do.
+    """
+    lives = _works(agent, program, job, tasks)
+    for word, cpus in orders:
+        done = agent.cli("resize", job, word)
+        lives = program.process.poll() is None and _works(agent, program, job, tasks, cpus)
+        assert done.returncode == 0 or not lives, done.stderr
+    return lives
+
+
+def _works(agent: Agent, program: Program, job: str, tasks: int, cpus: int | None = None) -> bool:
+    """Wait until each task has applied its grant, of `cpus` CPUs if given, and works on; False if it has ended."""
+    rows: list[dict[str, Any]] = []
+
+    def ended() -> bool:
+        return program.process.poll() is not None
+
+    def settled() -> bool:
         nonlocal rows
         rows = [row for row in agent.order("ps")["tasks"] if row["job"] == job]
-        return [(row["applied"], row["mode"]) for row in rows] == [(row["target"], "cooperative") for row in rows] and [
-            parse_cpulist(row["applied"]).bit_count() for row in rows
-        ] == applied
+        had = {parse_cpulist(row["applied"]).bit_count() for row in rows}
+        return (
+            len(rows) == tasks
+            and all((row["applied"], row["mode"]) == (row["target"], "cooperative") for row in rows)
+            and (cpus is None or had == {cpus})
+        )
 
-    wait_until(there, lambda: f"{rows}\n{agent.log}", 60)
+    def show() -> str:
+        return f"{rows}\n{agent.log}"
+
+    wait_until(lambda: ended() or settled(), show, 60)
     before = [row["progress"] for row in rows]
     wait_until(
-        lambda: there() and all(row["progress"] > old for row, old in zip(rows, before, strict=True)),
-        lambda: f"{rows}\n{agent.log}",
+        lambda: ended() or (settled() and all(row["progress"] > old for row, old in zip(rows, before, strict=True))),
+        show,
         60,
     )
-
-
-def await_work(agent: Agent, job: str, tasks: int) -> None:
-    """Wait until a job's tasks are there and have made progress."""
-    rows: list[dict[str, Any]] = []
-
-    def there() -> bool:
-        nonlocal rows
-        rows = [row for row in agent.order("ps")["tasks"] if row["job"] == job]
-        return len(rows) == tasks and all(row["progress"] for row in rows)
-
-    wait_until(there, lambda: f"{rows}\n{agent.log}", 60)
+    return not ended()

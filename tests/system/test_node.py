@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.control import ControlError, endpoint
 from agent.processes import process_tree
+from dromlib import signals
 from tests.agents import (
     Agent,
     Programs,
@@ -731,8 +732,8 @@ def _subscribed(agent: Agent) -> Iterator[list[dict[str, Any]]]:
         def listen() -> None:
             while not stop.is_set():
                 if sock.poll(20):
-                    topic, text = sock.recv_multipart()
-                    events.append({"topic": topic.decode(), **json.loads(text)})
+                    message = sock.recv()
+                    events.append({"topic": message.partition(b" ")[0].decode(), **signals.event(message)})
 
         thread = threading.Thread(target=listen)
         thread.start()

@@ -83,12 +83,8 @@ static int change(drom *d)
     static drom_grant grant;
     if (!drom_poll(d) || drom_take(d, &grant) <= 0)
         return 0;
-    const int fewer = (int)grant.ncpus < omp_get_max_threads();
     omp_set_num_threads((int)grant.ncpus);
-    if (fewer) {
-#pragma omp parallel
-    __asm__ volatile("" ::: "memory");
-    }
+    omp_pause_resource_all(omp_pause_soft); /* as the examples do */
     return drom_apply(d, &grant) == 0;
 }
 

@@ -7,6 +7,7 @@
  *             drom_grant g;
  *             if (drom_take(d, &g) > 0) {
  *                 omp_set_num_threads((int)g.ncpus);
+ *                 omp_pause_resource_all(omp_pause_soft);    // end surplus threads: they spin for milliseconds
  *                 drom_apply(d, &g);             // bind every thread, then tell the agent
  *             }
  *         }
