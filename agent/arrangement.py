@@ -3,7 +3,7 @@
 
 First the amounts: how many cores each group (`agent.layouts`) gets in each socket. Strict groups must all lie as asked:
 a depth-first search over their ways, the preferred ones first, within a budget. Then each best-effort group takes the
-nearest way that is left. A group that lies as asked and keeps its number of cores stays where it is.
+nearest way that is left. A group that lies as near to what it asked as it can and keeps its number of cores stays.
 Then the cores: own ones first; then free ones; then those of others, of tasks that give some up before the rest.
 Within a socket a spread group is divided over the memory domains as well, any other takes as few as it can.
 
@@ -158,24 +158,23 @@ class _Board:
         return None
 
     def make_do(self, group: Group) -> None:
-        """Give a group the best way that is left."""
-        if self._stays(group):
+        """Give a group the best way that is left: the one it has, if that is as good as any."""
+        layout, there = group.layout, group.there
+        group.way = layouts.make_do(layout, group.count, self.room, there, self._order(group))
+        if self._fits(group) and layouts.distance(layout, group.now, there) <= layouts.distance(
+            layout, group.way, there
+        ):
             group.way = group.now
-        else:
-            order = self._order(group)
-            group.way = layouts.make_do(group.layout, group.count, self.room, group.there, order)
         self._take(group, 1)
 
     def _ways(self, group: Group) -> Iterator[Amounts]:
-        if self._stays(group):
+        if self._fits(group) and layouts.is_as_asked(group.layout, group.now, self.cores.sizes):
             yield group.now
         yield from layouts.ways(group.layout, group.count, self.room, self.cores.sizes, self._order(group))
 
-    def _stays(self, group: Group) -> bool:
-        """Say whether the group lies as asked where it is, with as many cores as it gets."""
-        fits = sum(group.now) == group.count and all(n <= r for n, r in zip(group.now, self.room, strict=True))
-        every = [a + b for a, b in zip(group.now, group.there, strict=True)]
-        return fits and layouts.is_as_asked(group.layout, every, self.cores.sizes)
+    def _fits(self, group: Group) -> bool:
+        """Say whether the group can stay where it is with as many cores as it gets."""
+        return sum(group.now) == group.count and all(n <= r for n, r in zip(group.now, self.room, strict=True))
 
     def _order(self, group: Group) -> list[int]:
         """Return the sockets, the best for the group first.

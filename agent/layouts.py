@@ -116,12 +116,24 @@ def make_do(layout: Layout, count: int, room: Sequence[int], there: Sequence[int
     """
     if layout.kind == "spread":
         return next(_evenly(count, room, there, order))
-    limit = min(layout.limit, count)
+    limit = min(layout.limit, count + max(there))
     while True:
         limits = [max(0, min(limit - had, free)) for had, free in zip(there, room, strict=True)]
         if sum(limits) >= count:
             return next(_in_sockets(count, limits, span(count, limits), order))
         limit += 1
+
+
+def distance(layout: Layout, way: Sequence[int], there: Sequence[int]) -> tuple[int, ...]:
+    """Return how far a way is from what the layout asks, to compare ways of as many cores: the nearest is the least.
+
+    Spread: the sockets' cores, the most first. Otherwise: by how much N is exceeded, then how many sockets are used.
+    """
+    every = [amount + had for amount, had in zip(way, there, strict=True)]
+    if layout.kind == "spread":
+        return tuple(sorted(every, reverse=True))
+    used = [cores for cores, amount in zip(every, way, strict=True) if amount]
+    return max(0, max(used, default=0) - layout.limit), len(used)
 
 
 def _in_sockets(count: int, limits: Sequence[int], used: int, order: Sequence[int]) -> Iterator[list[int]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.layouts import ANY, Layout, is_as_asked, make_do, most, parse_layout, span, ways
+from agent.layouts import ANY, Layout, distance, is_as_asked, make_do, most, parse_layout, span, ways
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,6 +177,19 @@ class TestMakeDo:
             within = [other for other in every_way(count, room) if max(other) <= limit]
             assert max(way) <= limit
             assert used(way) == min(map(used, within))
+
+    @given(places(), st.data())
+    def test_no_way_is_nearer(
+        self, place: tuple[Layout, int, list[int], list[int], list[int]], data: st.DataObject
+    ) -> None:
+        """Whatever the group has besides."""
+        layout, count, room, _, order = place
+        if sum(room) < count:
+            return
+        there = data.draw(st.lists(st.integers(0, 3), min_size=len(room), max_size=len(room)))
+        way = make_do(layout, count, room, there, order)
+
+        assert distance(layout, way, there) == min(distance(layout, other, there) for other in every_way(count, room))
 
     def test_counts_what_may_not_move(self) -> None:
         """Cores of the job that stay where they are count for spread and per-socket."""
