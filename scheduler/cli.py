@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scheduler.simulation import Simulation
 
 _PATIENCE_S = 2.0
+PICTURES = ("png", "svg", "pdf")
 RATIOS = {
     "makespan_s": "makespan",
     "mean_response_s": "response",
@@ -63,6 +64,12 @@ def simulate(
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the simulation where it stops.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on where a saved one stopped.")] = None,
     explain: Annotated[int | None, typer.Option(metavar="JOB", help="Say why this job started when it did.")] = None,
+    plots: Annotated[
+        str | None, typer.Option(metavar="png|svg|pdf", help="Draw Gantt chart, load, slowdown per day, heatmaps.")
+    ] = None,
+    gantt: Annotated[
+        str | None, typer.Option(metavar="FROM-TO", help="Seconds of the log that the Gantt chart shows.")
+    ] = None,
     idle_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of an empty node.")] = 100.0,
     peak_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of a node with jobs.")] = 300.0,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON value.")] = False,
@@ -70,6 +77,8 @@ def simulate(
     """Simulate the jobs of a log on a machine under a policy."""
     if peak_watts < idle_watts:
         raise typer.BadParameter("--peak-watts is below --idle-watts.")
+    window = _window(gantt)
+    _check_plots(plots, out, gantt)
     from scheduler import metrics, results
     from scheduler.compiling import load_policy
     from scheduler.explain import explain as explained
@@ -98,6 +107,7 @@ def simulate(
     if out is not None:
         results.write(run, told, out)
         _say_what_is_missing()
+        _draw(run, out, plots, window)
     _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
     if stopped == "interrupted":
         _say("drom: interrupted: the results are partial, and marked so.")
@@ -153,6 +163,41 @@ def _say_what_is_missing() -> None:
 
     if not has_parquet():
         _say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
+
+
+def _window(text: str | None) -> tuple[int, int] | None:
+    """Return the two seconds that an option names."""
+    if text is None:
+        return None
+    begin, _, end = text.partition("-")
+    if not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
+        raise typer.BadParameter("--gantt is two seconds of the log, the earlier first: write 86400-172800.")
+    return int(begin), int(end)
+
+
+def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
+    """Refuse pictures that could not be drawn before anything is simulated."""
+    from workloads.figures import require
+
+    if kind is None:
+        if gantt is not None:
+            raise typer.BadParameter("--gantt needs --plots: it says what the Gantt chart shows.")
+        return
+    if kind not in PICTURES:
+        raise typer.BadParameter(f"--plots {kind}: choose {', '.join(PICTURES)}.")
+    if out is None:
+        raise typer.BadParameter("--plots needs --out, where the pictures go.")
+    require()
+
+
+def _draw(run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None) -> None:
+    if kind is None:
+        return
+    from scheduler.plots import draw_all
+    from scheduler.schedule import schedule_of
+    from scheduler.series import Span
+
+    draw_all(schedule_of(run), run.policy.name, out, kind, Span(*window) if window else None)
 
 
 def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:

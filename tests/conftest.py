@@ -10,6 +10,7 @@ import pytest
 
 from agent import claims
 from tests.children import Child, build, running
+from tests.schedules import SHARING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,3 +37,11 @@ def child(program: str) -> Iterator[Child]:
     """Return a running single-threaded program."""
     with running(program) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the file of a policy that lets jobs share nodes."""
+    file = tmp_path_factory.mktemp("policies") / "sharing.py"
+    file.write_text(SHARING, encoding="utf-8")
+    return str(file)

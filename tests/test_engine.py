@@ -20,53 +20,6 @@ from workloads.swf import read_swf
 if TYPE_CHECKING:
     from pathlib import Path
 
-SHARING = """
-from scheduler.interface import NEVER, NOBODY, SUBMITTED, nodes_of, place, resize, set_limit, start
-import numpy as np
-
-def decide(state, event, options, actions):
-    jobs, free = state.jobs, state.free
-    for job in state.queue:
-        need = jobs.nodes[job]
-        if need <= free:
-            start(actions, job)
-            free -= need
-            continue
-        nodes = np.empty(need, np.int64)
-        count = 0
-        for mate in state.running:
-            for node in nodes_of(state, mate):
-                if count < need and state.nodes.resident[node, 1] == NOBODY:
-                    nodes[count] = node
-                    count += 1
-        guest = int(state.cores * options[0])
-        for mate in state.running:
-            mine = np.empty(need, np.int64)
-            used = 0
-            for node in nodes_of(state, mate):
-                for other in nodes[:count]:
-                    if other == node:
-                        mine[used] = node
-                        used += 1
-            if used:
-                resize(actions, mate, mine[:used], state.cores - guest)
-                set_limit(actions, mate, jobs.limit[mate] + jobs.requested[job])
-        place(actions, job, nodes[:count], guest)
-        set_limit(actions, job, int(jobs.requested[job] / options[0]))
-    return NEVER
-
-OPTIONS = {"share": 0.5}
-"""
-"""A policy that starts whoever finds no free node as a guest of running jobs."""
-
-
-@pytest.fixture
-def sharing(tmp_path: Path) -> str:
-    """Return the file of that policy."""
-    file = tmp_path / "sharing.py"
-    file.write_text(SHARING, encoding="utf-8")
-    return str(file)
-
 
 def test_the_schedule_of_pyss() -> None:
     """All 28,481 starts of the schedule that another simulator made."""

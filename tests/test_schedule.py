@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,10 +11,6 @@ from hypothesis import strategies as st
 from scheduler.schedule import node_lists, node_runs, parse_node_lists, schedule_of
 from scheduler.simulation import Machine
 from tests.schedules import simulation
-from tests.test_engine import SHARING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def nodes(first: list[int], runs: list[list[int]]) -> list[list[int]]:
@@ -48,13 +43,10 @@ def test_the_text_of_nodes() -> None:
     assert node_lists(schedule_of(run)) == ["0", "1", "2-6", "1 7", ""]
 
 
-def test_shares(tmp_path: Path) -> None:
+def test_shares(sharing: str) -> None:
     """A guest starts on part of each node; who waits has none."""
-    (tmp_path / "sharing.py").write_text(SHARING, encoding="utf-8")
     machine = Machine(2, 48)
-    run = simulation(
-        [(0, 60, 90, 2), (20, 10, 10, 2), (99, 1, 1, 1)], str(tmp_path / "sharing.py"), machine, "share=0.25"
-    )
+    run = simulation([(0, 60, 90, 2), (20, 10, 10, 2), (99, 1, 1, 1)], sharing, machine, "share=0.25")
     run.run(until=20)
     schedule = schedule_of(run)
 

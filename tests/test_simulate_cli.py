@@ -80,6 +80,34 @@ def test_without_pyarrow(log: Path, tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "r").iterdir()} == {"jobs.csv", "schedule.swf.gz", "summary.json"}
 
 
+def test_pictures(log: Path, tmp_path: Path) -> None:
+    """Four of them, beside the tables, of the kind that was asked for; the chart of the time that was."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    options = ("--nodes", "64", "--out", tmp_path, "--plots", "svg", "--gantt", "600-4200")
+    drom("simulate", log, *options)
+    pictures = {name: (tmp_path / f"{name}.svg").read_text() for name in ("gantt", "load", "days", "heatmaps")}
+
+    assert all("<svg" in picture for picture in pictures.values())
+    assert "easy: 64 nodes, from second 600 to 4,200 of the log" in pictures["gantt"]
+    assert "Mean slowdown; below: jobs" in pictures["heatmaps"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--plots", "bmp", "--out", "r"), "--plots bmp: choose png, svg, pdf"),
+        (("--plots", "png"), "--plots needs --out, where the pictures go"),
+        (("--gantt", "9-3"), "--gantt is two seconds of the log, the earlier first: write 86400-172800"),
+        (("--gantt", "3-9"), "--gantt needs --plots: it says what the Gantt chart shows"),
+    ],
+)
+def test_wrong_usage(log: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    """Exit code 2 before anything is simulated."""
+    out, errors = drom("simulate", log, "--nodes", "64", *arguments, code=2)
+
+    assert (out, errors) == ("", f"drom: Invalid value: {sentence}: see `drom simulate --help`.\n")
+
+
 def test_stopped_and_resumed(log: Path, tmp_path: Path) -> None:
     """The same jobs.csv as in one go; what stops early is marked as partial."""
     common = ("simulate", log, "--nodes", "64", "--policy", "conservative")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workloads.errors import WorkloadError
+from workloads.figures import BLUE, ORANGE, blank, save
+from workloads.levels import mean_level
 
 if TYPE_CHECKING:
     import os
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from workloads.workload import Floats, Ints, Workload
 
 FORMATS = (".png", ".svg")
-_BLUE, _ORANGE = "#0072b2", "#d55e00"
 _DAY = 86_400
 _BINS = 200
 
@@ -33,18 +34,9 @@ def draw(workload: Workload, cleaned: Workload, processors: int, path: str | os.
     if target.suffix not in FORMATS:
         msg = f"{target.name!r} is no picture: end the name in {' or '.join(FORMATS)}."
         raise WorkloadError(msg)
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise WorkloadError("Drawing needs matplotlib: run pip install 'drom[plots]'.") from error
-
-    figure = Figure(figsize=(13, 7.5), dpi=120)
-    FigureCanvasAgg(figure)
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots(2, 3)
     name = Path(workload.source).name or "workload"
-    figure.suptitle(f"{name}: {len(workload):,} jobs", x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure = blank(13, 7.5, f"{name}: {len(workload):,} jobs")
+    axes = figure.subplots(2, 3)
     _hours(axes[0, 0], workload)
     _sizes(axes[0, 1], cleaned)
     _times(axes[0, 2], workload)
@@ -54,8 +46,7 @@ def draw(workload: Workload, cleaned: Workload, processors: int, path: str | os.
     for panel in axes.flat:
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=8)
-    metadata = {"Date": None} if target.suffix == ".svg" else None
-    figure.savefig(target, metadata=metadata)
+    save(figure, target, target.suffix[1:])
 
 
 def hour_of_day(workload: Workload) -> tuple[Ints, bool]:
@@ -71,18 +62,13 @@ def busy(cleaned: Workload, edges: Floats) -> Floats:
     Jobs run from their recorded start, submission plus wait (0 where unknown), for their run time.
     """
     start = cleaned.submit + np.maximum(cleaned.wait, 0)
-    times = np.concatenate((start, start + cleaned.run_time))
-    change = np.concatenate((cleaned.allocated, -cleaned.allocated))
-    order = np.argsort(times, kind="stable")
-    times, level = times[order], np.cumsum(change[order])
-    used = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times).astype(np.float64))))
-    return np.asarray(np.diff(np.interp(edges, times, used)) / np.diff(edges), dtype=np.float64)
+    return mean_level(start, start + cleaned.run_time, cleaned.allocated, edges)
 
 
 def _hours(axes: Axes, workload: Workload) -> None:
     hours, known = hour_of_day(workload)
     counts = np.bincount(hours, minlength=24)
-    axes.bar(np.arange(24) + 0.5, counts / counts.mean(), width=0.9, color=_BLUE)
+    axes.bar(np.arange(24) + 0.5, counts / counts.mean(), width=0.9, color=BLUE)
     axes.set_title("Arrivals by hour of the day", loc="left", fontsize=10)
     axes.set_xlabel("hour, local time" if known else "hour from the log's time 0 (its clock is unknown)", fontsize=9)
     axes.set_ylabel("relative to the mean", fontsize=9)
@@ -96,8 +82,8 @@ def _sizes(axes: Axes, cleaned: Workload) -> None:
     whole = (cleaned.allocated & (cleaned.allocated - 1)) == 0
     powers = np.bincount(bins[whole], minlength=top + 1) / len(cleaned) * 100
     others = np.bincount(bins[~whole], minlength=top + 1) / len(cleaned) * 100
-    axes.bar(range(top + 1), powers, color=_BLUE, label="powers of two")
-    axes.bar(range(top + 1), others, bottom=powers, color=_ORANGE, label="other sizes, up to it")
+    axes.bar(range(top + 1), powers, color=BLUE, label="powers of two")
+    axes.bar(range(top + 1), others, bottom=powers, color=ORANGE, label="other sizes, up to it")
     axes.set_title("Sizes", loc="left", fontsize=10)
     axes.set_xlabel("processors", fontsize=9)
     axes.set_ylabel("% of jobs", fontsize=9)
@@ -108,8 +94,8 @@ def _sizes(axes: Axes, cleaned: Workload) -> None:
 
 def _times(axes: Axes, workload: Workload) -> None:
     for values, label, colour in (
-        (workload.run_time, "run time", _BLUE),
-        (workload.requested_time, "requested time", _ORANGE),
+        (workload.run_time, "run time", BLUE),
+        (workload.requested_time, "requested time", ORANGE),
     ):
         known = np.sort(values[values > 0])
         if len(known):
@@ -129,7 +115,7 @@ def _times(axes: Axes, workload: Workload) -> None:
 
 def _arrivals(axes: Axes, workload: Workload) -> None:
     days = (workload.submit - workload.submit.min()) / _DAY
-    axes.hist(days, bins=min(_BINS, max(1, int(days.max()) + 1)), color=_BLUE)
+    axes.hist(days, bins=min(_BINS, max(1, int(days.max()) + 1)), color=BLUE)
     axes.set_title("Arrivals over time", loc="left", fontsize=10)
     axes.set_xlabel("days from the first submission", fontsize=9)
     axes.set_ylabel("jobs", fontsize=9)
@@ -145,7 +131,7 @@ def _accuracy(axes: Axes, workload: Workload) -> None:
         return
     ratio = workload.run_time[known] / workload.requested_time[known]
     counts, edges = np.histogram(np.minimum(ratio, 1.05), bins=np.linspace(0, 1.1, 45))
-    axes.bar(edges[:-1], counts / len(ratio) * 100, width=np.diff(edges), align="edge", color=_BLUE)
+    axes.bar(edges[:-1], counts / len(ratio) * 100, width=np.diff(edges), align="edge", color=BLUE)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
     longer = (ratio > 1).mean()
     if longer:
@@ -156,7 +142,7 @@ def _load(axes: Axes, cleaned: Workload, processors: int) -> None:
     first = cleaned.submit.min()
     last = (cleaned.submit + np.maximum(cleaned.wait, 0) + cleaned.run_time).max()
     edges = np.linspace(first, last, _BINS + 1)
-    axes.stairs(busy(cleaned, edges) / processors * 100, (edges - first) / _DAY, fill=True, color=_BLUE)
+    axes.stairs(busy(cleaned, edges) / processors * 100, (edges - first) / _DAY, fill=True, color=BLUE)
     axes.axhline(100, color="black", linewidth=0.7)
     axes.set_title(f"Load on {processors:,} processors", loc="left", fontsize=10)
     axes.set_xlabel("days from the first submission", fontsize=9)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.gantt import GUEST, SHRUNK, WHOLE, Box, boxes, window_of
+from scheduler.schedule import schedule_of
+from scheduler.series import DAY, Span, span_of
+from scheduler.simulation import Machine, Simulation
+from tests.schedules import Row, simulation
+
+if TYPE_CHECKING:
+    from scheduler.interface import Ints
+
+
+def test_jobs_alone() -> None:
+    """A box per run of nodes, cut to the window; who waits has none, who runs has one up to now."""
+    run = simulation([(0, 9, 9, 1), (0, 2, 2, 1), (0, 5, 9, 5), (3, 4, 9, 2), (3, 1, 1, 8)], "fcfs")
+    run.run(until=5)
+    schedule = schedule_of(run)
+
+    assert sorted(boxes(schedule, Span(1, 4))) == [
+        (0, 1, 4, 0, 1, WHOLE),
+        (1, 1, 2, 1, 2, WHOLE),
+        (2, 1, 4, 2, 7, WHOLE),
+        (3, 3, 4, 1, 2, WHOLE),
+        (3, 3, 4, 7, 8, WHOLE),
+    ]
+    assert max(box.end for box in boxes(schedule, span_of(schedule))) == 5
+
+
+def test_a_guest_and_its_mate(sharing: str) -> None:
+    """The mate is shrunk while the guest is there, on the node where that is, and whole again."""
+    run = simulation([(0, 6000, 9000, 2), (1800, 1200, 1200, 1)], sharing, Machine(2, 48), "share=0.25")
+    run.run()
+    schedule = schedule_of(run)
+    found = boxes(schedule, span_of(schedule))
+    guest = next(box for box in found if box.job == 1)
+
+    assert guest == Box(1, 1800, 6600, guest.low, guest.low + 0.25, GUEST)
+    assert [box for box in found if box.kind == SHRUNK] == [(0, 1800, 6600, guest.low - 0.75, guest.low, SHRUNK)]
+    assert sum((box.end - box.begin) * (box.high - box.low) for box in found) == 2 * int(run.world.end.max())
+
+
+def test_parts_are_those_of_the_simulator(sharing: str) -> None:
+    """At whatever time it stops: owners, guests, and guests that became owners."""
+    random = np.random.default_rng(3)
+    rows: list[Row] = []
+    for _ in range(40):
+        needed = int(random.integers(300, 4000))
+        rows.append((int(random.integers(0, 9000)), needed, needed + 100, int(random.integers(1, 3))))
+    rows.sort()
+    run = simulation(rows, sharing, Machine(16, 48), "share=0.25")
+    for until in range(500, 9000, 700):
+        run.run(until)
+        schedule = schedule_of(run)
+        now = Span(run.now, run.now + 1)
+        late = schedule._replace(until=run.now + 1)
+
+        assert drawn(boxes(late, now), 16) == shares(run)
+    assert run.world.jobs.lent.max() > 0
+
+
+def drawn(found: list[Box], nodes: int) -> list[dict[int, float]]:
+    """Return the cores, of 48, that each job has of each node."""
+    cores: list[dict[int, float]] = [{} for _ in range(nodes)]
+    for box in found:
+        for node in range(int(box.low), max(int(np.ceil(box.high - 1e-9)), int(box.low) + 1)):
+            part = min(box.high, node + 1) - max(box.low, node)
+            cores[node][box.job] = round(48 * part)
+    return cores
+
+
+def shares(run: Simulation) -> list[dict[int, float]]:
+    """Return the same from the simulator."""
+    residents: Ints = run.world.nodes.resident
+    return [
+        {int(job): int(share) for job, share in zip(row, run.world.nodes.share[node], strict=True) if job >= 0}
+        for node, row in enumerate(residents)
+    ]
+
+
+def test_what_is_worth_a_chart() -> None:
+    """All of a short schedule, the day with most waiting of a long one."""
+    short = simulation([(0, 9, 9, 1)], "fcfs")
+    short.run()
+    rows = [(DAY * day + 600 * i, 500, 500, 8) for day in (0, 1, 3) for i in range(140 if day != 1 else 5)]
+    rows += [(DAY + 3000, 40_000, 40_000, 8), *((DAY + 4000, 1, 1, 1) for _ in range(5000))]
+    long = simulation(sorted(rows), "fcfs")
+    long.run()
+
+    assert window_of(schedule_of(short)) == (0, 9)
+    assert window_of(schedule_of(long)) == (DAY, 2 * DAY)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from scheduler.errors import SchedulerError
+from scheduler.plots import days_figure, draw_all, gantt_figure, load_figure, ratio_figure, ratio_of
+from scheduler.schedule import Schedule, schedule_of
+from scheduler.series import Grid
+from scheduler.simulation import Machine
+from tests.schedules import simulation
+from workloads.figures import save
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+pytest.importorskip("matplotlib", reason="needs matplotlib")
+
+
+def shared(sharing: str, until: int = 99_999) -> Schedule:
+    """Return a schedule with a mate and its guest."""
+    run = simulation([(0, 6000, 9000, 2), (1800, 1200, 1200, 2)], sharing, Machine(2, 48))
+    run.run(until)
+    return schedule_of(run)
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as text."""
+    stream = io.BytesIO()
+    save(figure, stream, "svg")
+    return stream.getvalue().decode()
+
+
+def test_shrunk_jobs_have_a_colour(sharing: str) -> None:
+    """And the guest another, and both are named."""
+    schedule = shared(sharing)
+    text = svg(gantt_figure(schedule, "sd"))
+    colours = np.asarray(gantt_figure(schedule, "sd").axes[0].collections[0].get_facecolor())
+
+    assert len(np.unique(colours, axis=0)) == 3
+    assert all(f"<!-- {name} -->" in text for name in ("alone on a node", "shrunk for a guest", "guest", "sd: 2 nodes"))
+
+
+def test_runs_side_by_side(sharing: str) -> None:
+    """Each has a line and its name; the malleable starts of an hour are counted."""
+    rigid = simulation([(0, 6000, 9000, 2), (1800, 1200, 1200, 2)], "easy", Machine(2, 48))
+    rigid.run()
+    runs = {"static": schedule_of(rigid), "sd": shared(sharing)}
+    steps: list[Any] = list(days_figure(runs).axes[1].patches)
+    starts = [step.get_data().values.tolist() for step in steps]
+
+    assert starts == [[0, 0, 0], [1, 0, 0]]
+    assert all(f"<!-- {name} -->" in svg(load_figure(runs)) for name in ("static", "sd", "Queue", "Utilisation"))
+    assert "<!-- static / sd: above 1 sd is better -->" in svg(
+        ratio_figure(("static", runs["static"]), ("sd", runs["sd"]))
+    )
+
+
+def test_ratios_by_class() -> None:
+    """Where both have a mean above 0."""
+    nothing = np.nan
+    one = Grid(np.array([[4.0, 1, 0], [nothing, 2, 6]]), np.ones((2, 3), np.int64), ("1", "2"), ("a", "b", "c"))
+    other = Grid(np.array([[2.0, nothing, 5]]), np.ones((1, 3), np.int64), ("1",), ("a", "b", "c"))
+
+    assert np.array_equal(ratio_of(one, other).means, np.array([[2.0, nothing, nothing]]), equal_nan=True)
+    assert ratio_of(one, other).sizes == ("1",)
+
+
+def test_before_anything_has_started_or_ended(sharing: str, tmp_path: Path) -> None:
+    """A partial schedule is drawn nevertheless."""
+    draw_all(shared(sharing, 0), "sd", tmp_path, "png")
+    idle = simulation([(5, 1, 1, 1)], "fcfs")
+    idle.run(0)
+    draw_all(schedule_of(idle), "fcfs", tmp_path, "pdf")
+
+    assert {file.read_bytes()[:4] for file in tmp_path.iterdir()} == {b"\x89PNG", b"%PDF"}
+
+
+def test_where_nothing_can_be_written(sharing: str, tmp_path: Path) -> None:
+    """A sentence names the file."""
+    with pytest.raises(SchedulerError, match=r"gantt\.png cannot be written: No such file or directory"):
+        draw_all(shared(sharing), "sd", tmp_path / "none", "png")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pictures have in common: how a figure is made and saved. Imports matplotlib when drawing."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import IO, TYPE_CHECKING
+
+from workloads.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
+"""Colours that colour-blind people tell apart (Okabe and Ito)."""
+
+
+def require() -> None:
+    """Raise WorkloadError when matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise WorkloadError("Drawing needs matplotlib: run pip install 'drom[plots]'.")
+
+
+def blank(width: float, height: float, title: str) -> Figure:
+    """Return an empty figure, sizes in inches. Raises WorkloadError when matplotlib is missing."""
+    require()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=120)
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    return figure
+
+
+def name_axes(axes: Axes, title: str, x: str, y: str) -> None:
+    """Give a panel its title, the names of its axes, and the look of all panels."""
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Figure, target: Path | IO[bytes], kind: str) -> None:
+    """Write a figure as png, svg or pdf; the same picture gives the same bytes."""
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    figure.savefig(target, format=kind, metadata=undated.get(kind))
