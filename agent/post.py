@@ -10,7 +10,7 @@ from agent import affinity
 from dromlib import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from agent.acting import Acting
     from agent.jobs import Grant, Task
@@ -79,12 +79,20 @@ class Post:
         """
         tasks = self._node.tasks
         rules = {}
+        answers: dict[int, int] = {}
         for slot, grant in said.items():
             task = tasks[slot]
             leaves = task.held & ~grant.mask
             rules[slot] = affinity.within(grant.mask) if leaves else affinity.instead_of(task.applied, grant.mask)
+            if task.responder and not leaves:
+                answers[slot] = task.responder[0]  # it has its threads where it wants them
+
+        def others(slots: Collection[int]) -> dict[int, set[int]]:
+            return {slot: pids - {answers.get(slot)} for slot, pids in find(slots).items()}
+
+        find = self._acting.following.processes_of_all
         believed = dict(said)
-        for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
+        for slot, result in affinity.walk(rules, others).items():
             if not tasks[slot].held & ~said[slot].mask:
                 continue
             if result.changed:

@@ -32,6 +32,11 @@ def library_path() -> Path:
     return _find("lib/libdrom.so")
 
 
+def preload_path() -> Path:
+    """Return the path of libdrom-preload.so, which drom-run loads into programs."""
+    return _find("lib/libdrom-preload.so")
+
+
 def include_dir() -> Path:
     """Return the directory of drom.h."""
     return _find("include/drom.h").parent

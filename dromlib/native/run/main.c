@@ -96,7 +96,10 @@ int main(int argc, char **argv)
     find_directory(options.runtime_dir, dir);
     fill_request(&request, &options);
     switch (ask_for_cpus(dir, &request, &answer)) {
-    case VERDICT_GRANTED: accept_grant(&answer, dir); break;
+    case VERDICT_GRANTED:
+        accept_grant(&answer, dir);
+        preload(&options, options.job_class == DROM_CLASS_MALLEABLE);
+        break;
     case VERDICT_REFUSED: say("refused: %s", answer.reply.text); return EXIT_REFUSED;
     case VERDICT_UNMANAGED: say("running unmanaged: %s", answer.reply.text); break;
     case VERDICT_NO_AGENT: leave_unless_optional(options.require, dir); break;

@@ -20,6 +20,8 @@ static const char HELP[] =
     "  --distribution D    compact, spread or per-socket=N; with a quoted ! after it, wait rather than make do\n"
     "  --mem SIZE          memory the command needs, such as 800M or 4G: it waits until the node has as much\n"
     "  --session ID        what ranks of one launch have in common (default: the MPI launcher's job id)\n"
+    "  --malleability M    auto (default): an OpenMP program without drom.h follows its grant, and keeps the number of threads\n"
+    "                      that it has asked for; next-region: it follows always; bind-only: it is bound to its CPUs\n"
     "  --require           fail when no agent answers instead of running unmanaged\n"
     "  --help, --version\n"
     "\n"
@@ -79,6 +81,16 @@ static uint32_t class_or_leave(const char *text)
         if (strcmp(text, names[i]) == 0)
             return i;
     say("--class takes malleable, moldable or rigid, not '%s'.", text);
+    exit(EXIT_USAGE);
+}
+
+static enum malleability malleability_or_leave(const char *option, const char *text)
+{
+    static const char *const names[] = {"auto", "next-region", "bind-only"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0)
+            return (enum malleability)i;
+    say("%s takes auto, next-region or bind-only, not '%s'.", option, text);
     exit(EXIT_USAGE);
 }
 
@@ -148,6 +160,7 @@ static void set_option(struct options *options, int option)
     case 'm': options->min = count_or_leave("--min", optarg); return;
     case 'k': options->job_class = class_or_leave(optarg); return;
     case 'D': distribution_or_leave(options, optarg); return;
+    case 'a': options->malleability = malleability_or_leave("--malleability", optarg); return;
     case 'M': options->memory = memory_or_leave(optarg); return;
     case 's': options->session = name_or_leave("--session", optarg); return;
     case 'r': options->require = true; return;
@@ -163,10 +176,14 @@ void parse_options(struct options *options, int argc, char **argv)
         {"cpus", required_argument, NULL, 'c'},        {"min", required_argument, NULL, 'm'},
         {"class", required_argument, NULL, 'k'},       {"session", required_argument, NULL, 's'},
         {"distribution", required_argument, NULL, 'D'}, {"mem", required_argument, NULL, 'M'},
+        {"malleability", required_argument, NULL, 'a'},
         {"require", no_argument, NULL, 'r'},           {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, 'v'},           {NULL, 0, NULL, 0},
     };
+    const char *malleability = getenv("DROM_MALLEABILITY");
     memset(options, 0, sizeof *options);
+    if (malleability)
+        options->malleability = malleability_or_leave("DROM_MALLEABILITY", malleability);
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "+:h", known, NULL)) != -1;) {
         if (option == ':' || option == '?') {

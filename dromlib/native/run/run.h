@@ -6,6 +6,8 @@
 
 enum { EXIT_REFUSED = 1, EXIT_USAGE = 2 };
 
+enum malleability { MALLEABILITY_AUTO, MALLEABILITY_NEXT_REGION, MALLEABILITY_BIND_ONLY };
+
 struct options {
     const char *runtime_dir;
     const char *job;
@@ -18,6 +20,7 @@ struct options {
     uint64_t memory;
     bool strict;
     bool require;
+    enum malleability malleability;
     char **command;
 };
 
@@ -41,6 +44,22 @@ void copy_name(char name[DROM_NAME_SIZE], const char *text);
 
 /* Print "drom: " and a sentence to stderr. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Load drom into the command, so that it becomes malleable as it is; say why not where that is impossible. `malleable`: its
+ * grant may change while it runs. */
+void preload(const struct options *options, bool malleable);
+
+/* What the loader will make of a program file. */
+struct program {
+    bool is_elf;    /* else a script */
+    bool foreign;   /* for another processor or word size */
+    bool is_static;
+    bool is_musl;
+    bool is_asan;   /* insists on being loaded first */
+};
+
+/* Read the file; everything is false when it cannot be read. */
+void read_program(struct program *program, const char *path);
 
 enum verdict { VERDICT_GRANTED, VERDICT_REFUSED, VERDICT_UNMANAGED, VERDICT_NO_AGENT };
 enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer);

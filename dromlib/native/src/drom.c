@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -60,13 +61,18 @@ static void show_seat(struct handle *h)
     pthread_mutex_unlock(&lock);
 }
 
-drom *drom_attach(void)
+void dromi_prepare(void)
 {
-    int saved = errno;
     pthread_once(&once, prepare);
+}
+
+struct handle *dromi_attach(bool lasting)
+{
+    dromi_prepare();
     struct handle *h = calloc(1, sizeof *h);
     if (!h)
-        return &spare.head;
+        return NULL;
+    h->lasting = lasting;
     h->mailbox_fd = -1;
     h->owner = getpid();
     dromi_leave(h);
@@ -76,8 +82,27 @@ drom *drom_attach(void)
     pthread_mutex_unlock(&lock);
     dromi_sit(h);
     show_seat(h);
+    return h;
+}
+
+/* A program is managed once: what drom-run has loaded into it leaves it to itself. */
+static void take_over(void)
+{
+    void (*yield)(void);
+    *(void **)&yield = dlsym(RTLD_DEFAULT, "drom_preload_yield");
+    if (yield)
+        yield();
+    else
+        dlerror();
+}
+
+drom *drom_attach(void)
+{
+    int saved = errno;
+    take_over();
+    struct handle *h = dromi_attach(false);
     errno = saved;
-    return &h->head;
+    return h ? &h->head : &spare.head;
 }
 
 static void forget(const struct handle *h)

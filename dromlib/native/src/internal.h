@@ -31,6 +31,7 @@ struct handle {
     uint32_t slot_index;
     uint32_t wanted[2]; /* fewest and most CPUs of use; 0: unsaid */
     bool emulated;
+    bool lasting; /* what head points to stays readable for ever: other threads poll without a lock */
     int32_t task_pid;
     uint64_t task_start;
     uint64_t restore[DROM_MAX_MASK_WORDS]; /* the affinity the task came with; zeros: unknown */
@@ -64,6 +65,9 @@ void dromi_leave(struct handle *h);
 void dromi_write_wanted(const struct handle *h);
 
 /* drom.c */
+void dromi_prepare(void);
+/* drom_attach() without telling the preloaded library; NULL without memory. */
+struct handle *dromi_attach(bool lasting);
 static inline bool dromi_news(const drom *d)
 {
     return __atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) != d->seen;

@@ -147,6 +147,15 @@ int dromi_sit(struct handle *h)
     return rc;
 }
 
+/* A page of zeros takes the place of what others may still look at. */
+static void unmap(const struct handle *h, void *at, size_t size)
+{
+    if (!h->lasting)
+        munmap(at, size);
+    else if (mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+        dromi_log("kept", "task=%d error=%d", h->task_pid, errno);
+}
+
 void dromi_leave(struct handle *h)
 {
     h->mode = DROM_UNMANAGED;
@@ -154,9 +163,9 @@ void dromi_leave(struct handle *h)
     h->head.epoch = &h->still;
     h->head.polls = &h->own_polls;
     if (h->registry)
-        munmap(h->registry, h->registry_size);
+        unmap(h, h->registry, h->registry_size);
     if (h->mailbox)
-        munmap(h->mailbox, DROM_MAILBOX_SIZE);
+        unmap(h, h->mailbox, DROM_MAILBOX_SIZE);
     if (h->mailbox_fd >= 0)
         close(h->mailbox_fd);
     h->registry = NULL;

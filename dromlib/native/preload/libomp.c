@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LLVM's and Intel's OpenMP: a tool that their runtime calls at regions (OMPT). */
+#include <stdlib.h>
+
+#include "ompt.h"
+#include "openmp.h"
+#include "pinning.h"
+
+_Thread_local struct object *gomp_caller;
+
+static const struct runtime *llvm; /* the one that is managed */
+static dompt_set_callback set_callback;
+static dompt_get_place_num get_place_num;
+
+/* In the thread that forks, before the size of the team is decided. */
+static void parallel_begin(void *task, const void *frame, dompt_data *parallel, unsigned requested, int flags,
+                           const void *return_address)
+{
+    (void)task, (void)frame, (void)parallel, (void)requested, (void)flags;
+    struct object *object = gomp_caller ? gomp_caller : object_at(return_address);
+    gomp_caller = NULL;
+    at_point();
+    size_region(object, llvm);
+}
+
+static void parallel_end(dompt_data *parallel, void *task, int flags, const void *return_address)
+{
+    (void)parallel, (void)task, (void)flags, (void)return_address;
+    at_point();
+}
+
+/* In every thread of a team, after the runtime has bound it. */
+static void implicit_task(int endpoint, dompt_data *parallel, dompt_data *task, unsigned count, unsigned index, int flags)
+{
+    (void)parallel, (void)task;
+    if (endpoint == DOMPT_SCOPE_BEGIN && !(flags & DOMPT_TASK_INITIAL) && is_pinned(llvm) && llvm->get_level() == 1)
+        pin_self(index, count, get_place_num ? get_place_num() : 0);
+}
+
+static int initialize(dompt_lookup lookup, int device, dompt_data *data)
+{
+    (void)device, (void)data;
+    dompt_function found = lookup("ompt_set_callback");
+    set_callback = (dompt_set_callback)found;
+    get_place_num = (dompt_get_place_num)lookup("ompt_get_place_num");
+    if (!set_callback)
+        return 0;
+    set_callback(DOMPT_PARALLEL_BEGIN, (dompt_function)parallel_begin);
+    set_callback(DOMPT_PARALLEL_END, (dompt_function)parallel_end);
+    if (may_be_pinned())
+        set_callback(DOMPT_IMPLICIT_TASK, (dompt_function)implicit_task);
+    return 1;
+}
+
+static void finalize(dompt_data *data)
+{
+    (void)data;
+}
+
+dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version);
+
+/* A runtime that finds this function among the loaded libraries calls it when it starts. A second one runs on its own. */
+__attribute__((visibility("default"))) dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version)
+{
+    static dompt_start_result result = {initialize, finalize, {0}};
+    (void)version;
+    if (llvm) {
+        dromi_log("second-runtime", "unmanaged=%s", runtime_version);
+        return NULL;
+    }
+    llvm = runtime_of(__builtin_return_address(0));
+    return llvm->is_llvm ? &result : NULL;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The OpenMP runtimes of this process, and how many threads their parallel regions get. */
+#ifndef DROM_OPENMP_H
+#define DROM_OPENMP_H
+
+#include "session.h"
+
+/* Entry points of libgomp that fork a team and return when it has joined, then those of gcc < 4.9, which return before. */
+#define GOMP_ENTRIES(ENTRY)                                                                                                  \
+    ENTRY(GOMP_parallel)                                                                                                     \
+    ENTRY(GOMP_parallel_reductions)                                                                                          \
+    ENTRY(GOMP_parallel_sections)                                                                                            \
+    ENTRY(GOMP_parallel_loop_static)                                                                                         \
+    ENTRY(GOMP_parallel_loop_dynamic)                                                                                        \
+    ENTRY(GOMP_parallel_loop_guided)                                                                                         \
+    ENTRY(GOMP_parallel_loop_nonmonotonic_dynamic)                                                                           \
+    ENTRY(GOMP_parallel_loop_nonmonotonic_guided)                                                                            \
+    ENTRY(GOMP_parallel_loop_runtime)                                                                                        \
+    ENTRY(GOMP_parallel_loop_nonmonotonic_runtime)                                                                           \
+    ENTRY(GOMP_parallel_loop_maybe_nonmonotonic_runtime)                                                                     \
+    ENTRY(GOMP_parallel_start)                                                                                               \
+    ENTRY(GOMP_parallel_sections_start)                                                                                      \
+    ENTRY(GOMP_parallel_loop_static_start)                                                                                   \
+    ENTRY(GOMP_parallel_loop_dynamic_start)                                                                                  \
+    ENTRY(GOMP_parallel_loop_guided_start)                                                                                   \
+    ENTRY(GOMP_parallel_loop_runtime_start)                                                                                  \
+    ENTRY(GOMP_parallel_end)
+
+enum gomp_entry {
+#define NUMBER(name) AT_##name,
+    GOMP_ENTRIES(NUMBER)
+#undef NUMBER
+    GOMP_ENTRY_COUNT
+};
+
+#define RUNTIMES_MOST 8 /* and one for none */
+
+/* An OpenMP runtime. Its functions are never NULL: one that is missing does nothing. */
+struct runtime {
+    const void *base; /* where its file is loaded */
+    unsigned number;  /* below RUNTIMES_MOST */
+    bool is_llvm;     /* tells us of regions itself, through OMPT; keeps the threads that a smaller team leaves over */
+    int (*get_max_threads)(void);
+    void (*set_num_threads)(int);
+    int (*get_level)(void);
+    int (*get_thread_num)(void);
+    int (*get_num_threads)(void);
+    int (*get_proc_bind)(void);
+    void *entry[GOMP_ENTRY_COUNT];
+    const struct runtime *next;
+};
+
+/* A loaded file that uses OpenMP: the program or one of its libraries. */
+struct object {
+    const void *base;
+    const struct runtime *runtime;
+    bool has_thread_data; /* thread-local variables, so perhaps threadprivate ones */
+    int told;             /* the number of threads it was told last, or has set itself; 0: none */
+    bool forked;          /* since then */
+    struct object *next;
+};
+
+/* objects.c: whose code is at a return address. Never NULL. */
+struct object *object_at(const void *address);
+const struct runtime *runtime_of(const void *function);
+
+/* sizes.c. Before a region without a num_threads clause: its number of threads is set where that is right. Returns the value
+ * for such a clause: 0, as the program said, or a number. */
+unsigned size_region(struct object *object, const struct runtime *runtime);
+/* What omp_get_max_threads() and omp_set_num_threads() do for the program. */
+int tell_max_threads(struct object *object);
+void obey_num_threads(struct object *object, int count);
+
+/* libomp.c: the file behind the libgomp entry point through which this thread is about to fork a team of LLVM's runtime. */
+extern _Thread_local struct object *gomp_caller;
+
+#endif

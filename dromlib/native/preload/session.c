@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+
+#include "session.h"
+
+static const uint64_t always_news = 1, never_news = 0;
+static uint64_t own_points;
+struct session session = {.epoch = &always_news, .points = &own_points};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and stores into `session` */
+static struct handle *handle;
+static drom_grant grant;
+
+static void show(const uint64_t *epoch, uint64_t *points, uint64_t seen, uint32_t ncpus)
+{
+    __atomic_store_n(&session.points, points, __ATOMIC_RELAXED);
+    __atomic_store_n(&session.ncpus, ncpus, __ATOMIC_RELAXED);
+    __atomic_store_n(&session.seen, seen, __ATOMIC_RELAXED);
+    __atomic_store_n(&session.epoch, epoch, __ATOMIC_RELEASE);
+    __atomic_store_n(&session.serial, session.serial + 1, __ATOMIC_RELEASE);
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* The child is a process of its own in the same task, and attaches when it comes to a malleability point. */
+static void after_fork_in_child(void)
+{
+    if (session.epoch != &never_news)
+        show(&always_news, &own_points, 0, 0);
+    handle = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+/* After libdrom's own handlers, so that fork takes the locks in the order in which take_news() does. */
+static void prepare(void)
+{
+    dromi_prepare();
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void refresh(void)
+{
+    bool managed = drom_mode(&handle->head) != DROM_UNMANAGED;
+    show(managed ? handle->head.epoch : &never_news, managed ? handle->head.polls : &own_points, handle->head.seen * managed,
+         managed ? grant.ncpus : 0);
+}
+
+static void take(void)
+{
+    if (!handle)
+        handle = dromi_attach(true);
+    if (handle && drom_take(&handle->head, &grant) > 0)
+        drom_apply(&handle->head, &grant);
+    if (handle)
+        refresh();
+    else
+        show(&never_news, &own_points, 0, 0);
+}
+
+void take_news(void)
+{
+    int saved = errno, cancel;
+    pthread_once(&once, prepare);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    if (pthread_mutex_trylock(&lock) == 0) { /* else another thread is about it */
+        if (has_news())
+            take();
+        pthread_mutex_unlock(&lock);
+    }
+    pthread_setcancelstate(cancel, NULL);
+    errno = saved;
+}
+
+uint32_t copy_grant(drom_grant *g)
+{
+    uint32_t serial = 0;
+    pthread_mutex_lock(&lock);
+    if (session.ncpus && !handle->emulated) {
+        *g = grant;
+        serial = session.serial;
+    }
+    pthread_mutex_unlock(&lock);
+    return serial;
+}
+
+/* libdrom calls this when the program attaches by itself: from then on it is not managed from here. The agent keeps the seat
+ * for the process, whichever handle sits in it. */
+__attribute__((visibility("default"))) void drom_preload_yield(void)
+{
+    pthread_once(&once, prepare);
+    pthread_mutex_lock(&lock);
+    if (handle)
+        dromi_leave(handle);
+    show(&never_news, &own_points, 0, 0);
+    pthread_mutex_unlock(&lock);
+}

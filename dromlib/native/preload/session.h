@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one session of a process that knows nothing of drom. Adapters (OpenMP, MPI) call at_point() wherever the program may
+ * change its CPUs; the first call knocks at the agent's door. */
+#ifndef DROM_SESSION_H
+#define DROM_SESSION_H
+
+#include "internal.h"
+
+/* What any thread may read at any time, with atomic loads. */
+struct session {
+    const uint64_t *epoch; /* where the number of the newest grant stands */
+    uint64_t *points;      /* where malleability points are counted */
+    uint64_t seen;         /* number of the grant in force */
+    uint32_t ncpus;        /* its CPUs; 0: this process is not managed */
+    uint32_t serial;       /* changes with every grant */
+};
+extern struct session session;
+
+/* Put the newest grant in force: every thread is bound to it and the agent is told. */
+void take_news(void);
+
+/* Copy the grant in force; its serial, or 0 when there is none or its CPUs are synthetic. */
+uint32_t copy_grant(drom_grant *g);
+
+static inline bool has_news(void)
+{
+    return *__atomic_load_n(&session.epoch, __ATOMIC_ACQUIRE) != __atomic_load_n(&session.seen, __ATOMIC_RELAXED);
+}
+
+/* A malleability point: in any thread, but not in a signal handler. Keeps errno. */
+static inline void at_point(void)
+{
+    uint64_t *points = __atomic_load_n(&session.points, __ATOMIC_RELAXED);
+    __atomic_store_n(points, __atomic_load_n(points, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+    if (__builtin_expect(has_news(), 0))
+        take_news();
+}
+
+#endif

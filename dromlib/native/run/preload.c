@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define LIBRARY "libdrom-preload.so"
+
+/* Where the library lies as seen from drom-run: in the package, in a build folder, or beside an environment's scripts. */
+static const char *const PLACES[] = {"../lib/" LIBRARY, LIBRARY, "../lib/python3*/site-packages/dromlib/lib/" LIBRARY};
+
+static bool find_library(char path[PATH_MAX])
+{
+    char self[PATH_MAX], pattern[2 * PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length < 0 ? 0 : length] = '\0';
+    char *slash = strrchr(self, '/');
+    if (!slash)
+        return false;
+    *slash = '\0';
+    for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++) {
+        glob_t found;
+        snprintf(pattern, sizeof pattern, "%s/%s", self, PLACES[i]);
+        bool there = glob(pattern, GLOB_NOSORT, NULL, &found) == 0 && realpath(found.gl_pathv[0], path);
+        globfree(&found);
+        if (there)
+            return true;
+    }
+    return false;
+}
+
+/* The file that execvp() will run. */
+static bool find_command(const char *name, char path[PATH_MAX])
+{
+    if (strchr(name, '/'))
+        return snprintf(path, PATH_MAX, "%s", name) < PATH_MAX;
+    const char *folders = getenv("PATH");
+    while (folders && *folders) {
+        int length = (int)strcspn(folders, ":");
+        if (snprintf(path, PATH_MAX, "%.*s/%s", length ? length : 1, length ? folders : ".", name) < PATH_MAX &&
+            access(path, X_OK) == 0)
+            return true;
+        folders += length + (folders[length] == ':');
+    }
+    return false;
+}
+
+/* The loader ignores what a user wants loaded into a program that runs with more rights than his. */
+static bool gains_rights(const char *path)
+{
+    struct stat about;
+    if (stat(path, &about) < 0)
+        return false;
+    return ((about.st_mode & S_ISUID) && about.st_uid != geteuid()) || ((about.st_mode & S_ISGID) && about.st_gid != getegid()) ||
+           (geteuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0);
+}
+
+static const char *why_not(const char *path)
+{
+    struct program program;
+    if (gains_rights(path))
+        return "runs with another user's rights (setuid), so that the loader takes no library from us";
+    read_program(&program, path);
+    if (program.foreign)
+        return "is for another processor or word size";
+    if (program.is_static)
+        return "is linked statically; link it dynamically, or use drom.h";
+    if (program.is_musl)
+        return "uses the C library musl; build it with glibc, or use drom.h";
+    if (program.is_asan)
+        return "is built with the address sanitizer, which must be loaded first";
+    return NULL;
+}
+
+static void add_to_preload(const char *library)
+{
+    const char *before = getenv("LD_PRELOAD");
+    if (before && strstr(before, library))
+        return; /* drom-run below drom-run */
+    size_t size = strlen(library) + (before ? strlen(before) : 0) + 2;
+    char *both = malloc(size);
+    if (!both)
+        return;
+    snprintf(both, size, before && *before ? "%s:%s" : "%s", library, before);
+    setenv("LD_PRELOAD", both, 1);
+    free(both);
+}
+
+void preload(const struct options *options, bool malleable)
+{
+    static const char *const names[] = {"auto", "next-region", "bind-only"};
+    char library[PATH_MAX], command[PATH_MAX];
+    setenv("DROM_MALLEABILITY", names[options->malleability], 1);
+    if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY || !find_command(options->command[0], command))
+        return;
+    const char *reason = why_not(command);
+    if (reason)
+        say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
+    else if (!find_library(library))
+        say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
+    else if (strpbrk(library, " :"))
+        say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
+            "Install drom elsewhere.", library);
+    else
+        add_to_preload(library);
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs that know nothing of drom, one for each way to depend on the number of threads:
+ *
+ *     openmp loop | asks | asked-once | buffers | threadprivate | clauses
+ *
+ * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
+ * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
+#define _GNU_SOURCE
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ITEMS 1000
+#define MOST 64
+
+static char may_use[MOST][32];
+
+static void look(int thread)
+{
+    cpu_set_t set;
+    char *at = may_use[thread];
+    sched_getaffinity(0, sizeof set, &set);
+    for (int cpu = 0; cpu < 16; cpu++)
+        if (CPU_ISSET(cpu, &set))
+            *at++ = "0123456789abcdef"[cpu];
+    *at = '\0';
+}
+
+static void tell(int threads)
+{
+    static char before[MOST * 40];
+    char now[sizeof before];
+    int used = snprintf(now, sizeof now, "threads %d cpus", threads);
+    for (int i = 0; i < threads; i++)
+        used += snprintf(now + used, sizeof now - (size_t)used, " %s", may_use[i]);
+    if (strcmp(now, before) != 0)
+        puts(strcpy(before, now));
+}
+
+static void check(int right, const char *what)
+{
+    if (right)
+        return;
+    printf("wrong: %s\n", what);
+    exit(1);
+}
+
+static void loop(void)
+{
+    int threads = 0;
+    double sum = 0;
+#pragma omp parallel reduction(+ : sum)
+    {
+        look(omp_get_thread_num());
+#pragma omp single
+        threads = omp_get_num_threads();
+#pragma omp for
+        for (int i = 0; i < ITEMS; i++)
+            sum += i;
+    }
+    check(sum == ITEMS * (ITEMS - 1) / 2, "sum");
+    double product = 0;
+#pragma omp parallel for schedule(dynamic, 10) reduction(+ : product)
+    for (int i = 0; i < ITEMS; i++)
+        product += 2;
+    check(product == 2 * ITEMS, "dynamic loop");
+    tell(threads);
+}
+
+/* Work split by hand, for `parts` threads. */
+static void by_hand(int parts)
+{
+    static char done[ITEMS];
+    int threads = 0;
+    memset(done, 0, sizeof done);
+#pragma omp parallel
+    {
+        int self = omp_get_thread_num();
+        look(self);
+        if (self == 0)
+            threads = omp_get_num_threads();
+        for (int i = self * ITEMS / parts; i < (self + 1) * ITEMS / parts && self < parts; i++)
+            done[i] = 1;
+    }
+    check(memchr(done, 0, sizeof done) == NULL, "work left undone");
+    tell(threads);
+}
+
+static void buffers(int slots)
+{
+    static int *counts;
+    int threads = 0, sum = 0;
+    if (!counts)
+        counts = calloc((size_t)slots, sizeof *counts);
+#pragma omp parallel
+    {
+        int self = omp_get_thread_num();
+        check(self < slots, "more threads than buffers");
+        look(self);
+        counts[self] = 0;
+#pragma omp single
+        threads = omp_get_num_threads();
+#pragma omp for
+        for (int i = 0; i < ITEMS; i++)
+            counts[self]++;
+    }
+    for (int i = 0; i < threads; i++)
+        sum += counts[i];
+    check(sum == ITEMS, "sum of buffers");
+    tell(threads);
+}
+
+#ifdef THREAD_DATA
+static int own;
+#pragma omp threadprivate(own)
+
+/* Threads that once had a value keep it. */
+static void threadprivate(void)
+{
+    static int set_by[MOST], threads;
+    static int steps;
+    own = 7;
+    if (steps++ == 0) {
+#pragma omp parallel copyin(own)
+        {
+            int self = omp_get_thread_num();
+            check(own == 7, "copyin");
+            own = 100 + self;
+            set_by[self] = own;
+        }
+    }
+    own = set_by[0];
+#pragma omp parallel
+    {
+        int self = omp_get_thread_num();
+        look(self);
+        if (self == 0)
+            threads = omp_get_num_threads();
+        check(!set_by[self] || own == set_by[self], "threadprivate data lost");
+        if (!set_by[self])
+            set_by[self] = own = 100 + self;
+    }
+    tell(threads);
+}
+
+#else
+static void threadprivate(void)
+{
+    exit(2);
+}
+#endif
+
+static void clauses(void)
+{
+    int fixed = 0, serial = 0, inner = 0;
+#pragma omp parallel num_threads(2)
+    {
+        look(omp_get_thread_num());
+#pragma omp single
+        fixed = omp_get_num_threads();
+#pragma omp parallel
+#pragma omp single nowait
+        {
+#pragma omp atomic
+            inner += omp_get_num_threads();
+        }
+    }
+#pragma omp parallel if (omp_get_level() > 0)
+    {
+        serial = omp_get_num_threads();
+    }
+    check(fixed == 2, "num_threads(2)");
+    check(serial == 1, "if(0)");
+    check(inner == 2, "nested regions");
+    tell(fixed);
+}
+
+int main(int argc, char **argv)
+{
+    const char *kind = argc > 1 ? argv[1] : "";
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    int most = strcmp(kind, "buffers") == 0 || strcmp(kind, "asked-once") == 0 ? omp_get_max_threads() : 0;
+    for (;;) {
+        if (strcmp(kind, "loop") == 0)
+            loop();
+        else if (strcmp(kind, "asks") == 0)
+            by_hand(omp_get_max_threads());
+        else if (strcmp(kind, "asked-once") == 0)
+            by_hand(most);
+        else if (strcmp(kind, "buffers") == 0)
+            buffers(most);
+        else if (strcmp(kind, "threadprivate") == 0)
+            threadprivate();
+        else if (strcmp(kind, "clauses") == 0)
+            clauses();
+        else
+            return 2;
+    }
+}

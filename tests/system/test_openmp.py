@@ -1,0 +1,143 @@
+"""OpenMP programs that know nothing of drom, under a real agent: built by gcc and by clang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.agents import Agent, Program, Programs, affinity, start_agent, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
+]
+
+SOURCE = Path(__file__).parent / "openmp.c"
+BOTH, ONE, BOUND = "threads 2 cpus 01 01", "threads 1 cpus 0", "threads 2 cpus 0 0"
+PINNED = "threads 2 cpus 0 1"
+
+
+@pytest.fixture(scope="module")
+def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """One agent of two cores, patient with programs on a busy machine."""
+    with start_agent(tmp_path_factory.mktemp("node"), "--topology", "pack:2 core:1", "--grace", "20") as agent:
+        yield agent
+
+
+@pytest.fixture
+def agent(shared_agent: Agent, start: Programs) -> Iterator[Agent]:
+    """The shared agent; the node is empty again after the test."""
+    yield shared_agent
+    shared_agent.assert_clean()
+    start.kill()
+    shared_agent.await_tasks()
+
+
+@pytest.fixture(scope="module", params=["gcc", "clang"])
+def compiler(request: pytest.FixtureRequest) -> str:
+    """Name each compiler, which brings its own OpenMP runtime."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def build(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compile openmp.c."""
+    folder = tmp_path_factory.mktemp(compiler)
+
+    def compiled(*flags: str) -> Path:
+        target = folder / f"openmp{len(list(folder.iterdir()))}"
+        command = [compiler, "-O1", "-g", "-fopenmp", *flags, str(SOURCE), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False) if shutil.which(compiler) else None
+        if done is None or "-fopenmp" in done.stderr or "omp.h" in done.stderr or "-lomp" in done.stderr:
+            pytest.skip(f"needs {compiler} with its OpenMP library")
+        assert done.returncode == 0, done.stderr
+        return target
+
+    return compiled
+
+
+def await_line(program: Program, line: str) -> None:
+    """Wait until the program has said this last."""
+    wait_until(lambda: program.out.splitlines()[-1:] == [line], program.show)
+
+
+def resize(agent: Agent, program: Program, expected: dict[int, str], cycles: int = 3) -> None:
+    """Shrink and grow job a, and see that the program's own threads say what is expected for each number of CPUs."""
+    for cpus in [1, 2] * cycles:
+        agent.order("resize", job="a", cpus=cpus)
+        rows = agent.await_tasks(a="0" if cpus == 1 else "0-1")
+        await_line(program, expected[cpus])
+        assert rows["a"]["mode"] == "cooperative"
+        assert affinity(program.pid) == ("0" if cpus == 1 else "0,1")
+    assert "event=applied job=a" in agent.log
+    assert program.err == ""
+
+
+def begin(agent: Agent, start: Programs, *words: str | Path, **extra: str) -> Program:
+    """Start a program as job a and wait for its first region."""
+    program = start.start(*agent.run("--job", "a", *words), **extra)
+    program.await_out("^threads")
+    return program
+
+
+def test_size_and_masks_follow_the_grant(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+    """A program that never asks for its number of threads gets as many as it has CPUs, and every thread is bound."""
+    resize(agent, begin(agent, start, build(), "loop"), {1: ONE, 2: BOTH})
+
+
+def test_who_asks_before_each_region_gets_what_he_was_told(
+    agent: Agent, start: Programs, build: Callable[..., Path]
+) -> None:
+    """Work that is split by hand by a fresh number is resized, and none of it stays undone."""
+    resize(agent, begin(agent, start, build(), "asks"), {1: ONE, 2: BOTH})
+
+
+@pytest.mark.parametrize("kind", ["asked-once", "buffers", "clauses"])
+def test_who_depends_on_a_number_keeps_it(agent: Agent, start: Programs, build: Callable[..., Path], kind: str) -> None:
+    """Work split by an old number, buffers made by one, and num_threads clauses: bound to fewer CPUs, never resized."""
+    resize(agent, begin(agent, start, build(), kind), {1: BOUND, 2: BOTH})
+
+
+def test_threadprivate_data_survives(agent: Agent, start: Programs, build: Callable[..., Path], compiler: str) -> None:
+    """LLVM's runtime keeps the threads of a team that shrinks; libgomp would not, so its team stays."""
+    program = begin(agent, start, build("-DTHREAD_DATA"), "threadprivate")
+    resize(agent, program, {1: BOUND if compiler == "gcc" else ONE, 2: BOTH})
+
+
+def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+    """With OMP_PROC_BIND each thread has a core of its own, also after growing, and none outside the grant."""
+    program = begin(agent, start, build(), "loop", OMP_PROC_BIND="close", OMP_PLACES="cores")
+    resize(agent, program, {1: ONE, 2: PINNED})
+
+
+def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+    """With --malleability next-region a program with buffers is resized as well, and told the launch number."""
+    words = ("--malleability", "next-region")
+    resize(agent, begin(agent, start, *words, build(), "buffers"), {1: ONE, 2: BOTH})
+
+
+def test_bind_only_is_bound_from_outside(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+    """With --malleability bind-only nothing is loaded into the program, and `drom ps` says that nobody answers."""
+    program = begin(agent, start, "--malleability", "bind-only", build(), "loop")
+    agent.order("resize", job="a", cpus=1)
+    assert agent.await_tasks(a="0")["a"]["mode"] == "bind-only"
+    await_line(program, BOUND)
+    assert "libdrom" not in Path(f"/proc/{program.pid}/maps").read_text(encoding="utf-8")
+
+
+def test_without_an_agent_a_program_is_as_ever(tmp_path: Path, start: Programs, build: Callable[..., Path]) -> None:
+    """The library loaded by hand, with no agent anywhere: as many threads as ever, and not a word."""
+    from dromlib import native
+
+    mine = {"LD_PRELOAD": str(native.preload_path()), "DROM_RUNTIME_DIR": str(tmp_path), "OMP_NUM_THREADS": "3"}
+    program = start.start(build(), "loop", **mine)
+    program.await_out("^threads 3 cpus")
+    assert program.err == ""

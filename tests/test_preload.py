@@ -1,0 +1,131 @@
+"""What drom-run loads into a command, and when it says that it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dromlib import layout, native
+from tests.doors import open_door
+from tests.test_drom_run import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PRELOAD = ("sh", "-c", "echo $LD_PRELOAD")
+OUTSIDE = "it is bound from outside."
+
+
+def run_granted(folder: Path, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run drom-run to its end, with a door that grants synthetic CPUs."""
+    try:
+        with open_door(folder, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+            return run(*words, DROM_RUNTIME_DIR=str(folder), **extra)
+    finally:
+        (folder / "door").unlink(missing_ok=True)
+
+
+def compiled(folder: Path, name: str, *flags: str) -> Path:
+    """Return a program that does nothing."""
+    if not shutil.which("gcc"):
+        pytest.skip("needs gcc")
+    target = folder / name
+    command = ["gcc", "-xc", "-", *flags, "-o", str(target)]
+    done = subprocess.run(command, input="int main(void) { return 0; }", text=True, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"gcc {' '.join(flags)} does not work here")
+    return target
+
+
+def test_a_granted_command_finds_the_library_before_what_the_user_loads(tmp_path: Path) -> None:
+    """LD_PRELOAD begins with the library and goes on with what was there."""
+    mine = str(native.preload_path())
+
+    assert run_granted(tmp_path, "--", *PRELOAD).stdout == f"{mine}\n"
+    libc = "libc.so.6"
+    assert run_granted(tmp_path, "--", *PRELOAD, LD_PRELOAD=libc).stdout == f"{mine}:{libc}\n"
+    assert run_granted(tmp_path, "--", *PRELOAD, LD_PRELOAD=mine).stdout == f"{mine}\n"
+
+
+@pytest.mark.parametrize("words", [("--malleability", "bind-only"), ("--class", "rigid"), ("--class", "moldable")])
+def test_a_command_that_is_not_to_change_itself_is_left_as_it_is(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Nothing is loaded with bind-only, nor into a job whose CPUs never change."""
+    assert run_granted(tmp_path, *words, "--", *PRELOAD).stdout == "\n"
+
+
+def test_nothing_is_loaded_without_a_grant(tmp_path: Path) -> None:
+    """Without an agent the command's environment is the user's."""
+    assert run("--", *PRELOAD, DROM_RUNTIME_DIR=str(tmp_path)).stdout == "\n"
+
+
+def test_a_static_program_is_said_to_be_bound(tmp_path: Path) -> None:
+    """A static program runs, and a sentence says why it does not adapt."""
+    program = compiled(tmp_path, "alone", "-static")
+    done = run_granted(tmp_path, "--", program)
+
+    sentence = f"drom: '{program}' is linked statically; link it dynamically, or use drom.h: {OUTSIDE}\n"
+    assert (done.returncode, done.stderr) == (0, sentence)
+
+
+def test_a_program_of_the_address_sanitizer_is_said_to_be_bound(tmp_path: Path) -> None:
+    """It must be loaded first: it runs without the library."""
+    program = compiled(tmp_path, "checked", "-fsanitize=address")
+    done = run_granted(tmp_path, "--", program)
+
+    said = "is built with the address sanitizer, which must be loaded first"
+    assert (done.returncode, done.stderr) == (0, f"drom: '{program}' {said}: {OUTSIDE}\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a program of another user")
+def test_a_setuid_program_is_said_to_be_bound(tmp_path: Path) -> None:
+    """The loader ignores LD_PRELOAD in a setuid program: a sentence says so."""
+    program = compiled(tmp_path, "other")
+    os.chown(program, 65534, 65534)
+    program.chmod(0o4755)
+    done = run_granted(tmp_path, "--", program)
+
+    said = "runs with another user's rights (setuid), so that the loader takes no library from us"
+    assert (done.returncode, done.stderr) == (0, f"drom: '{program}' {said}: {OUTSIDE}\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"\x7fELF\x02\x01\x01" + b"\x7f" * 200, b"#!/bin/true\n"])
+def test_any_file_may_be_a_command(tmp_path: Path, content: bytes) -> None:
+    """Damaged programs and scripts are looked at without harm; what becomes of them the kernel says."""
+    command = tmp_path / "command"
+    command.write_bytes(content)
+    command.chmod(0o755)
+
+    assert run_granted(tmp_path, "--", command).returncode in {0, 2, 126, 127}
+
+
+def test_a_place_with_a_space_is_said(tmp_path: Path) -> None:
+    """LD_PRELOAD cannot hold a space: the command runs without the library, and a sentence says what to do."""
+    for source in (native.run_path(), native.preload_path()):
+        place = tmp_path / "with space" / source.parent.name
+        place.mkdir(parents=True)
+        shutil.copy(source, place)
+    launcher = tmp_path / "with space" / "bin" / "drom-run"
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        command = [str(launcher), "--runtime-dir", str(tmp_path), "--", *PRELOAD]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    library = tmp_path / "with space" / "lib" / "libdrom-preload.so"
+    assert done.stdout == "\n"
+    assert done.stderr == (
+        f"drom: '{library}' has a space or a colon in its path, which LD_PRELOAD cannot hold: "
+        "the program is bound from outside. Install drom elsewhere.\n"
+    )
+
+
+def test_a_bad_malleability_is_one_sentence(tmp_path: Path) -> None:
+    """A value that is none is wrong usage, as an option and in the environment."""
+    said = "takes auto, next-region or bind-only, not 'soft'.\n"
+    option = run("--malleability", "soft", "true", DROM_RUNTIME_DIR=str(tmp_path))
+    variable = run("true", DROM_RUNTIME_DIR=str(tmp_path), DROM_MALLEABILITY="soft")
+
+    assert (option.returncode, option.stderr) == (2, f"drom: --malleability {said}")
+    assert (variable.returncode, variable.stderr) == (2, f"drom: DROM_MALLEABILITY {said}")
