@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 2.0
 PICTURES = ("png", "svg", "pdf")
-RATIOS = {
-    "makespan_s": "makespan",
-    "mean_response_s": "response",
-    "mean_wait_s": "wait",
-    "mean_slowdown": "slowdown",
-    "mean_bounded_slowdown": "bounded slowdown",
-    "utilisation": "utilisation",
-    "energy_joule": "energy",
-}
-
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
 
@@ -228,43 +218,33 @@ def _lines(told: dict[str, Any]) -> list[str]:
 
 def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results of drom simulate, the first is 1.")],
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, all in one file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Compare results: each figure of the first, and its ratio in the others."""
+    from scheduler import comparing
     from scheduler.results import load
+    from workloads.figures import require
 
+    if html is not None:
+        require()
     told = [load(folder) for folder in folders]
-    for folder, one in zip(folders, told, strict=True):
-        if one["cleaning"] != told[0]["cleaning"] or one["machine"]["nodes"] != told[0]["machine"]["nodes"]:
-            _say(f"note: {folder} is of other jobs or another machine than {folders[0]}.")
-        if not one["complete"]:
-            _say(f"note: {folder} is partial ({one['stopped']}).")
-    base = told[0]["metrics"]
-    rows = [
-        {"figure": key, "first": base[key], "ratios": [_ratio(one["metrics"][key], base[key]) for one in told]}
-        for key in RATIOS
-    ]
+    names, rows = comparing.names_of(folders), comparing.rows_of(told)
+    for note in comparing.notes(names, told):
+        _say(note)
     if json:
-        typer.echo(json_text.dumps({"schema_version": 1, "folders": [str(f) for f in folders], "figures": rows}))
-        return
-    names = [folder.name for folder in folders]
-    widths = [max(len(name), 10) for name in names]
-    typer.echo(
-        f"{'FIGURE':18}{'OF THE FIRST':>16}  " + "  ".join(n.rjust(w) for n, w in zip(names, widths, strict=True))
-    )
-    for row in rows:
-        first = (
-            "-" if row["first"] is None else f"{row['first']:,.4g}" if row["first"] < 100 else f"{row['first']:,.0f}"
-        )
-        cells = ["-" if ratio is None else f"{ratio:.4f}" for ratio in row["ratios"]]
-        typer.echo(
-            f"{RATIOS[row['figure']]:18}{first:>16}  "
-            + "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        )
+        figures = [{"figure": r.figure, "first": r.values[0], "values": r.values, "ratios": r.ratios} for r in rows]
+        typer.echo(json_text.dumps({"schema_version": 1, "folders": [str(f) for f in folders], "figures": figures}))
+    else:
+        for line in comparing.table(names, rows):
+            typer.echo(line)
+    if html is not None:
+        from scheduler.report import write_report
 
-
-def _ratio(value: float | None, base: float | None) -> float | None:
-    return value / base if value is not None and base else None
+        write_report(folders, html)
+        _say(f"report written to {html}")
 
 
 __all__ = ["SchedulerError", "compare", "simulate"]

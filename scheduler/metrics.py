@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from workloads.workload import Bools, Floats
 
 
+SCHEMA = 2
+"""Version of a summary; changes when something in it does."""
+
+
 class Power(NamedTuple):
     """Watts of a node without and with jobs."""
 
@@ -90,14 +94,19 @@ FIGURES = {
 """The metrics of a run with their names for people, in the order of `metrics`."""
 
 
+COUNTS = {"malleable_starts": "malleable starts", "distinct_mates": "distinct mates"}
+"""The other metrics."""
+
+
 def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str, seed: int) -> dict[str, Any]:
     """Return everything about a run but its jobs; `stopped` says why it is partial, empty for one that is over."""
     jobs = run.world.jobs
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA,
         "complete": run.is_over,
         "stopped": stopped,
         "log": run.work.source,
+        "workload": run.digest(),
         "policy": run.policy.name,
         "parameters": run.policy.options,
         "machine": run.machine._asdict(),

@@ -208,6 +208,11 @@ def _heat(axes: Axes, grid: Grid, title: str, widest: float | None) -> None:
     name_axes(axes, f"{title}; below: jobs", "run time with all resources, up to", "nodes")
 
 
+def guests(schedule: Schedule) -> int:
+    """Return how many jobs started on parts of nodes."""
+    return int(malleable(schedule.table, schedule.cores).sum())
+
+
 def _short(value: Floats | float) -> str:
     number = float(value)
     for limit, sign in ((1e6, "M"), (1e4, "k")):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scheduler.errors import SchedulerError
-from scheduler.schedule import NODE_LIST, Schedule, node_lists, parse_node_lists, schedule_of
+from scheduler.metrics import SCHEMA
+from scheduler.schedule import NAMES, NODE_LIST, STATES, Schedule, node_lists, parse_node_lists, schedule_of
 from workloads.files import replacing
 from workloads.swf import write_swf
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from scheduler.simulation import Simulation
 
 _AT_ONCE = 20_000
-_TEXTS = ("state", NODE_LIST)
-"""The last columns of jobs.csv; the others are whole numbers."""
 
 
 def has_parquet() -> bool:
@@ -87,10 +86,13 @@ def load(folder: Path) -> dict[str, Any]:
     """Return the summary of a folder of results. Raises SchedulerError for a folder that holds none."""
     try:
         told: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        told["metrics"]["makespan_s"]
+        version = told["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         msg = f"{folder} holds no results: name a folder that drom simulate --out has written."
         raise SchedulerError(msg) from error
+    if version != SCHEMA:
+        msg = f"{folder} holds results of another version of drom: simulate again with --out {folder}."
+        raise SchedulerError(msg)
     return told
 
 
@@ -99,13 +101,20 @@ def load_schedule(folder: Path) -> Schedule:
     told, path = load(folder), folder / "jobs.csv"
     try:
         head, *lines = path.read_text(encoding="utf-8").splitlines()
-        names = head.removesuffix("," + ",".join(_TEXTS)).split(",")
+        _check(head == ",".join((*NAMES, NODE_LIST)))
+        *names, _ = NAMES
         numbers = np.loadtxt(lines, np.int64, delimiter=",", usecols=range(len(names)), ndmin=2)
         states, texts = zip(*(line.rsplit(",", 2)[1:] for line in lines), strict=True)
         table: Table = dict(zip(names, numbers.T, strict=True)) | {"state": np.array(states)}
+        _check(set(states) <= set(STATES.values()))
         first, runs = parse_node_lists(texts)
     except (OSError, ValueError, KeyError) as error:
         msg = f"{path} is not as drom simulate writes it: simulate again with --out {folder}."
         raise SchedulerError(msg) from error
     machine = told["machine"]
     return Schedule(table, machine["nodes"], machine["cores"], told["simulated_until_s"], first, runs)
+
+
+def _check(right: bool) -> None:  # noqa: FBT001 - like assert
+    if not right:
+        raise ValueError

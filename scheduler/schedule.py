@@ -22,6 +22,24 @@ Table = dict[str, NDArray[Any]]
 
 STATES = {FUTURE: "future", WAITING: "waiting", RUNNING: "running", ENDED: "ended"}
 UNKNOWN = -1
+NAMES = (
+    "job_id",
+    "submit",
+    "start",
+    "end",
+    "nodes",
+    "cores",
+    "wait",
+    "run_time",
+    "full_speed_run_time",
+    "requested_time",
+    "class",
+    "limit",
+    "lent",
+    "share_at_start",
+    "state",
+)
+"""The columns of a table; all but the last are whole numbers."""
 NODE_LIST = "node_list"
 
 
@@ -51,23 +69,24 @@ def columns(run: Simulation) -> Table:
     jobs, work = run.world.jobs, run.work
     state = jobs.state
     started, ended = state >= RUNNING, state == ENDED
-    return {
-        "job_id": work.job,
-        "submit": work.submit,
-        "start": np.where(started, jobs.start, UNKNOWN),
-        "end": np.where(ended, run.world.end, UNKNOWN),
-        "nodes": jobs.nodes,
-        "cores": jobs.cores,
-        "wait": np.where(started, jobs.start - work.submit, UNKNOWN),
-        "run_time": np.where(ended, run.world.end - jobs.start, UNKNOWN),
-        "full_speed_run_time": run.world.run,
-        "requested_time": work.requested_time,
-        "class": jobs.cls,
-        "limit": jobs.limit,
-        "lent": jobs.lent,
-        "share_at_start": np.where(started, run.world.given, UNKNOWN),
-        "state": np.array([STATES[number] for number in range(4)])[state],
-    }
+    values = (
+        work.job,
+        work.submit,
+        np.where(started, jobs.start, UNKNOWN),
+        np.where(ended, run.world.end, UNKNOWN),
+        jobs.nodes,
+        jobs.cores,
+        np.where(started, jobs.start - work.submit, UNKNOWN),
+        np.where(ended, run.world.end - jobs.start, UNKNOWN),
+        run.world.run,
+        work.requested_time,
+        jobs.cls,
+        jobs.limit,
+        jobs.lent,
+        np.where(started, run.world.given, UNKNOWN),
+        np.array([STATES[number] for number in range(4)])[state],
+    )
+    return dict(zip(NAMES, values, strict=True))
 
 
 def schedule_of(run: Simulation) -> Schedule:

@@ -152,16 +152,19 @@ class Simulation:
         about = f" (job {self.work.job[culprit]})" if 0 <= culprit < len(self.work) and s[FAULT] != IN_THE_PAST else ""
         return f"Policy {self.policy.name}, at {self.now} s: it {FAULTS[int(s[FAULT])]}{about}."
 
+    def digest(self) -> str:
+        """Return a name for the jobs as they are simulated: their numbers, times and sizes."""
+        columns = (self.work.job, self.work.submit, self.work.run_time, self.work.requested_time, self.work.allocated)
+        return hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
+
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a saved run to go on."""
-        columns = (self.work.job, self.work.submit, self.work.run_time, self.work.requested_time, self.work.allocated)
-        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
         return {
             "machine": list(self.machine),
             "policy": self.policy.name,
             "parameters": self.policy.options,
             "jobs": len(self.work),
-            "workload": digest,
+            "workload": self.digest(),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
@@ -10,10 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from scheduler.errors import SchedulerError
+from scheduler.results import load_schedule
 from tests.logs import synthetic
 from workloads.swf import read_swf, write_swf
 
@@ -159,9 +163,75 @@ def test_compared(log: Path, tmp_path: Path) -> None:
     told = json.loads(drom("compare", tmp_path / "fcfs", tmp_path / "easy", "--json")[0])
     table, _ = drom("compare", tmp_path / "fcfs", tmp_path / "easy")
 
-    assert {row["ratios"][0] for row in told["figures"]} == {1.0}
+    assert [row["ratios"][0] for row in told["figures"]] == [1.0] * 8 + [None] * 2
     assert next(row["ratios"][1] for row in told["figures"] if row["figure"] == "mean_wait_s") < 1
     assert table.splitlines()[0].split() == ["FIGURE", "OF", "THE", "FIRST", "fcfs", "easy"]
+
+
+def test_a_report(log: Path, tmp_path: Path) -> None:
+    """One file with every picture in it; what it does not compare like with like it says."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    drom("simulate", log, "--nodes", "64", "--out", tmp_path / "a" / "run")
+    drom("simulate", log, "--nodes", "65", "--until", "9000", "--out", tmp_path / "b" / "run")
+    folders = (tmp_path / "a" / "run", tmp_path / "b" / "run")
+    _, errors = drom("compare", *folders, "--html", tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+
+    assert errors.splitlines() == [
+        f"note: {folders[1]} is of other jobs or another machine than {folders[0]}.",
+        f"note: {folders[1]} is partial (until 9000 s).",
+        f"report written to {tmp_path}/report.html",
+    ]
+    assert len(page.pictures) == 6
+    assert all(base64.b64decode(picture)[:4] == b"\x89PNG" for picture in page.pictures)
+    assert page.elsewhere == []
+    assert page.open == []
+    assert page.rows[0] == ["", *map(str, folders)]
+    assert page.rows[1][0] == "makespan"
+    assert page.rows[13][:2] == ["jobs that ended", "200 of 200"]
+
+
+class Page(HTMLParser):
+    """What is in an HTML file: rows of tables, pictures, what lies elsewhere, and elements that were not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.pictures: list[str] = []
+        self.elsewhere: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Open an element."""
+        if tag not in {"meta", "img", "br"}:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+        links = [value or "" for name, value in attrs if name in {"src", "href"}]
+        self.pictures += [link.partition("base64,")[2] for link in links if link.startswith("data:")]
+        self.elsewhere += [link for link in links if not link.startswith("data:")]
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the element that was opened last."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Keep the text of cells."""
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def test_a_report_that_cannot_be_written(log: Path, tmp_path: Path) -> None:
+    """The table comes nevertheless."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    drom("simulate", log, "--nodes", "64", "--out", tmp_path / "r")
+    out, errors = drom("compare", tmp_path / "r", "--html", tmp_path / "none" / "r.html", code=1)
+
+    assert out.startswith("FIGURE")
+    assert errors.startswith(f"drom: The report {tmp_path}/none/r.html cannot be written: No such file or directory")
 
 
 @pytest.mark.parametrize(
@@ -211,10 +281,26 @@ def test_a_full_disk(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
-    """Named in the sentence."""
+    """Named in the sentence; likewise those of another version, and a table that somebody has changed."""
     _, errors = drom("compare", tmp_path, code=1)
+    (tmp_path / "summary.json").write_text('{"schema_version": 1}', encoding="utf-8")
+    _, others = drom("compare", tmp_path, code=1)
 
     assert errors == f"drom: {tmp_path} holds no results: name a folder that drom simulate --out has written.\n"
+    assert others == (
+        f"drom: {tmp_path} holds results of another version of drom: simulate again with --out {tmp_path}.\n"
+    )
+
+
+@pytest.mark.parametrize("change", ["end,nodes", "0,", "ended", "\n"])
+def test_a_table_that_was_changed(log: Path, tmp_path: Path, change: str) -> None:
+    """Is refused with a sentence, whatever is missing of it."""
+    drom("simulate", log, "--nodes", "64", "--out", tmp_path)
+    table = tmp_path / "jobs.csv"
+    table.write_text(table.read_text(encoding="utf-8").replace(change, "", 1), encoding="utf-8")
+
+    with pytest.raises(SchedulerError, match=r"jobs\.csv is not as drom simulate writes it: simulate again"):
+        load_schedule(tmp_path)
 
 
 def test_interrupted(log: Path, tmp_path: Path) -> None:
