@@ -1,5 +1,5 @@
 # The compiled part of a session: dromlib/native/python/handle.c.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dromlib.grant import Grant
 
@@ -17,3 +17,4 @@ class Handle:
     def _want(self, min_cpus: int, max_cpus: int, /) -> None: ...
 
 def bind_threads(cpus: Sequence[int], /) -> None: ...
+def call_soon(call: Callable[[], object], /) -> bool: ...

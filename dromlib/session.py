@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from dromlib import adapters as adapting
 from dromlib import say
@@ -184,6 +185,9 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
     ever happens in it. Raises ValueError for an adapter's name that is none, and for a bound that is no number of CPUs.
     """
     session = Session(adapters, min_cpus, max_cpus)
+    auto = sys.modules.get("dromlib.auto")
+    if auto:
+        auto.stop()  # a program that attaches decides for itself
     session._start()  # noqa: SLF001 - a friend
     if session.mode == "unmanaged":
         say.note("No agent answers: this program runs unmanaged.")

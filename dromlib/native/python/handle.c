@@ -267,6 +267,26 @@ static PyObject *bind_threads(PyObject *module, PyObject *cpus)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+static int make_call(void *callable)
+{
+    PyObject *result = PyObject_CallNoArgs(callable);
+    if (!result)
+        PyErr_WriteUnraisable(callable);
+    Py_XDECREF(result);
+    Py_DECREF((PyObject *)callable);
+    return 0;
+}
+
+static PyObject *call_soon(PyObject *module, PyObject *callable)
+{
+    (void)module;
+    Py_INCREF(callable);
+    int refused = Py_AddPendingCall(make_call, callable);
+    if (refused)
+        Py_DECREF(callable);
+    return PyBool_FromLong(!refused);
+}
+
 static PyMethodDef handle_methods[] = {
     {"poll", poll, METH_NOARGS, "Count a malleability point; return None, or what `_take` returns when a grant is waiting."},
     {"_take_raw", take, METH_NOARGS, "Return (epoch, CPUs, reason number, emulated) of the newest grant, or None."},
@@ -302,6 +322,7 @@ static PyType_Spec handle_spec = {
 
 static PyMethodDef functions[] = {
     {"bind_threads", bind_threads, METH_O, "Bind every thread of this process to the OS CPUs given. Raises OSError."},
+    {"call_soon", call_soon, METH_O, "Call in the main thread between two of its instructions; False: too many calls are due."},
     {NULL, NULL, 0, NULL},
 };
 

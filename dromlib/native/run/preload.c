@@ -12,22 +12,22 @@
 
 #define LIBRARY "libdrom-preload.so"
 
-/* Where the library lies as seen from drom-run: in the package, in a build folder, or beside an environment's scripts. */
-static const char *const PLACES[] = {"../lib/" LIBRARY, LIBRARY, "../lib/python3*/site-packages/dromlib/lib/" LIBRARY};
-
-static bool find_library(char path[PATH_MAX])
+/* Finds a part of the package as seen from drom-run: in the package, in a build folder, or beside an environment's scripts. */
+static bool find_part(const char *part, char path[PATH_MAX])
 {
-    char self[PATH_MAX], pattern[2 * PATH_MAX];
+    char self[PATH_MAX], patterns[3][2 * PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     self[length < 0 ? 0 : length] = '\0';
     char *slash = strrchr(self, '/');
     if (!slash)
         return false;
     *slash = '\0';
-    for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++) {
+    snprintf(patterns[0], sizeof patterns[0], "%s/../%s", self, part);
+    snprintf(patterns[1], sizeof patterns[1], "%s%s", self, strrchr(part, '/'));
+    snprintf(patterns[2], sizeof patterns[2], "%s/../lib/python3*/site-packages/dromlib/%s", self, part);
+    for (int i = 0; i < 3; i++) {
         glob_t found;
-        snprintf(pattern, sizeof pattern, "%s/%s", self, PLACES[i]);
-        bool there = glob(pattern, GLOB_NOSORT, NULL, &found) == 0 && realpath(found.gl_pathv[0], path);
+        bool there = glob(patterns[i], GLOB_NOSORT, NULL, &found) == 0 && realpath(found.gl_pathv[0], path);
         globfree(&found);
         if (there)
             return true;
@@ -78,18 +78,30 @@ static const char *why_not(const char *path)
     return NULL;
 }
 
-static void add_to_preload(const char *library)
+/* Put `first` in front of a list whose parts are separated by colons. */
+static void add_to_list(const char *name, const char *first)
 {
-    const char *before = getenv("LD_PRELOAD");
-    if (before && strstr(before, library))
+    const char *before = getenv(name);
+    if (before && strstr(before, first))
         return; /* drom-run below drom-run */
-    size_t size = strlen(library) + (before ? strlen(before) : 0) + 2;
+    size_t size = strlen(first) + (before ? strlen(before) : 0) + 2;
     char *both = malloc(size);
     if (!both)
         return;
-    snprintf(both, size, before && *before ? "%s:%s" : "%s", library, before);
-    setenv("LD_PRELOAD", both, 1);
+    snprintf(both, size, before && *before ? "%s:%s" : "%s", first, before);
+    setenv(name, both, 1);
     free(both);
+}
+
+/* Whatever the command is: it may be a script that starts Python. */
+static void hook_python(void)
+{
+    char hook[PATH_MAX];
+    if (!find_part("startup/sitecustomize.py", hook))
+        return;
+    *strrchr(hook, '/') = '\0';
+    if (!strchr(hook, ':'))
+        add_to_list("PYTHONPATH", hook);
 }
 
 void preload(const struct options *options, bool malleable)
@@ -97,16 +109,19 @@ void preload(const struct options *options, bool malleable)
     static const char *const names[] = {"auto", "next-region", "bind-only"};
     char library[PATH_MAX], command[PATH_MAX];
     setenv("DROM_MALLEABILITY", names[options->malleability], 1);
-    if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY || !find_command(options->command[0], command))
+    if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY)
+        return;
+    hook_python();
+    if (!find_command(options->command[0], command))
         return;
     const char *reason = why_not(command);
     if (reason)
         say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
-    else if (!find_library(library))
+    else if (!find_part("lib/" LIBRARY, library))
         say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
     else if (strpbrk(library, " :"))
         say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
             "Install drom elsewhere.", library);
     else
-        add_to_preload(library);
+        add_to_list("LD_PRELOAD", library);
 }

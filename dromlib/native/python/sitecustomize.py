@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: INP001 - Python finds this by its name in a directory of its own
+"""What Python loads first under `drom run`: it makes the program malleable, then does what Python would have done.
+
+`drom-run` puts this file's directory in front of PYTHONPATH. Where that is another Python than the one that drom is
+installed for, dromlib is taken from beside it, and nothing else of that installation.
+"""
+
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
+
+
+def _find_dromlib() -> bool:
+    """Say whether dromlib can be imported; where it is not installed, load it from beside this directory."""
+    if find_spec("dromlib"):
+        return True
+    package = os.path.dirname(_HERE)  # noqa: PTH120
+    source = os.path.join(package, "__init__.py")  # noqa: PTH118
+    spec = spec_from_file_location("dromlib", source, submodule_search_locations=[package])
+    if not (spec and spec.loader and os.path.exists(source)):  # noqa: PTH110
+        return False
+    module = sys.modules["dromlib"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return True
+
+
+def _hand_over() -> None:
+    """Load the sitecustomize that this one hides, if there is one."""
+    sys.path[:] = [place for place in sys.path if place != _HERE]
+    this = sys.modules.pop("sitecustomize")
+    if find_spec("sitecustomize"):
+        import_module("sitecustomize")
+    else:
+        sys.modules["sitecustomize"] = this
+
+
+if sys.version_info >= (3, 10) and _find_dromlib():
+    import dromlib.auto  # noqa: F401
+_hand_over()
