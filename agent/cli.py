@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -48,6 +49,20 @@ Words = Annotated[
 USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """What typer raises for any wrong use of a command line, under a name that differs between its versions."""
 SysfsRoot = Annotated[Path, typer.Option("--sysfs-root", metavar="DIR", help="Read sys/ and proc/ below DIR.")]
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's
+    if wanted:
+        typer.echo(f"drom {metadata.version('drom')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None: ...
 
 
 def run_app() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,13 @@ def test_every_command_has_help(command: list[str]) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: drom" in done.stdout
+
+
+def test_says_its_version() -> None:
+    """`drom --version` is what the installed distribution is."""
+    done = drom("--version")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"drom {metadata.version('drom')}\n", "")
 
 
 def test_a_configuration_is_checked_and_shown(tmp_path: Path) -> None:
