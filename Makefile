@@ -10,7 +10,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel test test-crash test-vm lint demo bench clean
+.PHONY: help setup kernel test test-random test-crash test-vm lint demo bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ kernel: $(READY)
 
 test: kernel ## run the tests
 	$(PYTEST) $(PYTEST_FLAGS)
+
+test-random: kernel ## run the property tests with examples that were never tried before
+	$(PYTEST) $(PYTEST_FLAGS) --hypothesis-profile=random
 
 test-crash: kernel ## run the tests that kill agents and programs at every moment
 	$(PYTEST) -m crash

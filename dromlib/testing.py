@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+PATIENCE = 60.0
+"""Seconds that a wait lasts unless told otherwise: more than a busy machine needs, for a test that is to fail."""
 OURS = ("DROM_RUNTIME_DIR", "DROM_TASK")
 """Variables of the environment that say where the agent is and which task a process belongs to."""
 
@@ -177,18 +179,18 @@ class FakeAgent:
         self._registry.retire(self.SLOT)
         self._signal("ended", epoch=layout.EPOCH_RETIRED, new="", reason="retired")
 
-    def wait_applied(self, epoch: int, timeout: float = 10.0) -> None:
+    def wait_applied(self, epoch: int, timeout: float = PATIENCE) -> None:
         """Return when a program has acknowledged this grant or a later one. Raises TimeoutError.
 
         A program that has left has taken back what it acknowledged: wait while it runs.
         """
         self._await(lambda: epoch <= self.applied < layout.EPOCH_RETIRED, f"epoch {epoch} is not applied", timeout)
 
-    def wait_left(self, timeout: float = 10.0) -> None:
+    def wait_left(self, timeout: float = PATIENCE) -> None:
         """Return when the responder has closed its session. Raises TimeoutError."""
         self._await(lambda: self.applied == layout.EPOCH_RETIRED, "the program is still attached", timeout)
 
-    def wait_attached(self, timeout: float = 10.0) -> None:
+    def wait_attached(self, timeout: float = PATIENCE) -> None:
         """Return when the responder's seat is taken. Raises TimeoutError."""
         self._await(lambda: self._responder[0] > 0, "no program has attached", timeout)
 

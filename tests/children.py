@@ -136,8 +136,8 @@ def running(*command: str) -> Iterator[Child]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what the kernel does on its own, for at most ten seconds."""
-    deadline = time.monotonic() + 10
+    """Wait for what the kernel does on its own, for at most a minute."""
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         os.sched_yield()

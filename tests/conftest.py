@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from agent import claims
 from tests.children import Child, build, running
@@ -14,6 +15,12 @@ from tests.schedules import SHARING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# What a property says does not depend on the speed of a machine. Each run tries the same examples, so that a change is
+# judged by what it does; `make test-random` looks for new ones.
+settings.register_profile("same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("random", settings.get_profile("same"), derandomize=False, print_blob=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session", autouse=True)

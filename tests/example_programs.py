@@ -13,6 +13,7 @@ import pytest
 
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
+from tests import native_build
 from tests.agents import wait_until
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ PAGES = ROOT / "docs" / "examples"
 MARK = re.compile(r"\s*(/\*|#) malleable( (?P<word>begin|end)\b|\b).*$")
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 """On a machine that does other things as well, threads that spin at barriers wait for threads that do not run."""
+PATIENT = "600"
+"""Seconds of grace of an agent that waits for a program on any machine to apply a grant itself."""
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -83,51 +86,64 @@ def mpi_environment(folder: Path) -> dict[str, str]:
     return PASSIVE | AS_ROOT | {"OMPI_MCA_btl_vader_backing_directory": str(folder)}
 
 
-def finish(program: Program, seconds: float = 100) -> tuple[int | None, str]:
+def finish(program: Program, seconds: float = 240) -> tuple[int | None, str]:
     """Wait for the end of a program; return its exit code and its last line, the answer."""
     wait_until(lambda: program.process.poll() is not None, program.show, seconds)
     return program.process.poll(), (program.out.splitlines() or [""])[-1]
 
 
-def outlives(agent: Agent, program: Program, job: str, tasks: int, orders: Sequence[tuple[str, int]]) -> bool:
-    """Resize a job of so many tasks once it works; tell whether the program still worked after the last order.
+class Gates:
+    """Two gates on the way of a program, see native/gate.c: one after its first grant, one after its second.
 
-    An order is the word for `drom resize JOB`, and the CPUs that each task is to have applied and worked on before the
-    next order. A machine may be so fast that the program ends before: it is to be given more to do.
+    So it is resized at points that do not depend on how fast the machine is.
     """
-    lives = _works(agent, program, job, tasks)
-    for word, cpus in orders:
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("gcc") is None:
+            pytest.skip("needs gcc")
+        self._folder = folder / "gates"
+        self._folder.mkdir()
+        self._library = folder / "gate.so"
+        native_build.compile_c(self._library, [native_build.SOURCES / "gate.c"], ["-shared", "-fPIC", "-ldl"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program needs in its environment to stop at the gates."""
+        return {"LD_PRELOAD": str(self._library), "DROM_TEST_GATES": str(self._folder)}
+
+    def open(self, number: int) -> None:
+        """Let every process of the program pass gate 1 or 2."""
+        (self._folder / str(number)).touch()
+
+
+def resize_twice(agent: Agent, gates: Gates, job: str, orders: Sequence[tuple[str, list[int]]]) -> None:
+    """Resize a job at its two gates; see that each task has put in force what it was granted.
+
+    An order is the word for `drom resize JOB`, and how many CPUs each task is to have then.
+    """
+    for gate, (word, cpus) in enumerate(orders, 1):
+        await_working(agent, job, len(cpus))
         done = agent.cli("resize", job, word)
-        lives = program.process.poll() is None and _works(agent, program, job, tasks, cpus)
-        assert done.returncode == 0 or not lives, done.stderr
-    return lives
+        assert done.returncode == 0, done.stderr
+        gates.open(gate)
+        assert await_working(agent, job, len(cpus), cpus) == cpus
 
 
-def _works(agent: Agent, program: Program, job: str, tasks: int, cpus: int | None = None) -> bool:
-    """Wait until each task has applied its grant, of `cpus` CPUs if given, and works on; False if it has ended."""
+def await_working(agent: Agent, job: str, tasks: int, cpus: list[int] | None = None) -> list[int]:
+    """Wait until each task has applied its grant by itself, of so many CPUs if given; return how many it has."""
     rows: list[dict[str, Any]] = []
-
-    def ended() -> bool:
-        return program.process.poll() is not None
 
     def settled() -> bool:
         nonlocal rows
         rows = [row for row in agent.order("ps")["tasks"] if row["job"] == job]
-        had = {parse_cpulist(row["applied"]).bit_count() for row in rows}
         return (
             len(rows) == tasks
             and all((row["applied"], row["mode"]) == (row["target"], "cooperative") for row in rows)
-            and (cpus is None or had == {cpus})
+            and (cpus is None or had() == cpus)
         )
 
-    def show() -> str:
-        return f"{rows}\n{agent.log}"
+    def had() -> list[int]:
+        return [parse_cpulist(row["applied"]).bit_count() for row in rows]
 
-    wait_until(lambda: ended() or settled(), show, 60)
-    before = [row["progress"] for row in rows]
-    wait_until(
-        lambda: ended() or (settled() and all(row["progress"] > old for row, old in zip(rows, before, strict=True))),
-        show,
-        60,
-    )
-    return not ended()
+    wait_until(settled, lambda: f"{rows}\n{agent.log}")
+    return had()

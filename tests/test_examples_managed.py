@@ -1,24 +1,23 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import agents
-from tests.example_programs import PASSIVE, command, finish, outlives
+from tests.example_programs import PASSIVE, PATIENT, Gates, command, finish, resize_twice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ARGUMENTS: dict[str, tuple[tuple[str, ...], int]] = {
-    "asyncio_service.py": (("--requests",), 60),
-    "numba_life.py": (("--gliders", "256", "--rounds"), 150),
-    "numpy_blas.py": (("--size", "800", "--steps"), 200),
-    "stream.c": (("--size", "4000000", "--sweeps"), 600),
+ARGUMENTS = {
+    "asyncio_service.py": ("--requests", "5"),
+    "numba_life.py": ("--gliders", "256", "--rounds", "20"),
+    "numpy_blas.py": ("--size", "500", "--steps", "20"),
+    "stream.c": ("--size", "1000000", "--sweeps", "60"),
 }
-LONGER = (1, 10, 100)
-"""For a run of a few seconds on machines of any speed: what to multiply the last argument by."""
 WRONG = {
     "asyncio_service.py": (("--clients",), ("--clients", "some"), ("--rounds", "0"), ("--what", "1")),
     "numba_life.py": (("--rounds",), ("--rounds", "soon"), ("--gliders", "0"), ("--seconds", "nan")),
@@ -41,23 +40,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_resized_twice_it_gives_the_answer_it_gives_alone(tmp_path: Path, folder: Path, name: str) -> None:
     """Alone it is right and silent; shrunk and grown by an agent while it runs, it applies both and says the same."""
     cpus = len(os.sched_getaffinity(0))
-    options, rounds = ARGUMENTS[name]
-    with agents.programs(tmp_path / "programs") as programs, agents.start_agent(tmp_path) as agent:
-        for times in LONGER:
-            words = [*command(name, folder), *options, str(rounds * times)]
-            alone = programs.start(*words, DROM_RUNTIME_DIR=str(tmp_path / "no-agent"), **PASSIVE)
-            status, answer = finish(alone)
+    gates, words = Gates(tmp_path), [*command(name, folder), *ARGUMENTS[name]]
+    with (
+        agents.programs(tmp_path / "programs") as programs,
+        agents.start_agent(tmp_path, "--grace", PATIENT) as agent,
+    ):
+        alone = programs.start(*words, DROM_RUNTIME_DIR=str(tmp_path / "no-agent"), **PASSIVE)
+        status, answer = finish(alone)
 
-            assert (status, alone.err) == (0, "")
-            assert answer.endswith(" ok")
+        assert (status, alone.err) == (0, "")
+        assert answer.endswith(" ok")
 
-            managed = programs.start(*agent.run("--job", "it", "--", *words), **PASSIVE)
-            lived = outlives(agent, managed, "it", 1, [("1", 1), ("auto", cpus)])
+        managed = programs.start(*agent.run("--job", "it", "--", *words), **PASSIVE, **gates.environment)
+        resize_twice(agent, gates, "it", [("1", [1]), ("auto", [cpus])])
 
-            assert (*finish(managed), managed.err) == (0, answer, "")
-            if lived:
-                break
-        assert lived, "it ends before it is resized"
+        assert (*finish(managed), managed.err) == (0, answer, "")
+        assert re.findall(r"event=(\w+) job=it .*action=(\w+)", agent.log) == [
+            ("applied", "shrink"),
+            ("applied", "grow"),
+        ]
         agent.assert_clean()
 
 

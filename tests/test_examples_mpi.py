@@ -2,17 +2,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from dromlib.cpulist import parse_cpulist
 from tests import agents
-from tests.example_programs import command, finish, mpi_environment, mpirun, outlives
+from tests.example_programs import PATIENT, Gates, await_working, command, finish, mpi_environment, mpirun, resize_twice
 
-ARGUMENTS = ("--size", "4000000", "--steps")
-STEPS = (600, 6000, 60000)
-"""For a run of a few seconds on machines of any speed."""
+ARGUMENTS = ("--size", "400000", "--steps")
 NAMES = ("mpi4py_numba.py", "mpi_openmp.c")
 
 
@@ -27,25 +26,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_two_ranks_resized_twice_give_the_answer_they_give_alone(tmp_path: Path, folder: Path, name: str) -> None:
     """Alone it is right; under an agent both ranks shrink and grow, and say the same."""
-    environment = mpi_environment(tmp_path)
+    environment, gates = mpi_environment(tmp_path), Gates(tmp_path)
+    words = [*command(name, folder), *ARGUMENTS, "60"]
     with (
         agents.programs(tmp_path / "programs") as programs,
-        agents.start_agent(tmp_path, "--emulate", "pack:2 core:2") as agent,
+        agents.start_agent(tmp_path, "--emulate", "pack:2 core:2", "--grace", PATIENT) as agent,
     ):
-        for steps in STEPS:
-            words = [*command(name, folder), *ARGUMENTS, str(steps)]
-            alone = finish(programs.start(*mpirun(2, *words), **environment, DROM_RUNTIME_DIR="/nonexistent"))
+        alone = finish(programs.start(*mpirun(2, *words), **environment, DROM_RUNTIME_DIR="/nonexistent"))
 
-            assert alone[0] == 0
-            assert alone[1].endswith(" ok")
+        assert alone[0] == 0
+        assert alone[1].endswith(" ok")
 
-            managed = programs.start(*mpirun(2, *agent.run("--job", "it", "--", *words)), **environment)
-            lived = outlives(agent, managed, "it", 2, [("2", 1), ("auto", 2)])
+        launch = mpirun(2, *agent.run("--job", "it", "--", *words))
+        managed = programs.start(*launch, **environment, **gates.environment)
+        resize_twice(agent, gates, "it", [("2", [1, 1]), ("auto", [2, 2])])
 
-            assert finish(managed) == alone, managed.show()
-            if lived:
-                break
-        assert lived, "it ends before it is resized"
+        assert finish(managed) == alone, managed.show()
+        actions = sorted(re.findall(r"event=(\w+) job=it .*action=(\w+)", agent.log))
+        assert actions == [("applied", "grow")] * 2 + [("applied", "shrink")] * 2
 
 
 @pytest.mark.timeout(300)
@@ -59,7 +57,7 @@ def test_two_ranks_are_two_tasks_of_one_job(tmp_path: Path, folder: Path, name: 
         managed = programs.start(*mpirun(2, *agent.run("--", *words)), **mpi_environment(tmp_path))
         job = Path(words[0]).name
 
-        assert outlives(agent, managed, job, 2, []), managed.show()
+        await_working(agent, job, 2)
 
         rows = json.loads(agent.cli("ps", "--json").stdout)["tasks"]
         masks = [parse_cpulist(agents.affinity(row["pid"])) for row in rows]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dromlib import Grant
 
-SECONDS = 20
+SECONDS = 60
 RETIRED = layout.EPOCH_RETIRED
 
 

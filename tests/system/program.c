@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* program.c - a program under test: looks each millisecond for a grant, and says on stdout what it applied.
  *
- *     program [--silent] [--outside] [--apply-after MS] [--threads N] [--children N]
+ *     program [--silent] [--outside] [--holds] [--threads N] [--children N]
  *
  * --silent attaches and passes no malleability point; --outside does not attach; --threads sleeps in N more threads;
- * --children forks N children that attach for themselves. It ends with its stdin, or at the letter q there; the letters
- * s and p make it silent and polling, d detaches, a attaches again.
+ * --children forks N children that attach for themselves. --holds takes a grant and applies it when it is told to go on.
+ * It ends with its stdin, or at the letter q there; the letters s and p make it silent and polling, h and g make it hold
+ * and go on, d detaches, a attaches again. It says which letters it has heard.
  */
 #include <drom.h>
 #include <poll.h>
@@ -16,7 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int silent, apply_after;
+static int silent, holds, ends;
+static drom *seat;
 
 static void *sleeper(void *nothing)
 {
@@ -36,22 +38,38 @@ static void say_grant(const drom_grant *g, int rc)
     puts(line);
 }
 
-static void look(drom *d)
-{
-    static drom_grant g;
-    if (silent || !d || !drom_poll(d) || drom_take(d, &g) <= 0)
-        return;
-    if (apply_after && printf("takes %llu\n", (unsigned long long)g.epoch))
-        poll(NULL, 0, apply_after);
-    say_grant(&g, drom_apply(d, &g));
-}
-
-static drom *attach(void)
+static void attach(void)
 {
     static const char *const modes[] = {"unmanaged", "responder", "follower"};
-    drom *d = drom_attach();
-    printf("attached %d %s\n", (int)getpid(), modes[drom_mode(d)]);
-    return d;
+    seat = drom_attach();
+    printf("attached %d %s\n", (int)getpid(), modes[drom_mode(seat)]);
+}
+
+static void obey(void)
+{
+    char letter = 'q';
+    ends = read(STDIN_FILENO, &letter, 1) <= 0 || letter == 'q';
+    if (letter == 's' || letter == 'p')
+        silent = letter == 's';
+    if (letter == 'h' || letter == 'g')
+        holds = letter == 'h';
+    if (letter == 'd')
+        drom_detach(seat), seat = NULL;
+    if (letter == 'a')
+        attach();
+    printf("heard %c\n", letter);
+}
+
+static void look(void)
+{
+    static drom_grant g;
+    if (silent || !seat || !drom_poll(seat) || drom_take(seat, &g) <= 0)
+        return;
+    if (holds)
+        printf("takes %llu\n", (unsigned long long)g.epoch);
+    while (holds && !ends)
+        obey();
+    say_grant(&g, drom_apply(seat, &g));
 }
 
 static int number(char **argument)
@@ -66,8 +84,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         silent |= strcmp(argv[i], "--silent") == 0;
         outside |= strcmp(argv[i], "--outside") == 0;
-        if (strcmp(argv[i], "--apply-after") == 0)
-            apply_after = number(&argv[i + 1]);
+        holds |= strcmp(argv[i], "--holds") == 0;
         if (strcmp(argv[i], "--threads") == 0)
             threads = number(&argv[i + 1]);
         if (strcmp(argv[i], "--children") == 0)
@@ -78,27 +95,21 @@ int main(int argc, char **argv)
         if (pthread_create(&thread, NULL, sleeper, NULL) != 0)
             return 1;
     }
-    drom *d = outside ? NULL : attach();
+    if (!outside)
+        attach();
     for (int i = 0; i < children; i++)
         if (fork() == 0) {
-            d = outside ? NULL : attach();
+            if (!outside)
+                attach();
             break;
         }
     printf("runs %d\n", (int)getpid());
-    for (;;) {
+    while (!ends) {
         struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-        if (poll(&input, 1, 1) > 0) {
-            char letter = 'q';
-            if (read(STDIN_FILENO, &letter, 1) <= 0 || letter == 'q')
-                break;
-            if (letter == 's' || letter == 'p')
-                silent = letter == 's';
-            if (letter == 'd')
-                drom_detach(d), d = NULL;
-            if (letter == 'a')
-                d = attach();
-        }
-        look(d);
+        if (poll(&input, 1, 1) > 0)
+            obey();
+        if (!ends)
+            look();
     }
     puts("ends");
     return 0;

@@ -23,6 +23,7 @@ from agent.control import ControlError, endpoint
 from dromlib import layout, native
 from dromlib.layout import HEADER, MAILBOX, REPLY, REQUEST
 from tests.agents import (
+    SECONDS,
     Agent,
     Programs,
     assert_clean,
@@ -409,7 +410,7 @@ def test_a_dead_agent_is_no_agent(tmp_path: Path) -> None:
 
 def _knock(agent: Agent) -> socket.socket:
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door.settimeout(20)
+    door.settimeout(SECONDS)
     door.connect(str(agent.dir / "door"))
     return door
 
@@ -567,7 +568,7 @@ def test_orders_that_are_none_are_refused(agent: Agent, frames: list[bytes]) -> 
         sock.setsockopt(zmq.LINGER, 0)
         sock.connect(endpoint(agent.dir, "control"))
         sock.send_multipart(frames)
-        assert sock.poll(20000), "no answer"
+        assert sock.poll(1000 * SECONDS), "no answer"
         answer = json.loads(sock.recv())
     assert answer["ok"] is False
     assert answer["error"].endswith((".", "drom ps`", "`drom ps`.", "min and max."))
@@ -753,7 +754,7 @@ def test_a_closed_log_does_not_end_the_agent(tmp_path: Path, start: Programs) ->
             assert start.start(*run, "true").wait() == 0
         assert drom("ps", "--runtime-dir", runtime_dir).returncode == 0
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS) == 0
     finally:
         process.kill()
         process.wait()
@@ -765,10 +766,10 @@ def test_a_stop_with_strange_files_in_the_directory(tmp_path: Path) -> None:
         (agent.dir / "mail" / "stray").mkdir()
         (agent.dir / "mail" / "note").write_text("hello", encoding="utf-8")
         agent.process.terminate()
-        assert agent.process.wait(20) == 0
+        assert agent.process.wait(SECONDS) == 0
         assert "Traceback" not in agent.log
     with start_agent(tmp_path, *TWO, stop=False) as agent:
         with pytest.raises(ControlError):
             agent.order("dance")
         agent.process.terminate()
-        assert agent.process.wait(20) == 0
+        assert agent.process.wait(SECONDS) == 0

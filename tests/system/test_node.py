@@ -170,6 +170,7 @@ def test_siblings_of_a_responder_shrink_and_grow_with_it(agent: Agent, start: Pr
     script = f"exec 3<&0; {program} <&3 & sleep 1000 & sleep 1000 & wait"
     a = start.start(*agent.run("--job", "a", "--", "sh", "-c", script))
     a.await_out("cpus 0,1$")
+    wait_until(lambda: len(process_tree(a.pid)) == 4, a.show)
     b = start.start(*agent.run("--job", "b", "--", program))
     agent.await_tasks(a="0", b="1")
     family = process_tree(a.pid)
@@ -290,12 +291,12 @@ def test_a_killed_agent_leaves_everything_in_place_for_the_next(
     with Watcher(tmp_path / "run"):
         agent = launch_agent(tmp_path / "run", *TWO, "--grace", "0.3" if moment == "enforced" else "60")
         try:
-            options = (
-                ["--silent"] if moment == "enforced" else ["--apply-after", "300"] if moment == "shrinking" else []
-            )
+            options = ["--silent"] if moment == "enforced" else []
             a = start.start(*agent.run("--job", "a", "--", program, *options))
             a.await_out("runs")
             agent.await_tasks(a="0-1")
+            if moment == "shrinking":
+                a.tell_heard("h")
             b = None
             if moment not in ("alone", "waiting"):
                 b = start.start(*agent.run("--job", "b", "--", program))
@@ -309,7 +310,7 @@ def test_a_killed_agent_leaves_everything_in_place_for_the_next(
                 assert (before["a"]["state"] == "enforced") == (moment == "enforced")
             if moment == "growing":
                 assert b
-                a.tell("s")
+                a.tell_heard("s")
                 b.kill()
                 wait_until(lambda: agent.tasks().get("a", {}).get("state") == "growing", agent.tasks)
                 a.tell("p")
@@ -319,9 +320,9 @@ def test_a_killed_agent_leaves_everything_in_place_for_the_next(
             agent = launch_agent(tmp_path / "run", *TWO)
             agent.await_log(f"event=adopted tasks={len(epochs)} dead=0")
             after = agent.tasks()
-            assert {
-                job: row["granted"] for job, row in after.items() if job in epochs
-            } == epochs or moment == "shrinking"
+            assert {job: row["granted"] for job, row in after.items() if job in epochs} == epochs
+            if moment == "shrinking":
+                a.tell("g")
             expected = {"alone": {"a": "0-1"}, "growing": {"a": "0-1"}, "waiting": {"a": "0-1", "b": ""}}
             agent.await_tasks(**expected.get(moment, {"a": "0", "b": "1"}))
             assert lives(a.pid)
@@ -375,16 +376,14 @@ def test_a_program_let_go_while_it_applies_a_grant_gets_its_affinity_back(
 ) -> None:
     """Who has taken a grant and binds itself only when the agent has let it go is not left on the grant's CPUs."""
     with start_agent(tmp_path, *TWO) as agent:
-        a = start.start(*agent.run("--job", "a", "--cpus", "1", "--", program, "--apply-after", "1000"))
+        a = start.start(*agent.run("--job", "a", "--cpus", "1", "--", program, "--holds"))
         a.await_out("^takes")
-        os.kill(a.pid, signal.SIGSTOP)
-        assert not a.applied()
         assert affinity(a.pid) != affinity(os.getpid())
         if how == "release":
             agent.order("release", job="a")
-            os.kill(a.pid, signal.SIGCONT)
+            a.tell("g")
             a.await_out("^applied")
-    os.kill(a.pid, signal.SIGCONT)
+    a.tell("g")
     a.await_out("^applied")
     assert affinity(a.pid) == affinity(os.getpid())
     assert a.quit() == 0
@@ -394,14 +393,12 @@ def test_who_applies_an_older_grant_than_the_one_enforced_is_confined(
     agent: Agent, start: Programs, program: Path
 ) -> None:
     """A program that had taken a grant when a smaller one was enforced is brought back when it applies the old one."""
-    a = start.start(*agent.run("--job", "a", "--", program, "--apply-after", "1000"))
+    a = start.start(*agent.run("--job", "a", "--", program, "--holds"))
     a.await_out("^takes")
-    os.kill(a.pid, signal.SIGSTOP)
-    assert not a.applied()
-    a.tell("s")
+    a.tell_heard("s")
     start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
     agent.await_tasks(a="0", b="1")
-    os.kill(a.pid, signal.SIGCONT)
+    a.tell("g")
     a.await_out("^applied .* cpus 0,1$")
     wait_until(lambda: affinity(a.pid) == "0", lambda: affinity(a.pid))
     agent.await_log("event=confined")
