@@ -189,9 +189,14 @@ def topology(
 
 
 @app.command()
-def flags() -> None:
+def flags(
+    prefix: Annotated[bool, typer.Option("--prefix", help="Print the folder of include/ and lib/ instead.")] = False,
+) -> None:
     """Print the compiler flags of a program that uses drom.h: gcc mine.c $(drom flags)."""
     library = native.library_path().parent
+    if prefix:
+        typer.echo(library.parent)
+        return
     typer.echo(f"-I{native.include_dir()} -L{library} -Wl,-rpath,{library} -ldrom")
 
 

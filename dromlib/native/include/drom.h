@@ -67,6 +67,9 @@ static inline int drom_poll(drom *d)
     return __builtin_expect(__atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) != d->seen, 0);
 }
 
+/* The same for languages that cannot inline it. */
+int drom_poll_fn(drom *d);
+
 /* Copy the newest grant. 1: *g holds it; 0: nothing new, or unmanaged now (retired, slot reused). */
 int drom_take(drom *d, drom_grant *g);
 

@@ -258,6 +258,11 @@ int drom_wait(drom *d, int timeout_ms)
     return found;
 }
 
+int drom_poll_fn(drom *d)
+{
+    return drom_poll(d);
+}
+
 void drom_progress(drom *d, uint64_t done)
 {
     const struct handle *h = inside(d);
