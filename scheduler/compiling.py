@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -139,8 +140,8 @@ def compile_program(policy: Policy) -> Program:
         return Program(engine.advance, policy.decide, compiled=False)
     try:
         return Program(_compiled_engine(), _compiled_policy(policy.decide, policy.file), compiled=True)
-    except numba.core.errors.NumbaError as error:
-        msg = f"numba cannot compile the policy {policy.file}: {_first_line(str(error))}"
+    except (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError) as error:
+        msg = f"numba cannot compile the policy {policy.file}, {_reason(str(error), policy.file)}"
         raise SchedulerError(msg) from error
 
 
@@ -153,9 +154,11 @@ def _compiled_engine() -> Any:  # noqa: ANN401 - numba is untyped
 
 @functools.cache
 def _compiled_policy(decide: Callable[..., int], file: Path) -> Any:  # noqa: ANN401 - numba is untyped
-    signature = _signatures()[0]
+    """Compile a policy; one from a file of the user's with its indices checked, so that a wrong one is an error."""
+    signature, ours = _signatures()[0], decide.__module__.startswith("scheduler.")
     files = [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
-    return _Pointer(_compile("policy", decide, signature, files), signature)
+    compiled = _compile("policy" if ours else "checked", decide, signature, files, checked=not ours)
+    return _Pointer(compiled, signature)
 
 
 def _siblings(decide: Callable[..., int]) -> Iterator[ModuleType]:
@@ -164,10 +167,15 @@ def _siblings(decide: Callable[..., int]) -> Iterator[ModuleType]:
     return (sys.modules[name] for name in sorted(names) if name.startswith("scheduler.") and name in sys.modules)
 
 
-def _first_line(text: str) -> str:
+def _reason(text: str, file: Path) -> str:
+    """Return what numba complains about, with the line of the file as far as it says so."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     words = [line for line in lines if not line.startswith(("Failed in", "File ", "During"))]
-    return (words or lines or ["no reason given"])[0]
+    reason = (words or lines or ["no reason given"])[0]
+    if reason.endswith(":"):  # a call that fits no function: why is further down
+        reason = next((line for line in lines if line.startswith("TypingError:")), reason)
+    place = re.search(re.escape(file.name) + r'(?:", line | \()(\d+)', text)
+    return f"line {place[1]}: {reason}" if place else reason
 
 
 def _compile(
@@ -177,13 +185,18 @@ def _compile(
     files: list[Path],
     *,
     counted: bool = True,
+    checked: bool = False,
 ) -> Any:  # noqa: ANN401 - numba is untyped
-    """Compile a function, or load it from the cache for these files; `counted`: with the counts of references."""
+    """Compile a function, or load it from the cache for these files.
+
+    `counted`: with the counts of references; `checked`: with an error for an index that is out of bounds.
+    """
     folder = cache_folder(name, files)
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or configured)
     try:
-        return numba.njit(signature, cache=folder is not None, error_model="numpy", _nrt=counted)(function)
+        options = {"cache": folder is not None, "error_model": "numpy", "_nrt": counted, "boundscheck": checked}
+        return numba.njit(signature, **options)(function)
     finally:
         numba.config.CACHE_DIR = configured
 

@@ -15,6 +15,7 @@ import numpy as np
 from scheduler.compiling import Policy, Program, compile_program, values
 from scheduler.engine import FAILED, MORE, OVER
 from scheduler.errors import SchedulerError
+from scheduler.faults import naming_errors
 from scheduler.interface import NEVER
 from scheduler.world import (
     BAD_SHARE,
@@ -133,7 +134,8 @@ class Simulation:
         begun = time.perf_counter()
         try:
             while outcome == MORE:
-                outcome = self.program.advance(self.program.decide, self.world, options, actions, until, BUDGET)
+                with naming_errors(self.policy, lambda: self.now):
+                    outcome = self.program.advance(self.program.decide, self.world, options, actions, until, BUDGET)
                 if progress:
                     progress(self.done / len(self.work))
         finally:

@@ -7,6 +7,7 @@ import base64
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -256,17 +257,33 @@ def test_one_sentence_for_what_is_wrong(log: Path, arguments: tuple[str, ...], s
 
 
 def test_what_is_no_policy(log: Path, tmp_path: Path) -> None:
-    """A file without the function, one that cannot be loaded, one that numba cannot compile."""
+    """A file without the function, one that cannot be loaded, one that numba cannot compile, one that raises."""
+    decide = "from scheduler.interface import start\ndef decide(state, event, options, actions):\n    "
     texts = {
         "decide = 3": "holds no policy: write a function decide(state, event, options, actions) in it.",
         "import nothing_such": "cannot be loaded: ModuleNotFoundError: No module named 'nothing_such'.",
-        "def decide(a, b, c, d):\n    return print": "numba cannot compile the policy",
+        decide + "return print": "bad.py, line 3: No conversion from Function",
+        decide + "import os\n    return 9": "bad.py, line 3: Use of unsupported opcode (IMPORT_NAME)",
+        decide + "start(actions)\n    return 9": "bad.py, line 3: TypingError: Cannot bind",
+        decide + "return state.queue[99]": "s: IndexError: index is out of bounds: set NUMBA_DISABLE_JIT=1 to see",
+        decide + "raise ValueError('no')": "s: ValueError: no: set NUMBA_DISABLE_JIT=1 to see the line.",
     }
     for text, sentence in texts.items():
         (tmp_path / "bad.py").write_text(text, encoding="utf-8")
         _, errors = drom("simulate", log, "--nodes", "64", "--policy", tmp_path / "bad.py", code=1)
         assert sentence in errors
         assert errors.count("\n") == 1
+
+
+def test_an_error_in_plain_python(log: Path, tmp_path: Path) -> None:
+    """Is a sentence too, with its line."""
+    bad = tmp_path / "bad.py"
+    bad.write_text("def decide(a, b, c, d):\n    return a.queue[99]", encoding="utf-8")
+    command = [sys.executable, "-m", "agent", "simulate", str(log), "--nodes", "64", "--policy", str(bad)]
+    plain = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True, check=False)
+
+    assert re.fullmatch(rf"drom: Policy bad, at \d+ s: IndexError: .* \({bad}, line 2\)\.\n", done.stderr), done.stderr
 
 
 def test_a_full_disk(log: Path, tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs/write-a-policy.md shows: the policy, the commands, and what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from scheduler import interface
+from scheduler.interface import Event, Jobs, State
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^```(\w*)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
+
+
+def test_it_runs_as_it_stands(tmp_path: Path) -> None:
+    """In thirty lines, with the output that the page shows."""
+    policy = BLOCKS["python"]
+    (tmp_path / "saf.py").write_text(policy, encoding="utf-8")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euc", BLOCKS["sh"]],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(BLOCKS[""])
+    assert len(policy.splitlines()) <= 30
+
+
+def test_its_names_are_there() -> None:
+    """Fields, actions and kinds of events."""
+    fields = re.findall(r"`state\.(\w+)`", GUIDE)
+    columns = re.search(r"a column per property: (.*?), \.\.\.", GUIDE)
+    actions = re.findall(r"^\| `(\w+)\(", GUIDE, re.MULTILINE)
+    links = re.findall(r"\]\(\.\./([^)]+)\)", GUIDE)
+
+    assert columns is not None
+    assert set(fields) <= set(State._fields)
+    assert set(re.findall(r"`(\w+)`", columns[1])) <= set(Jobs._fields)
+    assert "`event.kinds`" in GUIDE
+    assert "kinds" in Event._fields
+    assert actions == ["start", "place", "resize", "set_limit", "plan"]
+    assert all(hasattr(interface, name) for name in (*actions, "SUBMITTED", "JOB_ENDED", "TICK"))
+    assert [link for link in links if not (ROOT / link).is_file()] == []
