@@ -189,8 +189,11 @@ def options_of(settings: Mapping[str, Setting]) -> Options:
 
 
 def check_file(path: Path) -> None:
-    """Check a file by itself. Raises `ConfigError` with a sentence for each fault."""
-    if faults := read_file(path).faults:
+    """Check a file for an agent on this machine. Raises `ConfigError` with a sentence for each fault."""
+    from agent.consistency import conflicts
+
+    file = read_file(path)
+    if faults := [*file.faults, *conflicts(file.settings)]:
         raise ConfigError("\n".join(faults))
 
 

@@ -43,6 +43,7 @@ class Session(Handle):
         self._max_cpus = _bound("max_cpus", max_cpus)
         self._wanted = (0, 0)
         self._listener: Listener | None = None
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -73,9 +74,9 @@ class Session(Handle):
 
         Call it from the thread that computes: numba and OpenMP keep a number of threads for each thread that starts
         parallel work. False when a thread could not be bound: then the agent is not told, and binds them itself. None,
-        which `grant` is without an agent, does nothing.
+        which `grant` is without an agent, does nothing, and nor does anything after `close`.
         """
-        if grant is None:
+        if grant is None or self._closed:
             return True
         if grant.ncpus < self._min_cpus:
             say.warn(
@@ -136,6 +137,7 @@ class Session(Handle):
     def close(self) -> None:
         """Leave the agent, which binds the program from now on. Whoever waits returns; later calls do nothing."""
         super().close()
+        self._closed = True
         if self._listener:
             self._listener.close()
             self._listener = None

@@ -210,3 +210,29 @@ def test_a_broken_configuration_is_refused_by_check_and_agent(tmp_path: Path) ->
     for arguments in (["config", "check", str(file)], ["agent", "--config", str(file), "--runtime-dir", str(tmp_path)]):
         done = drom(*arguments)
         assert (done.returncode, done.stdout, done.stderr.splitlines()) == (1, "", faults)
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        (
+            'topology = "pack:2"\nemulate = "pack:2 core:1"\n',
+            "2: topology lays words over real CPUs and emulate over none: say one of them.",
+        ),
+        ('emulate = "pack:none"\n', "1: emulate: "),
+        ('reserved = "0-32767"\n', "1: reserved = 0-32767 leaves no core to manage here: reserve fewer CPUs."),
+        (
+            '[exclude]\nusers = ["root", "nobody-of-that-name"]\n',
+            "2: nobody-of-that-name is no user here: check exclude.users.",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_be_here_is_refused(tmp_path: Path, lines: str, fault: str) -> None:
+    """Options that are right each by itself, but not together or not on this machine."""
+    file = tmp_path / "drom.toml"
+    file.write_text(lines, encoding="utf-8")
+    done = drom("config", "check", str(file))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"drom: {file}:{fault}")
+    assert done.stderr.count("\n") == 1

@@ -636,3 +636,20 @@ class TestImport:
         assert all(getattr(dromlib, name) for name in dromlib.__all__)
         with pytest.raises(AttributeError, match="module 'dromlib' has no attribute 'nosuch'"):
             _ = dromlib.nosuch
+
+
+def test_a_grant_taken_before_the_end_changes_nothing_after_it() -> None:
+    """`apply` of a closed session binds nothing."""
+    code = """
+import dromlib, os
+before = os.sched_getaffinity(0)
+session = dromlib.attach([])
+granted = os.sched_getaffinity(0)
+session.close()
+os.sched_setaffinity(0, before)
+print(session.apply(session.grant), len(granted), os.sched_getaffinity(0) == before)
+"""
+    with FakeAgent(str(min(os.sched_getaffinity(0))), binds=True):
+        done = run(code)
+
+    assert (done.stdout, done.stderr) == ("True 1 True\n", "")
