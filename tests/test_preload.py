@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 
 from dromlib import layout, native
 from tests.doors import open_door
+from tests.system.test_openmp import has_libomp
 from tests.test_drom_run import run
 
 if TYPE_CHECKING:
@@ -129,3 +131,54 @@ def test_a_bad_malleability_is_one_sentence(tmp_path: Path) -> None:
 
     assert (option.returncode, option.stderr) == (2, f"drom: --malleability {said}")
     assert (variable.returncode, variable.stderr) == (2, f"drom: DROM_MALLEABILITY {said}")
+
+
+ASKS = """
+#include <omp.h>
+#include <stdlib.h>
+int main(void) {
+#pragma omp parallel
+    if (omp_get_thread_num() == 0)
+        system("grep -q /libomp /proc/$PPID/maps && echo libomp; echo $LD_PRELOAD");
+    return 0;
+}
+"""
+TEAMS = """
+int main(void) {
+#pragma omp target teams num_teams(2)
+    ;
+    return 0;
+}
+"""
+
+
+def openmp_program(folder: Path, text: str) -> Path:
+    """Return a program built for GNU's OpenMP; skip where LLVM's runtime is missing."""
+    if not has_libomp():
+        pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
+    source, target = folder / "source.c", folder / "program"
+    source.write_text(text, encoding="utf-8")
+    subprocess.run(["gcc", "-fopenmp", "-w", source, "-o", target], check=True)
+    return target
+
+
+def test_a_program_of_gcc_runs_on_llvms_runtime(tmp_path: Path) -> None:
+    """It does where that is installed, unless told otherwise; what it starts is not made to."""
+    program = openmp_program(tmp_path, ASKS)
+    mine = native.preload_path()
+
+    assert run_granted(tmp_path, "--", program).stdout == f"libomp\n{mine}\n"
+    assert run_granted(tmp_path, "--openmp-runtime", "libgomp", "--", program).stdout == f"{mine}\n"
+    assert run_granted(tmp_path, "--", program, LD_PRELOAD="libc.so.6").stdout == f"libomp\n{mine}:libc.so.6\n"
+    assert run_granted(tmp_path, "--", program, DROM_OPENMP_RUNTIME="libgomp").stdout == f"{mine}\n"
+
+
+@pytest.mark.parametrize("choice", ["auto", "libomp"])
+def test_a_runtime_that_lacks_a_symbol_is_not_used(tmp_path: Path, choice: str) -> None:
+    """A program that needs more than LLVM's runtime has keeps libgomp, and a sentence names what is missing."""
+    program = openmp_program(tmp_path, TEAMS)
+    done = run_granted(tmp_path, "--openmp-runtime", choice, "--", program)
+
+    said = rf"drom: libomp\.so\.5 lacks GOMP_\w+, which '{program}' needs: it keeps GNU's OpenMP runtime\.\n"
+    assert re.fullmatch(said, done.stderr), done.stderr
+    assert done.returncode == 0

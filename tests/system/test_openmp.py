@@ -1,10 +1,13 @@
-"""OpenMP programs that know nothing of drom, under a real agent: built by gcc and by clang."""
+"""OpenMP programs that know nothing of drom, under a real agent: built by gcc and by clang, on both runtimes."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +16,15 @@ import pytest
 from tests.agents import Agent, Program, Programs, affinity, start_agent, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
 ]
 
-SOURCE = Path(__file__).parent / "openmp.c"
+SOURCES = Path(__file__).parent
+OPENBLAS = Path(f"/usr/lib/{platform.machine()}-linux-gnu/openblas-openmp")
 BOTH, ONE, BOUND = "threads 2 cpus 01 01", "threads 1 cpus 0", "threads 2 cpus 0 0"
 PINNED = "threads 2 cpus 0 1"
 
@@ -41,27 +45,40 @@ def agent(shared_agent: Agent, start: Programs) -> Iterator[Agent]:
     shared_agent.await_tasks()
 
 
-@pytest.fixture(scope="module", params=["gcc", "clang"])
-def compiler(request: pytest.FixtureRequest) -> str:
-    """Name each compiler, which brings its own OpenMP runtime."""
-    return str(request.param)
+@pytest.fixture(scope="module", params=["gcc-libgomp", "gcc-libomp", "clang-libomp"])
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Name each compiler and the runtime that its programs run on."""
+    compiler, runtime = request.param.split("-")
+    if runtime == "libomp" and not has_libomp():
+        pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
+    return Build(compiler, runtime, tmp_path_factory.mktemp(compiler))
 
 
-@pytest.fixture(scope="module")
-def build(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Compile openmp.c."""
-    folder = tmp_path_factory.mktemp(compiler)
+@dataclass(frozen=True)
+class Build:
+    """A compiler, the OpenMP runtime to run its programs on, and where they go."""
 
-    def compiled(*flags: str) -> Path:
-        target = folder / f"openmp{len(list(folder.iterdir()))}"
-        command = [compiler, "-O1", "-g", "-fopenmp", *flags, str(SOURCE), "-o", str(target)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False) if shutil.which(compiler) else None
-        if done is None or "-fopenmp" in done.stderr or "omp.h" in done.stderr or "-lomp" in done.stderr:
-            pytest.skip(f"needs {compiler} with its OpenMP library")
-        assert done.returncode == 0, done.stderr
+    compiler: str
+    runtime: str
+    folder: Path
+
+    def program(self, *flags: str) -> Path:
+        """Compile openmp.c."""
+        if not shutil.which(self.compiler):
+            pytest.skip(f"needs {self.compiler}")
+        target = self.folder / f"openmp{len(list(self.folder.iterdir()))}"
+        command = [self.compiler, "-O1", "-fopenmp", *flags, str(SOURCES / "openmp.c"), "-o", str(target)]
+        subprocess.run(command, check=True)
         return target
 
-    return compiled
+
+def has_libomp() -> bool:
+    """Tell whether LLVM's runtime is installed."""
+    try:
+        ctypes.CDLL("libomp.so.5")
+    except OSError:
+        return False
+    return True
 
 
 def await_line(program: Program, line: str) -> None:
@@ -81,63 +98,86 @@ def resize(agent: Agent, program: Program, expected: dict[int, str], cycles: int
     assert program.err == ""
 
 
-def begin(agent: Agent, start: Programs, *words: str | Path, **extra: str) -> Program:
+def await_products(program: Program) -> None:
+    """Wait until the program has made some more matrix products."""
+    said = len(program.out)
+    wait_until(lambda: "products" in program.out[said:], program.show, 60)
+
+
+def begin(agent: Agent, start: Programs, build: Build, *words: str | Path, **extra: str) -> Program:
     """Start a program as job a and wait for its first region."""
-    program = start.start(*agent.run("--job", "a", *words), **extra)
+    program = start.start(*agent.run("--job", "a", "--openmp-runtime", build.runtime, *words), **extra)
     program.await_out("^threads")
     return program
 
 
-def test_size_and_masks_follow_the_grant(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+def test_size_and_masks_follow_the_grant(agent: Agent, start: Programs, build: Build) -> None:
     """A program that never asks for its number of threads gets as many as it has CPUs, and every thread is bound."""
-    resize(agent, begin(agent, start, build(), "loop"), {1: ONE, 2: BOTH})
+    resize(agent, begin(agent, start, build, build.program(), "loop"), {1: ONE, 2: BOTH})
 
 
-def test_who_asks_before_each_region_gets_what_he_was_told(
-    agent: Agent, start: Programs, build: Callable[..., Path]
-) -> None:
+def test_who_asks_before_each_region_gets_what_he_was_told(agent: Agent, start: Programs, build: Build) -> None:
     """Work that is split by hand by a fresh number is resized, and none of it stays undone."""
-    resize(agent, begin(agent, start, build(), "asks"), {1: ONE, 2: BOTH})
+    resize(agent, begin(agent, start, build, build.program(), "asks"), {1: ONE, 2: BOTH})
 
 
 @pytest.mark.parametrize("kind", ["asked-once", "buffers", "clauses"])
-def test_who_depends_on_a_number_keeps_it(agent: Agent, start: Programs, build: Callable[..., Path], kind: str) -> None:
+def test_who_depends_on_a_number_keeps_it(agent: Agent, start: Programs, build: Build, kind: str) -> None:
     """Work split by an old number, buffers made by one, and num_threads clauses: bound to fewer CPUs, never resized."""
-    resize(agent, begin(agent, start, build(), kind), {1: BOUND, 2: BOTH})
+    resize(agent, begin(agent, start, build, build.program(), kind), {1: BOUND, 2: BOTH})
 
 
-def test_threadprivate_data_survives(agent: Agent, start: Programs, build: Callable[..., Path], compiler: str) -> None:
+def test_threadprivate_data_survives(agent: Agent, start: Programs, build: Build) -> None:
     """LLVM's runtime keeps the threads of a team that shrinks; libgomp would not, so its team stays."""
-    program = begin(agent, start, build("-DTHREAD_DATA"), "threadprivate")
-    resize(agent, program, {1: BOUND if compiler == "gcc" else ONE, 2: BOTH})
+    program = begin(agent, start, build, build.program("-DTHREAD_DATA"), "threadprivate")
+    resize(agent, program, {1: BOUND if build.runtime == "libgomp" else ONE, 2: BOTH})
 
 
-def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Programs, build: Build) -> None:
     """With OMP_PROC_BIND each thread has a core of its own, also after growing, and none outside the grant."""
-    program = begin(agent, start, build(), "loop", OMP_PROC_BIND="close", OMP_PLACES="cores")
+    program = begin(agent, start, build, build.program(), "loop", OMP_PROC_BIND="close", OMP_PLACES="cores")
     resize(agent, program, {1: ONE, 2: PINNED})
 
 
-def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, build: Build) -> None:
     """With --malleability next-region a program with buffers is resized as well, and told the launch number."""
     words = ("--malleability", "next-region")
-    resize(agent, begin(agent, start, *words, build(), "buffers"), {1: ONE, 2: BOTH})
+    resize(agent, begin(agent, start, build, *words, build.program(), "buffers"), {1: ONE, 2: BOTH})
 
 
-def test_bind_only_is_bound_from_outside(agent: Agent, start: Programs, build: Callable[..., Path]) -> None:
+def test_bind_only_is_bound_from_outside(agent: Agent, start: Programs, build: Build) -> None:
     """With --malleability bind-only nothing is loaded into the program, and `drom ps` says that nobody answers."""
-    program = begin(agent, start, "--malleability", "bind-only", build(), "loop")
+    program = begin(agent, start, build, "--malleability", "bind-only", build.program(), "loop")
     agent.order("resize", job="a", cpus=1)
     assert agent.await_tasks(a="0")["a"]["mode"] == "bind-only"
     await_line(program, BOUND)
     assert "libdrom" not in Path(f"/proc/{program.pid}/maps").read_text(encoding="utf-8")
 
 
-def test_without_an_agent_a_program_is_as_ever(tmp_path: Path, start: Programs, build: Callable[..., Path]) -> None:
+def test_without_an_agent_a_program_is_as_ever(tmp_path: Path, start: Programs, build: Build) -> None:
     """The library loaded by hand, with no agent anywhere: as many threads as ever, and not a word."""
     from dromlib import native
 
     mine = {"LD_PRELOAD": str(native.preload_path()), "DROM_RUNTIME_DIR": str(tmp_path), "OMP_NUM_THREADS": "3"}
-    program = start.start(build(), "loop", **mine)
+    program = start.start(build.program(), "loop", **mine)
     program.await_out("^threads 3 cpus")
     assert program.err == ""
+
+
+@pytest.mark.parametrize("runtime", ["libgomp", "libomp"])
+def test_matrix_products_of_openblas_go_on(agent: Agent, start: Programs, runtime: str, tmp_path: Path) -> None:
+    """OpenBLAS, whose threads wait for one another, neither hangs nor errs while it is resized, on either runtime."""
+    if not (OPENBLAS / "libopenblas.so").exists():
+        pytest.skip("needs OpenBLAS with OpenMP (Debian: libopenblas-openmp-dev)")
+    if runtime == "libomp" and not has_libomp():
+        pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
+    program = tmp_path / "gemm"
+    flags = ["-O1", str(SOURCES / "gemm.c"), f"-L{OPENBLAS}", f"-Wl,-rpath,{OPENBLAS}", "-lopenblas"]
+    subprocess.run(["gcc", *flags, "-o", str(program)], check=True)
+    running = start.start(*agent.run("--job", "a", "--openmp-runtime", runtime, program))
+    for cpus in (1, 2) * 3:
+        agent.order("resize", job="a", cpus=cpus)
+        agent.await_tasks(a="0" if cpus == 1 else "0-1")
+        await_products(running)
+    assert "wrong" not in running.out
+    assert running.err == ""

@@ -137,16 +137,18 @@ static const void *look_in(const char *path)
     return found;
 }
 
-/* The runtime that would serve a file if we were not there: that of its own libraries, which may be loaded for it alone, or
- * the first of the program, or whichever there is. */
+/* The runtime that would serve a file if we were not there: the first that the program was loaded with, or that of the
+ * file's own libraries, which may be loaded for it alone, or whichever there is. */
 static const struct runtime *runtime_for(const char *path)
 {
     struct link_map *map;
     const char *any = NULL;
     const void *own = base_of((void *)runtime_for, &map);
-    const void *found = path[0] ? look_in(path) : NULL;
-    if (!found || base_of(found, &map) == own)
-        found = dlsym(RTLD_NEXT, "omp_set_num_threads");
+    const void *found = dlsym(RTLD_NEXT, "omp_set_num_threads");
+    if (!found && path[0])
+        found = look_in(path);
+    if (found && base_of(found, &map) == own)
+        found = NULL;
     if (!found && dl_iterate_phdr(is_runtime, &any))
         found = look_in(any);
     return runtime_of(found);

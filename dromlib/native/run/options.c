@@ -22,11 +22,17 @@ static const char HELP[] =
     "  --session ID        what ranks of one launch have in common (default: the MPI launcher's job id)\n"
     "  --malleability M    auto (default): an OpenMP program without drom.h follows its grant, and keeps the number of threads\n"
     "                      that it has asked for; next-region: it follows always; bind-only: it is bound to its CPUs\n"
+    "  --openmp-runtime R  what a program built for GNU's OpenMP (libgomp) runs on: libomp (LLVM's), libgomp, or auto\n"
+    "                      (default): libomp where it is installed and has all that the program needs\n"
     "  --require           fail when no agent answers instead of running unmanaged\n"
     "  --help, --version\n"
     "\n"
     "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS and, unless they are set already, OMP_NUM_THREADS and\n"
     "NUMBA_NUM_THREADS in its environment. Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
+
+static const char *const CLASSES[] = {"malleable", "moldable", "rigid"};
+static const char *const MALLEABILITIES[] = {"auto", "next-region", "bind-only"};
+static const char *const RUNTIMES[] = {"auto", "libomp", "libgomp"};
 
 void say(const char *format, ...)
 {
@@ -74,23 +80,13 @@ static const char *name_or_leave(const char *option, const char *text)
     exit(EXIT_USAGE);
 }
 
-static uint32_t class_or_leave(const char *text)
+/* The place of `text` among three words. */
+static unsigned word_or_leave(const char *option, const char *const words[3], const char *text)
 {
-    static const char *const names[] = {"malleable", "moldable", "rigid"};
-    for (uint32_t i = 0; i < 3; i++)
-        if (strcmp(text, names[i]) == 0)
+    for (unsigned i = 0; i < 3; i++)
+        if (strcmp(text, words[i]) == 0)
             return i;
-    say("--class takes malleable, moldable or rigid, not '%s'.", text);
-    exit(EXIT_USAGE);
-}
-
-static enum malleability malleability_or_leave(const char *option, const char *text)
-{
-    static const char *const names[] = {"auto", "next-region", "bind-only"};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(text, names[i]) == 0)
-            return (enum malleability)i;
-    say("%s takes auto, next-region or bind-only, not '%s'.", option, text);
+    say("%s takes %s, %s or %s, not '%s'.", option, words[0], words[1], words[2], text);
     exit(EXIT_USAGE);
 }
 
@@ -158,9 +154,10 @@ static void set_option(struct options *options, int option)
     case 'j': options->job = name_or_leave("--job", optarg); return;
     case 'c': options->cpus = count_or_leave("--cpus", optarg); return;
     case 'm': options->min = count_or_leave("--min", optarg); return;
-    case 'k': options->job_class = class_or_leave(optarg); return;
+    case 'k': options->job_class = word_or_leave("--class", CLASSES, optarg); return;
     case 'D': distribution_or_leave(options, optarg); return;
-    case 'a': options->malleability = malleability_or_leave("--malleability", optarg); return;
+    case 'a': options->malleability = word_or_leave("--malleability", MALLEABILITIES, optarg); return;
+    case 'o': options->runtime = word_or_leave("--openmp-runtime", RUNTIMES, optarg); return;
     case 'M': options->memory = memory_or_leave(optarg); return;
     case 's': options->session = name_or_leave("--session", optarg); return;
     case 'r': options->require = true; return;
@@ -176,14 +173,16 @@ void parse_options(struct options *options, int argc, char **argv)
         {"cpus", required_argument, NULL, 'c'},        {"min", required_argument, NULL, 'm'},
         {"class", required_argument, NULL, 'k'},       {"session", required_argument, NULL, 's'},
         {"distribution", required_argument, NULL, 'D'}, {"mem", required_argument, NULL, 'M'},
-        {"malleability", required_argument, NULL, 'a'},
+        {"malleability", required_argument, NULL, 'a'},  {"openmp-runtime", required_argument, NULL, 'o'},
         {"require", no_argument, NULL, 'r'},           {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, 'v'},           {NULL, 0, NULL, 0},
     };
-    const char *malleability = getenv("DROM_MALLEABILITY");
+    const char *malleability = getenv("DROM_MALLEABILITY"), *runtime = getenv("DROM_OPENMP_RUNTIME");
     memset(options, 0, sizeof *options);
     if (malleability)
-        options->malleability = malleability_or_leave("DROM_MALLEABILITY", malleability);
+        options->malleability = word_or_leave("DROM_MALLEABILITY", MALLEABILITIES, malleability);
+    if (runtime)
+        options->runtime = word_or_leave("DROM_OPENMP_RUNTIME", RUNTIMES, runtime);
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "+:h", known, NULL)) != -1;) {
         if (option == ':' || option == '?') {

@@ -61,19 +61,17 @@ static bool gains_rights(const char *path)
            (geteuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0);
 }
 
-static const char *why_not(const char *path)
+static const char *why_not(const struct program *program, const char *path)
 {
-    struct program program;
     if (gains_rights(path))
         return "runs with another user's rights (setuid), so that the loader takes no library from us";
-    read_program(&program, path);
-    if (program.foreign)
+    if (program->foreign)
         return "is for another processor or word size";
-    if (program.is_static)
+    if (program->is_static)
         return "is linked statically; link it dynamically, or use drom.h";
-    if (program.is_musl)
+    if (program->is_musl)
         return "uses the C library musl; build it with glibc, or use drom.h";
-    if (program.is_asan)
+    if (program->is_asan)
         return "is built with the address sanitizer, which must be loaded first";
     return NULL;
 }
@@ -93,6 +91,24 @@ static void add_to_list(const char *name, const char *first)
     free(both);
 }
 
+/* The library comes first, and `runtime`, if any, behind it. The library takes that out of the environment again: what the
+ * program starts has needs of its own. */
+static void load_first(const char *library, const char *runtime)
+{
+    const char *before = getenv("LD_PRELOAD");
+    size_t length = strlen(library);
+    char *all = NULL;
+    if (before && strncmp(before, library, length) == 0)
+        before += length + (before[length] == ':'); /* drom-run below drom-run */
+    if (asprintf(&all, "%s%s%s%s%s", library, runtime ? ":" : "", runtime ? runtime : "", before && *before ? ":" : "",
+                 before ? before : "") < 0)
+        return;
+    setenv("LD_PRELOAD", all, 1);
+    if (runtime)
+        setenv("DROM_PRELOADED_RUNTIME", runtime, 1);
+    free(all);
+}
+
 /* Whatever the command is: it may be a script that starts Python. */
 static void hook_python(void)
 {
@@ -108,13 +124,15 @@ void preload(const struct options *options, bool malleable)
 {
     static const char *const names[] = {"auto", "next-region", "bind-only"};
     char library[PATH_MAX], command[PATH_MAX];
+    struct program program;
     setenv("DROM_MALLEABILITY", names[options->malleability], 1);
     if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY)
         return;
     hook_python();
     if (!find_command(options->command[0], command))
         return;
-    const char *reason = why_not(command);
+    read_program(&program, command);
+    const char *reason = why_not(&program, command);
     if (reason)
         say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
     else if (!find_part("lib/" LIBRARY, library))
@@ -123,5 +141,5 @@ void preload(const struct options *options, bool malleable)
         say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
             "Install drom elsewhere.", library);
     else
-        add_to_list("LD_PRELOAD", library);
+        load_first(library, choose_runtime(options, &program, command));
 }

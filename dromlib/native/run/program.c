@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <elf.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -86,6 +87,8 @@ static void read_elf(struct program *program, struct image *image)
     const char *name = loader ? text_at(image, loader->p_offset) : NULL;
     program->is_static = !loader;
     program->is_musl = name && strstr(name, "ld-musl");
+    if (name && !program->is_musl && strlen(name) < sizeof program->loader)
+        memcpy(program->loader, name, strlen(name) + 1);
     read_needed(program, image);
 }
 

@@ -7,6 +7,7 @@
 enum { EXIT_REFUSED = 1, EXIT_USAGE = 2 };
 
 enum malleability { MALLEABILITY_AUTO, MALLEABILITY_NEXT_REGION, MALLEABILITY_BIND_ONLY };
+enum runtime_choice { RUNTIME_AUTO, RUNTIME_LIBOMP, RUNTIME_LIBGOMP };
 
 struct options {
     const char *runtime_dir;
@@ -21,6 +22,7 @@ struct options {
     bool strict;
     bool require;
     enum malleability malleability;
+    enum runtime_choice runtime;
     char **command;
 };
 
@@ -51,15 +53,20 @@ void preload(const struct options *options, bool malleable);
 
 /* What the loader will make of a program file. */
 struct program {
-    bool is_elf;    /* else a script */
-    bool foreign;   /* for another processor or word size */
+    bool is_elf;  /* else a script */
+    bool foreign; /* for another processor or word size */
     bool is_static;
     bool is_musl;
-    bool is_asan;   /* insists on being loaded first */
+    bool is_asan;          /* insists on being loaded first */
+    char loader[PATH_MAX]; /* its dynamic loader, that of glibc; empty: none */
 };
 
 /* Read the file; everything is false when it cannot be read. */
 void read_program(struct program *program, const char *path);
+
+/* The library to load before libgomp so that the program at `path` runs on LLVM's OpenMP instead, or NULL. Says so where the
+ * user's wish cannot be met. */
+const char *choose_runtime(const struct options *options, const struct program *program, const char *path);
 
 enum verdict { VERDICT_GRANTED, VERDICT_REFUSED, VERDICT_UNMANAGED, VERDICT_NO_AGENT };
 enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer);

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which OpenMP runtime a program gets. LLVM's has gcc's entry points too, keeps its threads over resizes and resizes faster. Loaded
+ * before libgomp it takes every symbol it has: whether that is all a program needs, the loader itself says, asked to bind the
+ * program and its libraries without running them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "run.h"
+
+static const char *const CANDIDATES[] = {"libomp.so.5", "libomp.so", "libiomp5.so"};
+
+/* What the loader says of a program. */
+struct binding {
+    bool has_libgomp;
+    bool has_llvm;
+    bool not_found;   /* the library to be tried */
+    char missing[64]; /* a symbol that is left to libgomp */
+};
+
+static _Noreturn void load(const struct program *program, const char *path, const char *library, int out)
+{
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+    unsetenv("LD_DEBUG_OUTPUT");
+    setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
+    if (library) {
+        setenv("LD_PRELOAD", library, 1);
+        setenv("LD_BIND_NOW", "1", 1);
+        setenv("LD_WARN", "1", 1);
+        setenv("LD_DEBUG", "bindings", 1);
+    }
+    execl(program->loader, program->loader, path, (char *)NULL);
+    _exit(127);
+}
+
+/* Lines such as "binding file ./a [0] to /lib/libgomp.so.1 [0]: normal symbol `GOMP_teams4' [GOMP_5.1]" and
+ * "libgomp.so.1 => /lib/libgomp.so.1 (0x...)". */
+static void read_line(struct binding *found, const char *line)
+{
+    const char *from = strstr(line, "binding file "), *to = from ? strstr(from, " to ") : NULL;
+    if (!from) {
+        found->has_libgomp |= strstr(line, "libgomp.so.1 ") != NULL;
+        found->has_llvm |= strstr(line, "libomp.so") || strstr(line, "libiomp5.so");
+        found->not_found |= strstr(line, "cannot be preloaded") != NULL;
+        return;
+    }
+    const char *name = to && strstr(to, "/libgomp.so.1 ") ? strchr(to, '`') : NULL;
+    size_t length = name ? strcspn(++name, "'") : 0;
+    const char *own = strstr(from, "/libgomp.so.1 ");
+    if (length && length < sizeof found->missing && (!own || own > to))
+        snprintf(found->missing, sizeof found->missing, "%.*s", (int)length, name);
+}
+
+/* False when the loader could not be asked. */
+static bool ask_loader(struct binding *found, const struct program *program, const char *path, const char *library)
+{
+    int ends[2], status = -1;
+    char *line = NULL;
+    size_t size = 0;
+    memset(found, 0, sizeof *found);
+    if (pipe(ends) < 0)
+        return false;
+    pid_t child = fork();
+    if (child == 0)
+        load(program, path, library, ends[1]);
+    close(ends[1]);
+    FILE *out = fdopen(ends[0], "r");
+    while (child > 0 && out && getline(&line, &size, out) > 0)
+        read_line(found, line);
+    free(line);
+    if (out)
+        fclose(out);
+    else
+        close(ends[0]);
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+const char *choose_runtime(const struct options *options, const struct program *program, const char *path)
+{
+    struct binding found;
+    if (options->runtime == RUNTIME_LIBGOMP || !program->loader[0] || !ask_loader(&found, program, path, NULL))
+        return NULL;
+    if (!found.has_libgomp || found.has_llvm)
+        return NULL;
+    for (size_t i = 0; i < sizeof CANDIDATES / sizeof *CANDIDATES; i++) {
+        if (!ask_loader(&found, program, path, CANDIDATES[i]) || found.not_found)
+            continue;
+        if (!found.missing[0])
+            return CANDIDATES[i];
+        say("%s lacks %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i], found.missing, path);
+        return NULL;
+    }
+    if (options->runtime == RUNTIME_LIBOMP)
+        say("LLVM's OpenMP runtime is not installed (Debian: libomp5): '%.200s' keeps GNU's.", path);
+    return NULL;
+}
