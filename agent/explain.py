@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a job has the CPUs it has, in sentences. Pure: a node and the time in, sentences out.
 
-Each sentence has a topic: asked, share, has, since, limit, waits, change, mode. CPUs are OS numbers as kernel lists.
+Each sentence has a topic: asked, share, has, since, limit, waits, change, wish, mode. CPUs are OS numbers as kernel
+lists.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent import policy
@@ -16,7 +18,7 @@ from agent.words import duration, layout_name
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from agent.jobs import Event, Job, Task
     from agent.node import Node
@@ -32,8 +34,13 @@ class Sentence(NamedTuple):
     text: str
 
 
-def explain(node: Node, name: str, now: float) -> list[Sentence]:
-    """Return why job `name` has what it has at `now` (seconds of CLOCK_MONOTONIC). Raises `Refused` with a sentence."""
+def explain(
+    node: Node, name: str, now: float, wishes: Mapping[int, tuple[int, int]] = MappingProxyType({})
+) -> list[Sentence]:
+    """Return why job `name` has what it has at `now` (seconds of CLOCK_MONOTONIC). Raises `Refused` with a sentence.
+
+    `wishes` has by slot the least and the most CPUs that programs say they can use; 0: unsaid.
+    """
     job = node.jobs.get(name)
     if job is None:
         msg = f"no job is called {name[:60]}: see `drom ps`."
@@ -47,6 +54,7 @@ def explain(node: Node, name: str, now: float) -> list[Sentence]:
             found.append(Sentence("limit", f"Some of its CPUs are to be left alone, but {stays}"))
     found += [Sentence("waits", text) for text in _waits(node, job)]
     found += [Sentence("change", text) for task in job.present for text in _change(node, task, now)]
+    found += [Sentence("wish", text) for text in _wishes(job, wishes)]
     return [*found, *(Sentence("mode", text) for text in _mode(node, job))]
 
 
@@ -252,6 +260,14 @@ def _change(node: Node, task: Task, now: float) -> Iterator[str]:
         holders = sorted({t.job for t in node.tasks.values() if t is not task and t.held & missing})
         left = f": {_listed(holders)} {'has' if len(holders) == 1 else 'have'} not left them" if holders else ""
         yield f"{who} is to have CPUs {format_cpulist(missing)} as well{left}."
+
+
+def _wishes(job: Job, wishes: Mapping[int, tuple[int, int]]) -> Iterator[str]:
+    for least, most in sorted({wishes.get(task.slot, (0, 0)) for task in job.present} - {(0, 0)}):
+        bounds = (
+            f"at least {_cpus(least)}" if not most else f"{least} to {_cpus(most)}" if least else f"up to {_cpus(most)}"
+        )
+        yield f"It says that it can make use of {bounds}; the agent does not go by that."
 
 
 def _mode(node: Node, job: Job) -> Iterator[str]:

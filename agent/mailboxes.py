@@ -28,11 +28,13 @@ class MailboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """What a program has said: newest epoch applied, malleability points passed, work done."""
+    """What a program has said: newest epoch applied, malleability points passed, work done, CPUs of use (0: unsaid)."""
 
     applied: int
     polls: int
     progress: int
+    wanted_min: int = 0
+    wanted_max: int = 0
 
 
 class Mailboxes:
@@ -97,7 +99,7 @@ class Mailboxes:
             os.close(fd)
         if len(data) < MAILBOX.size:
             return None
-        return Mail(*(MAILBOX.read(data, name) for name in ("applied", "polls", "progress")))
+        return Mail(*(MAILBOX.read(data, name) for name in Mail.__slots__))
 
     def clear(self, number: int) -> None:
         """Forget what the last responder said, before another one sits down."""

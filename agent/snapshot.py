@@ -47,6 +47,8 @@ class TaskView:
     held: str
     polls: int
     progress: int
+    wanted_min: int
+    wanted_max: int
     lent: str
     borrowed: str
     layout: str
@@ -154,6 +156,8 @@ def snapshot(daemon: Daemon) -> Snapshot:
                 held=listed(task.held),
                 polls=mail.polls if mail else 0,
                 progress=mail.progress if mail else 0,
+                wanted_min=mail.wanted_min if mail else 0,
+                wanted_max=mail.wanted_max if mail else 0,
                 lent=listed(node.plan.owned(task) & node.plan.ledger.planned & ~node.cores.whole(job.planned)),
                 borrowed=listed(node.plan.target(task) & ~node.plan.ledger.owned.get(job.name, 0)),
                 layout=layout_name(job.layout),

@@ -443,6 +443,17 @@ class TestHowItIsManaged:
         assert story.told("a", "mode")[-1] == "It did not apply its newest grant within 1.0 s: the agent bound it."
 
 
+@pytest.mark.parametrize(
+    ("wish", "bounds"), [((2, 0), "at least 2 CPUs"), ((0, 1), "up to 1 CPU"), ((1, 4), "1 to 4 CPUs")]
+)
+def test_what_a_program_says_of_itself(story: Story, wish: tuple[int, int], bounds: str) -> None:
+    """Its wish is told, and that it is one; a program that has said nothing has none."""
+    told = [text for topic, text in explain(story.node, "a", story.now, {0: wish}) if topic == "wish"]
+
+    assert told == [f"It says that it can make use of {bounds}; the agent does not go by that."]
+    assert story.told("a", "wish") == []
+
+
 def test_every_story_reads_well_on_threads_and_many_neighbours() -> None:
     """Lists of neighbours are cut short, CPUs of wide cores are counted as CPUs."""
     story = Story(MACHINES[3] + [0b11 << 2 * n for n in range(4, 8)])

@@ -50,7 +50,7 @@ COLUMNS = {
     "left",
     "attached",
     "pid", "job", "task", "uid", "class", "state", "mode", "reason", "detail", "min", "max",
-    "owned", "target", "granted", "applied", "held", "polls", "progress",
+    "owned", "target", "granted", "applied", "held", "polls", "progress", "wanted_min", "wanted_max",
 }  # fmt: skip
 METRICS = {
     "drom_build_info", "drom_cpus", "drom_job_cpus", "drom_job_cpus_target", "drom_job_cpus_min", "drom_job_cpus_max",
