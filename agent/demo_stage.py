@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -36,7 +36,6 @@ START_PATIENCE = 900.0
 """Seconds the agent may take to start and, the first time on a machine, to compile the distribution kernel."""
 LOOK = 0.05
 """Seconds between two looks at a condition that nothing signals."""
-PORTS_TRIED = 3
 GRACE = "10"
 """Seconds until the agent binds a program itself: on a busy machine it may not get to run within the usual 1."""
 LEFT_BY_AGENTS = {"lock", "registry"}
@@ -116,6 +115,10 @@ class AgentProcess:
         lines = self._said.decode(errors="replace").splitlines()
         return lines[-1].removeprefix("drom: ") if lines else "nothing"
 
+    def metrics_port(self) -> int:
+        """Return the TCP port at which it has said that it serves its metrics."""
+        return int(re.findall(rb" event=metrics .*\bport=(\d+)", self._said)[0])
+
     def stop(self) -> str:
         """Stop it as an admin would; return a sentence if it did not end well."""
         self._process.terminate()
@@ -149,24 +152,12 @@ class Stage:
 
     def start_agent(self, words: str | None, patient: Callable[[float], None]) -> None:
         """Start an agent that sees the machine as `words` say and wait until it is ready. Raises `DemoError`."""
-        for _ in range(PORTS_TRIED):
-            self.port = free_port()
-            options = [
-                "--runtime-dir",
-                os.fspath(self.runtime_dir),
-                "--metrics",
-                f"127.0.0.1:{self.port}",
-                "--grace",
-                GRACE,
-            ]
-            self._agent = AgentProcess(self.folder, *options, *(["--topology", words] if words else []))
-            if self._agent.is_ready(patient):
-                self._listen(self._agent)
-                return
-            if "cannot serve metrics" not in self._agent.last_words():
-                break  # otherwise somebody took the port before it did
-            self._agent.close()
-        raise self._agent_failed()
+        options = ["--runtime-dir", os.fspath(self.runtime_dir), "--metrics", "127.0.0.1:0", "--grace", GRACE]
+        self._agent = AgentProcess(self.folder, *options, *(["--topology", words] if words else []))
+        if not self._agent.is_ready(patient):
+            raise self._agent_failed()
+        self.port = self._agent.metrics_port()
+        self._listen(self._agent)
 
     def _listen(self, agent: AgentProcess) -> None:
         self._signals.setsockopt(zmq.SUBSCRIBE, b"")
@@ -298,13 +289,6 @@ def end(process: subprocess.Popen[Any]) -> None:
     for stream in (process.stdout, process.stderr):
         if stream:
             stream.close()
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody listens to on 127.0.0.1."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def clean_environment() -> dict[str, str]:

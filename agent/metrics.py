@@ -182,8 +182,11 @@ def _counts(daemon: Daemon) -> Iterator[Metric]:
         yield HistogramMetricFamily(name, text, buckets=histogram.buckets(), sum_value=histogram.sum)
 
 
-def serve(daemon: Daemon, address: str, port: int) -> Callable[[], None]:
-    """Serve ``/metrics`` on `address`:`port` from a thread; return what stops it. Raises OSError."""
+def serve(daemon: Daemon, address: str, port: int) -> tuple[int, Callable[[], None]]:
+    """Serve ``/metrics`` on `address`:`port` from a thread; return the port and what stops it. Raises OSError.
+
+    For port 0 the kernel chooses one that is free.
+    """
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry(auto_describe=False)
@@ -195,4 +198,4 @@ def serve(daemon: Daemon, address: str, port: int) -> Callable[[], None]:
         server.server_close()
         thread.join()
 
-    return stop
+    return server.server_port, stop

@@ -118,7 +118,7 @@ class Options:
     metrics: str | None = _option(
         None,
         Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 127.0.0.1:9464", _is_address),
-        "Serve Prometheus metrics there.",
+        "Serve Prometheus metrics there; port 0: one that is free, which the log tells.",
         example="127.0.0.1:9464",
     )
     grace: float = _option(

@@ -121,7 +121,7 @@ def run(machine: Topology, options: Options) -> None:
     try:
         daemon = Daemon(settings, placer, log)
         _load_when_compiled(daemon, placer, log)
-        stop = _serve_metrics(daemon, options.metrics)
+        stop = _serve_metrics(daemon, options.metrics, log)
         mode = "observing" if options.observe else "emulating" if machine.emulated else "managing"
         daemon.run(lambda: log("ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid()))
         stop()
@@ -165,16 +165,18 @@ def metrics_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _serve_metrics(daemon: Daemon, where: str | None) -> Callable[[], None]:
+def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], None]:
     if where is None:
         return lambda: None
     from agent import metrics
 
     address = metrics_address(where)
     try:
-        return metrics.serve(daemon, *address)
+        port, stop = metrics.serve(daemon, *address)
     except OSError as error:
         daemon.abandon()
         reason = os.strerror(error.errno) if error.errno else str(error)
         msg = f"cannot serve metrics on {address[0]}:{address[1]}: {reason}: choose another --metrics."
         raise ControlError(msg) from error
+    log("metrics", address=address[0], port=port)
+    return stop

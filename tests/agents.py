@@ -6,10 +6,10 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -27,6 +27,8 @@ START_SECONDS = 120
 """A machine without numba's cache compiles the kernel first."""
 SECONDS = 60
 """Any other deadline: far beyond what the slowest machine needs when it has other things to do."""
+SERVES_METRICS = ("--metrics", "127.0.0.1:0")
+"""Options of an agent whose metrics are read: at a port that the kernel chooses, as many agents may run."""
 LAUNCHERS = ("DROM_", "OMP_", "OMPI_", "PMI", "MPI_", "MV2_", "SLURM_", "PALS_")
 SOURCE = Path(__file__).parent / "system" / "program.c"
 
@@ -46,14 +48,6 @@ def environment(**extra: str) -> dict[str, str]:
     mine = claims.VARIABLE
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS) or name == mine}
     return kept | {"DROM_CONFIG": os.devnull} | extra
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def build_program(folder: Path) -> Path:
@@ -262,6 +256,13 @@ class Agent:
             return re.search(pattern, self.log)
 
         return wait_until(seen, lambda: f"no {pattern!r} in the log:\n{self.log}", seconds)
+
+    def metrics(self) -> str:
+        """Return one scrape of an agent started with `SERVES_METRICS`."""
+        port = self.await_log(r"event=metrics .*port=(\d+)")[1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS) as answer:
+            text: str = answer.read().decode()
+            return text
 
     def order(self, name: str, **fields: Any) -> Any:
         """Give an order over the control socket. Raises `ControlError`."""

@@ -6,14 +6,13 @@ from __future__ import annotations
 import configparser
 import os
 import re
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent import config
-from tests.agents import Programs, affinity, drom, free_port, programs, start_agent
+from tests.agents import SERVES_METRICS, Programs, affinity, drom, programs, start_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,14 +59,12 @@ def test_the_unit_file_is_whole() -> None:
 @pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
 def test_observing_shows_what_would_be_done(tmp_path: Path, start: Programs) -> None:
     """Rows and metrics as under a real agent, and no mask is touched."""
-    port = free_port()
-    with start_agent(tmp_path, "--topology", "pack:2 core:1", "--observe", "--metrics", f"127.0.0.1:{port}") as agent:
+    with start_agent(tmp_path, "--topology", "pack:2 core:1", "--observe", *SERVES_METRICS) as agent:
         a = start.start(*agent.run("--job", "a", "--", "sleep", "1000"))
         agent.await_tasks(a="0-1")
         b = start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
         agent.await_tasks(a="0", b="1")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
+        metrics = agent.metrics()
 
         c = start.start(*agent.run("--job", "c", "--class", "rigid", "--cpus", "2", "--", "sleep", "1000"))
         c.await_err(r"running unmanaged: this agent only observes\. It would wait: needs at least 2 cores")

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,9 @@ needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ne
 
 
 @pytest.fixture
-def temporary(tmp_path: Path) -> Path:
+def temporary() -> Path:
     """Return an empty folder for everything temporary, with a short path for the sockets in it."""
-    folder = Path("/tmp") / f"drom-test-{os.getpid()}-{tmp_path.name[-8:]}"
-    folder.mkdir()
-    return folder
+    return Path(tempfile.mkdtemp(prefix="drom-test-", dir="/tmp"))
 
 
 @pytest.fixture
@@ -89,8 +88,11 @@ def session_of(leader: int) -> set[int]:
 @needs_two_cpus
 def test_tells_a_true_story(start: Any, tmp_path: Path) -> None:
     """The first program gives cores to the second and gets them back, by itself; both are right; the picture exists."""
-    output, complaints = start("--json", "--seconds", "5").communicate(timeout=PATIENCE)
-    value = json.loads(output)
+    for seconds in ("5", "40"):
+        output, complaints = start("--json", "--seconds", seconds).communicate(timeout=PATIENCE)
+        value = json.loads(output)
+        if not any(problem.endswith("on a busy machine give it more --seconds.") for problem in value["problems"]):
+            break
     changes = value["changes"]
     jacobi = [row for row in changes if row["job"] == "jacobi"]
     primes = [row for row in changes if row["job"] == "primes"]
@@ -138,7 +140,7 @@ def test_one_core_is_too_few(start: Any) -> None:
     finally:
         os.sched_setaffinity(0, before)
 
-    assert process.communicate(timeout=60) == (
+    assert process.communicate(timeout=PATIENCE) == (
         "",
         "drom: the demonstration needs two cores, and only one may be used here.\n",
     )
@@ -322,4 +324,4 @@ def test_a_wait_shows_what_was_seen_last(stage: Stage, monkeypatch: pytest.Monke
 
     with pytest.raises(DemoError, match=r"gave up waiting for rain; last seen: no agent answers in .*"):
         stage.wait_until(lambda: False, "rain")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60

@@ -172,10 +172,7 @@ class TestCollector:
 
     def test_it_is_served(self, daemon: Daemon) -> None:
         """A scrape over HTTP says the same, and the server stops when told."""
-        from tests.agents import free_port
-
-        port = free_port()
-        stop = metrics.serve(daemon, "127.0.0.1", port)
+        port, stop = metrics.serve(daemon, "127.0.0.1", 0)
         with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             assert b'drom_job_cpus{job="a",socket="1"} 4.0' in answer.read()
         stop()

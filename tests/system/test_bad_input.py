@@ -24,12 +24,12 @@ from dromlib import layout, native
 from dromlib.layout import HEADER, MAILBOX, REPLY, REQUEST
 from tests.agents import (
     SECONDS,
+    SERVES_METRICS,
     Agent,
     Programs,
     assert_clean,
     drom,
     environment,
-    free_port,
     launch_agent,
     start_agent,
     wait_until,
@@ -241,7 +241,7 @@ def test_a_metrics_port_in_use_is_refused_and_leaves_programs_alone(tmp_path: Pa
             agent.dir, f"cannot serve metrics on {address}: Address already in use", *TWO, "--metrics", address
         )
     assert_clean(agent.dir)
-    with start_agent(tmp_path, *TWO, "--metrics", f"127.0.0.1:{free_port()}") as agent:
+    with start_agent(tmp_path, *TWO, *SERVES_METRICS) as agent:
         agent.await_tasks(a="0-1")
 
 

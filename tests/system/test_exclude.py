@@ -30,6 +30,7 @@ def test_an_excluded_program_runs_unmanaged(tmp_path: Path, start: Programs, pro
         agent.await_tasks(shell="0")
 
         assert affinity(a.pid) == affinity(os.getpid())
+        agent.await_log("(?s)event=excluded.*event=excluded")
         assert agent.log.count("event=excluded") == 2
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import threading
-import urllib.request
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,10 @@ from agent.control import ControlError, endpoint
 from agent.processes import process_tree
 from dromlib import signals
 from tests.agents import (
+    SERVES_METRICS,
     Agent,
     Programs,
     affinity,
-    free_port,
     launch_agent,
     lives,
     start_agent,
@@ -81,9 +80,7 @@ def test_two_cooperative_programs_share_two_cores_and_give_them_back(
     tmp_path: Path, start: Programs, program: Path
 ) -> None:
     """The first program has both cores, shrinks by itself for the second, and has both again; as people start it."""
-    port = free_port()
-    options = (*TWO, "--metrics", f"127.0.0.1:{port}")
-    with start_agent(tmp_path, *options, compiled=True) as agent, Watcher(agent.dir):
+    with start_agent(tmp_path, *TWO, *SERVES_METRICS, compiled=True) as agent, Watcher(agent.dir):
         drom_run: list[str | Path] = [sys.executable, "-m", "agent", "run", "--runtime-dir", agent.dir]
         a = start.start(*drom_run, "--job", "a", "--cpus", "2", "--", program)
         a.await_out("cpus 0,1")
@@ -675,9 +672,8 @@ def test_jobs_of_one_name_are_told_apart(sockets: Agent, start: Programs, progra
 # --- metrics and signals
 
 
-def _scrape(port: int) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+def _scrape(agent: Agent) -> dict[str, Any]:
+    return {family.name: family for family in text_string_to_metric_families(agent.metrics())}
 
 
 def _values(families: dict[str, Any], name: str) -> dict[tuple[str, ...], float]:
@@ -686,13 +682,12 @@ def _values(families: dict[str, Any], name: str) -> dict[tuple[str, ...], float]
 
 def test_metrics_tell_of_jobs_while_they_live(tmp_path: Path, start: Programs, program: Path) -> None:
     """Every promised metric is served and parses; the series of a job end with it."""
-    port = free_port()
-    with start_agent(tmp_path, *TWO, "--grace", "0.1", "--metrics", f"127.0.0.1:{port}") as agent:
+    with start_agent(tmp_path, *TWO, *SERVES_METRICS, "--grace", "0.1") as agent:
         start.start(*agent.run("--job", "a", "--", program, "--silent"))
         start.started[0].await_out("responder")
         b = start.start(*agent.run("--job", "b", "--", program))
         agent.await_tasks(a="0", b="1")
-        families = _scrape(port)
+        families = _scrape(agent)
         names = {s.name for f in families.values() for s in f.samples} | {f.name for f in families.values()}
         assert names >= METRICS, METRICS - names
         assert _values(families, "drom_job_cpus") == {("a", "0"): 1, ("b", "1"): 1}
@@ -704,12 +699,12 @@ def test_metrics_tell_of_jobs_while_they_live(tmp_path: Path, start: Programs, p
         assert _values(families, "drom_reconfiguration_duration_seconds_count")[()] >= 1
         b.quit()
         agent.await_tasks(a="0-1")
-        families = _scrape(port)
+        families = _scrape(agent)
         assert "b" not in {s.labels.get("job") for f in families.values() for s in f.samples}
         assert _values(families, "drom_reaped_tasks_total")["exited",] == 1
         start.kill()
         agent.await_tasks()
-        families = _scrape(port)
+        families = _scrape(agent)
         assert {s.labels["job"] for f in families.values() for s in f.samples if "job" in s.labels} == set()
         assert _values(families, "drom_cpus")["0", "free"] == 1
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.control import ControlError
+from dromlib.cpulist import format_cpulist, mask_of
 from tests import checker
 from tests.agents import Agent, Program, Programs, affinity, environment, launch_agent, start_agent, wait_until
 
@@ -79,7 +80,7 @@ class TestAttach:
     ) -> None:
         """It and its children are bound, share with a launched job, and get their affinity back at the release."""
         old = start.start(program, "--outside", "--children", "1", "--threads", "2")
-        before = affinity(old.pid)
+        before, everything = affinity(old.pid), format_cpulist(mask_of(os.sched_getaffinity(old.pid)))
         done = agent.cli("attach", str(old.pid), "--job", "old", "--max-nothing")
         assert done.returncode == 2
         done = agent.cli("attach", str(old.pid), "--job", "old", "--min", "1", "--mem", "1M")
@@ -94,7 +95,7 @@ class TestAttach:
 
         done = agent.cli("release", "old")
         assert done.stdout == (
-            f"old (pid {old.pid}) may use CPUs {before.replace(',', '-')} again and is managed no longer: "
+            f"old (pid {old.pid}) may use CPUs {everything} again and is managed no longer: "
             "jobs on these CPUs share them with it.\n"
         )
         agent.await_tasks(new="0-1")
