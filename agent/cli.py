@@ -218,7 +218,7 @@ def bench(
     runs: Annotated[int, typer.Option(help="Runs of each measurement of the node, or days.", min=5)] = 5,
     cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
     log: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="simulate: a folder of real logs; else $DROM_WORKLOADS.")
+        Path | None, typer.Option(metavar="PATH", help="simulate: a log, or a folder of them; else $DROM_WORKLOADS.")
     ] = None,
     json: AsJson = False,
 ) -> None:

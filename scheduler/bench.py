@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from agent.bench import machine
 from scheduler.errors import SchedulerError
 from workloads.making import SAMPLE, Recipe, make
+from workloads.summary import machine_size
 from workloads.swf import write_swf
+from workloads.tables import read_log
 
 CURIE, KTH = "CEA-Curie-2011-primary.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 
@@ -48,21 +50,16 @@ GROWTH = 12.0
 SAMPLES = (Case("`drom simulate`, sample of 200 jobs, in all", SAMPLE, SAMPLE.nodes, 1, "easy", 2),)
 
 
-def measure(runs: int, folder: Path | None = None) -> dict[str, Any]:
-    """Time every case `runs` times; return medians and extremes. Real logs are looked for in a folder.
+def measure(runs: int, log: Path | None = None) -> dict[str, Any]:
+    """Time every case `runs` times; return medians and extremes.
 
-    Cases whose log is not there are left out with a sentence on stderr. Raises SchedulerError when a run fails.
+    `log` is a real log, or a folder of them; without it `DROM_WORKLOADS` names the folder. Cases whose log is not
+    there are left out with a sentence on stderr. Raises SchedulerError when a run fails.
     """
-    place = folder or Path(os.environ.get("DROM_WORKLOADS", "/nonexistent"))
     figures = []
     with tempfile.TemporaryDirectory() as scratch:
-        for case in REAL:
-            if (place / str(case.log)).is_file():
-                figures += _figures(case, [_run(case, place / str(case.log)) for _ in range(runs)])
-            else:
-                sys.stderr.write(
-                    f"drom bench: left out: {case.name}: no {case.log} in $DROM_WORKLOADS: give --log DIR.\n"
-                )
+        for case, path in real_cases(log):
+            figures += _figures(case, [_run(case, path) for _ in range(runs)])
         grown = [[_run(case, _made(case, scratch)) for _ in range(runs)] for case in GROWN]
         for case, found in zip(GROWN, grown, strict=True):
             figures += _figures(case, found)
@@ -72,6 +69,34 @@ def measure(runs: int, folder: Path | None = None) -> dict[str, Any]:
             walls = [_run(case, _made(case, scratch))["wall"] for _ in range(runs + 1)][1:]
             figures.append(_figure(case.name, "s", walls, case.reach))
     return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
+
+
+def real_cases(log: Path | None) -> list[tuple[Case, Path]]:
+    """Return the cases with real logs: those of a folder, or of one file.
+
+    A file that no case is about is simulated under EASY, Slurm-like and conservative backfilling, on as many one-core
+    nodes as it says its machine has processors. Raises SchedulerError where it does not say so, or is not there.
+    """
+    place = log or Path(os.environ.get("DROM_WORKLOADS", "/nonexistent"))
+    if log is None or log.is_dir():
+        for case in REAL:
+            if not (place / str(case.log)).is_file():
+                where = "$DROM_WORKLOADS" if log is None else str(log)
+                sys.stderr.write(f"drom bench: left out: {case.name}: no {case.log} in {where}: name it with --log.\n")
+        return [(case, place / str(case.log)) for case in REAL if (place / str(case.log)).is_file()]
+    if not log.is_file():
+        msg = f"There is no log {log}: name a file, or a folder of logs, with --log."
+        raise SchedulerError(msg)
+    known = [(case, log) for case in REAL if case.log == log.name]
+    return known or [(case, log) for case in _cases_of(log)]
+
+
+def _cases_of(log: Path) -> list[Case]:
+    size, _ = machine_size(read_log(log), None)
+    if size is None:
+        msg = f"{log} does not say how many processors its machine has (MaxProcs): benchmark another log."
+        raise SchedulerError(msg)
+    return [Case(f"{policy}, {log.name}", log.name, size, 1, policy) for policy in ("easy", "slurm", "conservative")]
 
 
 def _made(case: Case, scratch: str) -> Path:

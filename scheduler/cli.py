@@ -6,21 +6,18 @@ from __future__ import annotations
 import json as json_text
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scheduler.errors import SchedulerError
+from scheduler.progress import Bar, saying
 from workloads.errors import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scheduler.simulation import Simulation
 
-_PATIENCE_S = 2.0
 PICTURES = ("png", "svg", "pdf")
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
@@ -80,24 +77,26 @@ def simulate(
     chosen = load_policy(policy, set_ or ())
     if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs"}:
         _say(f"note: under the cqsim rule {chosen.name} knows the real run times of waiting jobs.")
-    work, report = cleaning.clean(
-        tables.read_log(log), cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores)
-    )
+    with saying(f"reading {log.name}"):
+        raw = tables.read_log(log)
+    work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
     shares = Shares() if classes is None else parse_shares(classes)
-    run = Simulation.of(work, Machine(nodes, cores, event_rule, runtime_model), chosen)
+    with saying("compiling, which is kept for the next time"):
+        run = Simulation.of(work, Machine(nodes, cores, event_rule, runtime_model), chosen)
     run.world.jobs.cls[:] = drawn(run.work.job, shares, seed)
     if resume is not None:
         run.resume(resume)
     if out is not None:
         results.prepare(out)
     stopped = _run(run, until)
-    if save is not None:
-        run.save(save)
     told = metrics.summary(run, report, metrics.Power(idle_watts, peak_watts), stopped, seed)
     if out is not None:
-        results.write(run, told, out)
+        with saying(f"writing {out}"):
+            results.write(run, told, out)
+            _draw(run, out, plots, window)
         _say_what_is_missing()
-        _draw(run, out, plots, window)
+    if save is not None:
+        run.save(save)
     _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
     if stopped == "interrupted":
         _say("drom: interrupted: the results are partial, and marked so.")
@@ -110,11 +109,10 @@ def _run(run: Simulation, until: int | None) -> str:
 
     asked: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
-    show = _progress() if sys.stderr.isatty() else None
+    bar = Bar(sys.stderr, "simulating")
 
     def look(done: float) -> None:
-        if show:
-            show(done)
+        bar.show(done)
         if asked:
             raise KeyboardInterrupt
 
@@ -124,24 +122,8 @@ def _run(run: Simulation, until: int | None) -> str:
         return "interrupted"
     finally:
         signal.signal(signal.SIGINT, before)
-        if show:
-            typer.echo("\r\033[K", nl=False, err=True)
+        bar.clear()
     return "" if run.is_over else f"until {until} s"
-
-
-def _progress() -> Callable[[float], None]:
-    """Return what shows how far a run is and when it is expected to end."""
-    begun = shown = time.monotonic()
-
-    def show(done: float) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - begun > _PATIENCE_S and now - shown > 0.2 and done > 0:
-            shown = now
-            left = (now - begun) * (1 - done) / done
-            typer.echo(f"\r\033[Ksimulating: {done:4.0%}, {left:.0f} s left", nl=False, err=True)
-
-    return show
 
 
 def _say(sentence: str) -> None:
@@ -243,7 +225,8 @@ def compare(
     if html is not None:
         from scheduler.report import write_report
 
-        write_report(folders, html)
+        with saying("drawing"):
+            write_report(folders, html)
         _say(f"report written to {html}")
 
 

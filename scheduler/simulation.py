@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,31 +171,41 @@ class Simulation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the simulation to a file, whole or not at all."""
+        """Write the simulation to a file, whole or not at all. Raises SchedulerError where that cannot be written."""
         text = json.dumps(self.identity())
-        with replacing(path) as stream:
-            arrays: dict[str, Any] = dict(_arrays(self.world))
-            np.savez_compressed(stream, identity=np.array(text), **arrays)
+        arrays: dict[str, Any] = dict(_arrays(self.world))
+        try:
+            with replacing(path) as stream:
+                np.savez_compressed(stream, identity=np.array(text), **arrays)
+        except OSError as error:
+            msg = f"The simulation cannot be saved to {path}: {error.strerror}: name another file with --save."
+            raise SchedulerError(msg) from error
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         """Go on where a saved simulation of the same jobs, machine and policy stopped.
 
         Raises SchedulerError for any other file.
         """
+        strange = f"{path} is not a saved simulation of this version: write one with --save."
         try:
-            with np.load(path, allow_pickle=False) as saved:
-                found = json.loads(str(saved["identity"]))
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as saved:
+                found = dict(json.loads(str(saved["identity"])))
                 arrays = {name: saved[name] for name, _ in _arrays(self.world)}
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            msg = f"{path} is not a saved simulation of this version: write one with --save."
+        except (ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            raise SchedulerError(strange) from error
+        except OSError as error:
+            msg = f"The saved simulation {path} cannot be read: {error.strerror}: name another file with --resume."
             raise SchedulerError(msg) from error
-        mine = json.loads(json.dumps(self.identity()))
-        for name, value in mine.items():
+        for name, value in json.loads(json.dumps(self.identity())).items():
             if found.get(name) != value:
                 msg = f"{path} was saved with {name} {found.get(name)}, not {value}: give the same log and options."
                 raise SchedulerError(msg)
-        for name, array in _arrays(self.world):
-            array[...] = arrays[name]
+        if any(
+            (arrays[name].shape, arrays[name].dtype) != (mine.shape, mine.dtype) for name, mine in _arrays(self.world)
+        ):
+            raise SchedulerError(strange)
+        for name, mine in _arrays(self.world):
+            mine[...] = arrays[name]
 
 
 def _choice(what: str, name: str, known: dict[str, int]) -> None:

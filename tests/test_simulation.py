@@ -49,6 +49,29 @@ def test_not_resumed(tmp_path: Path) -> None:
         simulation([*ROWS[:3], (3, 9, 9, 3)], "easy").resume(tmp_path / "saved")
     with pytest.raises(SchedulerError, match="is not a saved simulation of this version"):
         simulation(ROWS, "easy").resume(tmp_path / "text")
+    with pytest.raises(SchedulerError, match="cannot be read: No such file or directory: name another file"):
+        simulation(ROWS, "easy").resume(tmp_path / "none")
+    with pytest.raises(SchedulerError, match=r"cannot be saved to .*: No such file or directory: name another file"):
+        simulation(ROWS, "easy").save(tmp_path / "none" / "saved")
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    """Cut anywhere, or with any byte of its first thousand changed: a sentence, or the same simulation."""
+    run = simulation(ROWS, "easy")
+    run.run(until=4)
+    run.save(tmp_path / "saved")
+    whole = (tmp_path / "saved").read_bytes()
+    damaged = [whole[:size] for size in range(0, len(whole), 101)]
+    damaged += [whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in range(0, 1000, 7)]
+    for text in damaged:
+        (tmp_path / "damaged").write_bytes(text)
+        other = simulation(ROWS, "easy")
+        try:
+            other.resume(tmp_path / "damaged")
+        except SchedulerError as error:
+            assert str(error).startswith(str(tmp_path / "damaged"))  # noqa: PT017 - either is right
+        else:
+            assert other.world.jobs.start.tolist() == run.world.jobs.start.tolist()
 
 
 def test_jobs_submitted_together_are_in_order_of_their_numbers() -> None:

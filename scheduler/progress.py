@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people at a terminal see of work that takes more than two seconds: a line on stderr, gone when it is done."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from agent.words import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_S = 2.0
+_EVERY_S = 0.2
+_WIDTH = 30
+_CLEAR = "\r\033[K"
+
+
+class Bar:
+    """A bar with the expected time to the end; silent where the stream is no terminal."""
+
+    def __init__(self, stream: TextIO, words: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._words, self._clock = stream, words, clock
+        self._begun = clock()
+        self._next = self._begun + PATIENCE_S if stream.isatty() else float("inf")
+        self._shown = False
+
+    def show(self, done: float) -> None:
+        """Draw the bar, if it is time to; `done` is a fraction."""
+        now = self._clock()
+        if now < self._next or done <= 0:
+            return
+        self._next, self._shown = now + _EVERY_S, True
+        left = (now - self._begun) * (1 - done) / done
+        full = "#" * round(_WIDTH * done)
+        self._stream.write(f"{_CLEAR}{self._words} [{full:.<{_WIDTH}}] {done:4.0%}, about {duration(left)} left")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the bar away."""
+        if self._shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+
+
+@contextmanager
+def saying(words: str) -> Iterator[None]:
+    """Say what is done meanwhile, on a terminal and when it takes long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    said = False
+
+    def say() -> None:
+        nonlocal said
+        said = True
+        sys.stderr.write(f"{_CLEAR}{words} ...")
+        sys.stderr.flush()
+
+    timer = threading.Timer(PATIENCE_S, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if said:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
