@@ -15,6 +15,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 numba: Any = importlib.import_module("numba")  # untyped
 
-BUILT_IN = ("fcfs", "easy", "conservative", "slurm")
+BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd")
 _SHARED = (interface, profile)
 _ENGINE = (interface, world, ends, sharing, engine)
 _PARAMETERS = ("state", "event", "options", "actions")
@@ -47,6 +48,12 @@ class Policy(NamedTuple):
     decide: Callable[..., int]
     options: dict[str, float]
     file: Path
+    words: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """Names for values of parameters."""
+
+    def parameters(self) -> dict[str, float | str]:
+        """Return the parameters as people write them."""
+        return {name: _worded(self.words.get(name, {}), value) for name, value in self.options.items()}
 
 
 def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
@@ -60,15 +67,15 @@ def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
     if not inspect.isfunction(decide) or len(inspect.signature(decide).parameters) != len(_PARAMETERS):
         msg = f"{file} holds no policy: write a function decide({', '.join(_PARAMETERS)}) in it."
         raise SchedulerError(msg)
-    options = dict(getattr(module, "OPTIONS", {}))
+    options, words = dict(getattr(module, "OPTIONS", {})), getattr(module, "WORDS", {})
     for choice in choices:
-        _choose(options, choice, name)
+        _choose(options, words, choice, name)
     check = getattr(module, "check", None)
     fault = check(options) if check else None
     if fault:
         msg = f"policy {name}: {fault}"
         raise SchedulerError(msg)
-    return Policy(file.stem if name.endswith(".py") else name, decide, options, file)
+    return Policy(file.stem if name.endswith(".py") else name, decide, options, file, words)
 
 
 def _built_in(name: str) -> ModuleType:
@@ -94,17 +101,24 @@ def _from_file(file: Path) -> ModuleType:
     return module
 
 
-def _choose(options: dict[str, float], choice: str, policy: str) -> None:
+def _choose(options: dict[str, float], words: Mapping[str, Mapping[str, float]], choice: str, policy: str) -> None:
     name, _, text = choice.partition("=")
     if name not in options:
         known = f"it has {', '.join(options)}" if options else "it has none"
         msg = f"{short(choice)}: the policy {policy} has no parameter {short(name)}: {known}."
         raise SchedulerError(msg)
+    named = words.get(name, {})
     try:
-        options[name] = float(text)
+        options[name] = named[text] if text in named else float(text)
     except ValueError:
-        msg = f"{short(choice)}: the parameter {name} of policy {policy} is a number: write {name}={options[name]:g}."
+        kind = ", ".join(["a number", *named])
+        example = _worded(named, options[name])
+        msg = f"{short(choice)}: the parameter {name} of policy {policy} is {kind}: write {name}={example}."
         raise SchedulerError(msg) from None
+
+
+def _worded(named: Mapping[str, float], value: float) -> float | str:
+    return next((word for word, meant in named.items() if meant == value), int(value) if value % 1 == 0 else value)
 
 
 class Program(NamedTuple):

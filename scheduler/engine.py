@@ -48,6 +48,7 @@ from scheduler.world import (
     QUEUED,
     RULE,
     RUNNERS,
+    STARTS,
     SUBMISSIONS,
     TOO_MANY_ROWS,
     UNKNOWN_ACTION,
@@ -89,11 +90,11 @@ def advance(  # noqa: PLR0917 - numba wants them by position
             continue
         s[EVENTS] += 1
         actions.used[:] = 0
-        wake = decide(view(world), event, options, actions)
-        s[FAULT] = NO_FAULT if wake > now else IN_THE_PAST
-        s[WAKE] = wake
-        if s[FAULT] == NO_FAULT:
-            carry_out(world, actions, event.kinds)
+        s[WAKE] = decide(view(world), event, options, actions)
+        before = s[STARTS]
+        carry_out(world, actions, event.kinds)
+        if s[FAULT] == NO_FAULT and (s[WAKE] < now or (s[WAKE] == now and s[STARTS] == before)):
+            s[FAULT] = IN_THE_PAST
         if s[FAULT] != NO_FAULT:
             return FAILED
     return MORE

@@ -2,9 +2,11 @@
 """What a policy is: ``decide(state, event, options, actions) -> when to be called again``.
 
 A policy is a pure function. It reads `state` and `event`, appends to `actions` through the functions below, and returns
-the second at which it wants to be called at the latest, or NEVER. It does not know who drives it: a simulator, a live
-controller, or Slurm. It is plain Python that numba compiles: loops, whole numbers, arrays. A module that holds one may
-name parameters in ``OPTIONS``, a dictionary of names and defaults; `options` holds their values in that order.
+the second at which it wants to be called at the latest, or NEVER. One that has started a job may return ``state.now``:
+it is called again as soon as its answer has been carried out, and sees what came of it. It does not know who drives it:
+a simulator, a live controller, or Slurm. It is plain Python that numba compiles: loops, whole numbers, arrays. A module
+that holds one may name parameters in ``OPTIONS``, a dictionary of names and defaults; `options` holds their values in
+that order. ``WORDS`` may name values of parameters: a dictionary of dictionaries.
 
 Jobs and nodes are 0-based indices, times and lengths whole seconds, and every array is int64.
 """
@@ -30,6 +32,9 @@ NOBODY = -1
 FUTURE, WAITING, RUNNING, ENDED = 0, 1, 2, 3
 """States of a job: not submitted yet, in the queue, on nodes, gone."""
 
+RIGID, MOLDABLE, MALLEABLE = 0, 1, 2
+"""Classes of jobs: has all cores of its nodes; may start on fewer; may also be resized while it runs."""
+
 SUBMITTED, JOB_ENDED, TICK = 1, 2, 4
 START_REFUSED, RESIZE_FAILED, AGENT_GONE, NODE_DOWN, NODE_UP = 8, 16, 32, 64, 128
 """Kinds of events, and of partial failures; `Event.kinds` is a sum of them."""
@@ -51,7 +56,6 @@ class Jobs(NamedTuple):
     cores: Ints
     """All cores the job asks for, over its nodes."""
     cls: Ints
-    """0 rigid, 1 moldable, 2 malleable."""
     priority: Ints
     """The queue is in order of falling priority, then of submission."""
     state: Ints
@@ -65,6 +69,9 @@ class Jobs(NamedTuple):
     """The start that the policy last planned for a waiting job; NEVER without one."""
     lent: Ints
     """How often the job gave up cores for another one."""
+    lost: Ints
+    """Work that a job did not do because it shared, up to the last change of its shares or its end: in seconds times
+    cores of its nodes."""
     shared: Ints
     """On how many of its nodes a running job is not alone."""
 
@@ -125,6 +132,18 @@ def compilable(function: F) -> F:
     return function
 
 
+def routine(function: F) -> F:
+    """Mark one that is called rather than copied to where it is used: long ones compile faster so."""
+    register_jitable(function)
+    return function
+
+
+def lean(function: F) -> F:
+    """Mark a routine that neither makes nor returns arrays: it counts no references, which saves most of its time."""
+    register_jitable(_nrt=False)(function)
+    return function
+
+
 @compilable
 def add(  # noqa: PLR0917 - a row by position
     actions: Actions, kind: int, job: int, first: int, second: int, third: int
@@ -176,7 +195,8 @@ def append(actions: Actions, nodes: Ints) -> int:
     offset = actions.used[1]
     actions.used[1] = offset + len(nodes)
     if actions.used[1] <= len(actions.nodes):
-        actions.nodes[offset : offset + len(nodes)] = nodes
+        for i in range(len(nodes)):
+            actions.nodes[offset + i] = nodes[i]
     return int(offset)
 
 

@@ -92,6 +92,19 @@ def earliest(profile: Profile, need: int, length: int) -> int:
 
 
 @compilable
+def least_free(profile: Profile, begin: int, end: int) -> int:
+    """Return the least number of nodes that are free at any time from `begin` until `end`."""
+    times, free, size = profile.times, profile.free, profile.size[0]
+    first = max(0, np.searchsorted(times[:size], begin, side="right") - 1)
+    least = free[first]
+    for i in range(first + 1, size):
+        if times[i] >= end:
+            break
+        least = min(least, free[i])
+    return int(least)
+
+
+@compilable
 def take(profile: Profile, begin: int, end: int, nodes: int) -> None:
     """Reserve nodes from `begin` until `end`; negative: give them back. What lies before the profile is left out."""
     if begin >= end:

@@ -10,6 +10,7 @@ worst  min over its nodes of (cores it has there) / (cores of a node): the slowe
 nodes, so that it stays a whole number, and a job ends in the first second in which all is done, or at its limit.
 
 When a job ends, its share of a node goes to the owner of the node; when the owner ends, his first guest becomes owner.
+Only malleable jobs grow: where the owner is none, the next resident that is has the share; without one it lies idle.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.ends import forget, move, push, remember
-from scheduler.interface import ENDED, NOBODY, RUNNING, Ints
+from scheduler.interface import ENDED, MALLEABLE, NOBODY, RIGID, RUNNING, Ints
 from scheduler.world import (
     BAD_SHARE,
     BLOCK,
@@ -32,6 +33,7 @@ from scheduler.world import (
     STARTS,
     TOO_SHORT,
     WORST,
+    WRONG_CLASS,
     engine_part,
 )
 
@@ -63,11 +65,15 @@ def start_job(world: World, job: int, now: int) -> int:
 
 
 @engine_part
-def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
+def place_job(  # noqa: PLR0911 - a reason each
+    world: World, job: int, nodes: Ints, cores: int, now: int
+) -> int:
     """Start a job on these nodes with so many cores of each; return what is wrong."""
     house, first = world.nodes, world.nodes.first[job]
     if len(nodes) != world.jobs.nodes[job]:
         return NO_ROOM
+    if world.jobs.cls[job] == RIGID and cores < world.scalars[CORES]:
+        return WRONG_CLASS
     if cores < 1:
         return BAD_SHARE
     for node in nodes:
@@ -120,6 +126,8 @@ def set_off(world: World, job: int, cores: int, now: int) -> None:
 def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
     """Let a running job have so many cores on each of these nodes of its own; return what is wrong."""
     house, lent = world.nodes, False
+    if world.jobs.cls[job] != MALLEABLE:
+        return WRONG_CLASS
     for node in nodes:
         layer = layer_of(world, job, node)
         if layer == NOBODY:
@@ -162,6 +170,7 @@ def end_job(world: World, job: int, now: int) -> None:
     """Let a job leave its nodes; the owner of each has the share that comes free."""
     resident, share, s, blocks = world.nodes.resident, world.nodes.share, world.scalars, world.free_in_block
     forget(world, job)
+    account(world, job, now)
     world.jobs.state[job], world.end[job] = ENDED, now
     last, shared, freed = resident.shape[1] - 1, world.jobs.shared, 0
     for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
@@ -177,10 +186,21 @@ def end_job(world: World, job: int, now: int) -> None:
         for i in range(layer, last):
             resident[node, i], share[node, i] = resident[node, i + 1], share[node, i + 1]
         resident[node, last], share[node, last] = NOBODY, 0
-        share[node, 0] += left
         shared[resident[node, 0]] -= resident[node, 1] == NOBODY
-        note_change(world, resident[node, 0])
+        hand_on(world, node, left)
     s[FREE] += freed
+
+
+@engine_part
+def hand_on(world: World, node: int, cores: int) -> None:
+    """Give cores that came free on a node to its first resident that may grow."""
+    house = world.nodes
+    for layer in range(house.resident.shape[1]):
+        heir = house.resident[node, layer]
+        if heir != NOBODY and world.jobs.cls[heir] == MALLEABLE:
+            house.share[node, layer] += cores
+            note_change(world, heir)
+            return
 
 
 @engine_part
@@ -201,11 +221,20 @@ def update_ends(world: World, now: int) -> None:
     for job in world.changed[: s[CHANGES]]:
         if world.jobs.state[job] != RUNNING:
             continue
-        world.left[job] -= world.rate[job] * (now - world.since[job])
-        world.since[job], world.rate[job] = now, rate_of(world, job)
+        account(world, job, now)
+        world.rate[job] = rate_of(world, job)
         done = now + max(0, -(-world.left[job] // world.rate[job]))
         move(world, job, min(done, world.jobs.ends[job]))
     s[CHANGES] = 0
+
+
+@engine_part
+def account(world: World, job: int, now: int) -> None:
+    """Count the work that a job has done and lost since its shares last changed."""
+    passed = now - world.since[job]
+    world.left[job] -= world.rate[job] * passed
+    world.jobs.lost[job] += (world.jobs.nodes[job] * world.scalars[CORES] - world.rate[job]) * passed
+    world.since[job] = now
 
 
 @engine_part

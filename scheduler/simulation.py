@@ -36,6 +36,7 @@ from scheduler.world import (
     TOO_MANY_ROWS,
     TOO_SHORT,
     UNKNOWN_ACTION,
+    WRONG_CLASS,
     World,
     make_actions,
     make_world,
@@ -63,7 +64,8 @@ FAULTS = {
     NOT_ITS_NODE: "resizes a job on a node that is not its own",
     BAD_SHARE: "gives a job less than one core of a node, or more than there are",
     TOO_SHORT: "gives a job a limit that has passed",
-    IN_THE_PAST: "wants to be called again at a time that is not in the future",
+    IN_THE_PAST: "wants to be called again at a time that is not in the future, without having started a job",
+    WRONG_CLASS: "gives part of a node to a rigid job, or resizes one that is not malleable",
 }
 
 
@@ -165,7 +167,7 @@ class Simulation:
         return {
             "machine": list(self.machine),
             "policy": self.policy.name,
-            "parameters": self.policy.options,
+            "parameters": self.policy.parameters(),
             "jobs": len(self.work),
             "workload": self.digest(),
         }

@@ -10,6 +10,7 @@ from numba.extending import register_jitable
 
 from scheduler.interface import (
     FUTURE,
+    MALLEABLE,
     NEVER,
     NOBODY,
     Actions,
@@ -42,7 +43,8 @@ BUSY: node seconds with a job on the node."""
     BAD_SHARE,
     TOO_SHORT,
     IN_THE_PAST,
-) = range(10)
+    WRONG_CLASS,
+) = range(11)
 """What a policy can do wrong."""
 
 BLOCK_BITS = 6
@@ -123,7 +125,7 @@ def make_world(
         requested=expected.copy(),
         nodes=need,
         cores=work.allocated.copy(),
-        cls=column(0) if cls is None else cls.astype(np.int64),
+        cls=column(MALLEABLE) if cls is None else cls.astype(np.int64),
         priority=column(0) if priority is None else priority,
         state=column(FUTURE),
         start=column(NEVER),
@@ -131,6 +133,7 @@ def make_world(
         ends=column(NEVER),
         planned=column(NEVER),
         lent=column(0),
+        lost=column(0),
         shared=column(0),
     )
     first = np.zeros(count + 1, np.int64)

@@ -143,7 +143,9 @@ FAULTS = {
     "add(actions, 9, 0, 0, 0, 0)": (
         "at 0 s: it wants something that is no action, or names a job that is not there (job 1)."
     ),
-    "return 0": "at 0 s: it wants to be called again at a time that is not in the future.",
+    "return 0": (
+        "at 0 s: it wants to be called again at a time that is not in the future, without having started a job."
+    ),
     "start(actions, 0); resize(actions, 0, state.queue, 2)": (
         "at 0 s: it gives a job less than one core of a node, or more than there are (job 1)."
     ),

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which running jobs shrink for a new one: Listing 2 and Equations 1 to 4 of SD-Policy (ICPP 2019).
+
+A *guest* that asks for W nodes and L seconds starts on all nodes of its *mates*, with ``floor(SharingFactor * cores)``
+cores of each, so it takes ``L * cores / share`` at worst (Equation 6). A mate loses ``L`` by it. Times are rounded up.
+
+The penalty of a mate is ``p = (wait + limit + L) / requested`` (Equation 4): its predicted slowdown with the guest;
+`limit` holds what it lost to former guests. Penalties are IEEE doubles, divided once and added in the order of mates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.interface import MALLEABLE, NOBODY, lean, nodes_of, routine
+from scheduler.profile import Profile, least_free, take
+
+if TYPE_CHECKING:
+    from scheduler.interface import Floats, Ints, State
+
+FOREVER = 1 << 40
+
+
+class Rules(NamedTuple):
+    """The parameters of the choice, as `scheduler.policies.sd` names them."""
+
+    share: int
+    """Cores of a node that a guest has; 0 where nodes cannot be shared."""
+    cores: int
+    max_slowdown: float
+    mates: int
+    candidates: int
+    weighted: bool
+    inside: bool
+    guests: int
+    mix: bool
+    guard: int
+    min_cores: int
+    contiguous: bool
+
+
+class Mates(NamedTuple):
+    """Candidates by rising penalty, then in order of submission."""
+
+    jobs: Ints
+    penalty: Floats
+    weight: Ints
+    """Nodes of each."""
+
+
+class Reach(NamedTuple):
+    """By number of nodes: the longest request that a mate, and that a second one, may be able to host."""
+
+    first: Ints
+    second: Ints
+
+
+@lean
+def stretched(rules: Rules, length: int) -> int:
+    """Return how long a guest takes at worst for what takes `length` seconds on whole nodes."""
+    return -(-length * rules.cores // rules.share)
+
+
+@lean
+def loss(rules: Rules, length: int) -> int:
+    """Return how much longer its mates take at worst: the share of the guest over its stretched length."""
+    return -(-stretched(rules, length) * rules.share // rules.cores)
+
+
+@lean
+def average_slowdown(state: State) -> float:
+    """Return the mean predicted slowdown of running jobs, the cut-off DynAVGSD; 0 if none runs."""
+    jobs, total = state.jobs, 0.0
+    for job in state.running:
+        total += (jobs.ends[job] - jobs.submit[job]) / jobs.requested[job]
+    return total / max(1, len(state.running))
+
+
+@lean
+def may_host(state: State, rules: Rules, job: int) -> bool:
+    """Return whether a running job is malleable, and alone on its nodes or, with more guests a node, not one itself."""
+    return bool(state.jobs.cls[job] == MALLEABLE and (rules.guests > 1 or state.jobs.shared[job] == 0))
+
+
+@routine
+def has_room(state: State, rules: Rules, job: int) -> bool:
+    """Return whether a job owns all its nodes, has as many cores on each, and keeps enough beside one more guest."""
+    house, nodes = state.nodes, nodes_of(state, job)
+    rest = house.share[nodes[0], 0] - rules.share
+    if rest < rules.min_cores:
+        return False
+    for node in nodes:
+        if house.resident[node, 0] != job or house.share[node, 0] != rest + rules.share:
+            return False
+        if rules.guests >= house.resident.shape[1] or house.resident[node, rules.guests] != NOBODY:
+            return False
+    return True
+
+
+@lean
+def longest_guest(state: State, rules: Rules, job: int, limit: int, end: int) -> int:
+    """Return a bound of the requested time for which a job can be mate, by its cut-off and its end."""
+    jobs, bound = state.jobs, FOREVER
+    if rules.inside:
+        bound = (end - state.now + 2) * rules.share // (rules.cores - rules.share) + 1
+    if rules.max_slowdown < FOREVER:
+        waited = max(0, min(jobs.start[job], state.now) - jobs.submit[job])
+        bound = min(bound, int(rules.max_slowdown * jobs.requested[job]) + 1 - waited - limit)
+    return int(bound)
+
+
+@routine
+def no_reach(nodes: int) -> Reach:
+    """Return the reach of no mates, of at most so many nodes."""
+    return Reach(np.zeros(nodes + 1, np.int64), np.zeros(nodes + 1, np.int64))
+
+
+@lean
+def extend(reach: Reach, nodes: int, longest: int) -> None:
+    """Count in a mate."""
+    if longest > reach.first[nodes]:
+        reach.second[nodes] = reach.first[nodes]
+        reach.first[nodes] = longest
+    elif longest > reach.second[nodes]:
+        reach.second[nodes] = longest
+
+
+@routine
+def reach_of(state: State, rules: Rules) -> Reach:
+    """Return the reach of the running jobs."""
+    reach = no_reach(len(state.nodes.up))
+    for job in state.running:
+        if may_host(state, rules, job):
+            longest = longest_guest(state, rules, job, state.jobs.limit[job], state.jobs.ends[job])
+            extend(reach, state.jobs.nodes[job], longest)
+    return reach
+
+
+@lean
+def may_find(reach: Reach, rules: Rules, need: int, length: int) -> bool:
+    """Return whether mates may be found for a guest; exact for at most two mates, else only a bound."""
+    if reach.first[need] >= length:
+        return True
+    loose = rules.mix or rules.mates > 2
+    for nodes in range(1, need if loose else need // 2 + 1):
+        if reach.first[nodes] >= length:
+            other = reach.second if nodes + nodes == need else reach.first
+            if loose or (rules.mates > 1 and other[need - nodes] >= length):
+                return True
+    return False
+
+
+@routine
+def filter_and_sort(state: State, rules: Rules, length: int) -> Mates:
+    """Return the running jobs that may shrink for a guest of so many seconds, the best `candidates` of them."""
+    jobs, count, increase, worst = state.jobs, 0, loss(rules, length), stretched(rules, length)
+    found = np.empty(len(state.running), np.int64)
+    for job in state.running:
+        outlasts = not rules.inside or jobs.ends[job] + increase >= state.now + worst
+        below = penalty_of(state, job, increase) < rules.max_slowdown
+        if outlasts and below and may_host(state, rules, job) and has_room(state, rules, job):
+            found[count] = job
+            count += 1
+    found = np.sort(found[:count])
+    penalty = np.empty(count, np.float64)
+    for i in range(count):
+        penalty[i] = penalty_of(state, found[i], increase)
+    order = np.argsort(penalty, kind="mergesort")
+    if rules.candidates > 0:
+        order = order[: rules.candidates]
+    return Mates(found[order], penalty[order], jobs.nodes[found[order]])
+
+
+@lean
+def penalty_of(state: State, job: int, increase: int) -> float:
+    """Return the predicted slowdown of a mate with one more guest (Equation 4)."""
+    jobs = state.jobs
+    return float((jobs.start[job] - jobs.submit[job] + jobs.limit[job] + increase) / jobs.requested[job])
+
+
+@routine
+def pick_mates(  # noqa: PLR0917 - numba wants them by position
+    state: State, rules: Rules, mates: Mates, need: int, spare: int, length: int, guarded: Profile
+) -> Ints:
+    """Return the places of the mates with the least performance impact (Equation 1) whose nodes are `need` (3).
+
+    Up to `spare` free nodes may be among them. Combinations of one mate, of two, ... are tried in the order of the
+    candidates; the first of the best wins. Penalties rise, so a branch ends at the first mate that makes it no better.
+    """
+    best, picked = np.inf, np.empty(0, np.int64)
+    at = np.zeros(rules.mates, np.int64)
+    nodes, impact = np.zeros(rules.mates + 1, np.int64), np.zeros(rules.mates + 1, np.float64)
+    for size in range(1, rules.mates + 1):
+        depth, at[0] = 0, -1
+        while depth >= 0:
+            at[depth] += 1
+            i, last = at[depth], depth == size - 1
+            fewest = max(1, need - spare - nodes[depth]) if last else 1
+            if i >= len(mates.jobs) or impact[depth] + added(rules, mates.penalty[i], fewest) >= best:
+                depth -= 1
+                continue
+            nodes[depth + 1] = nodes[depth] + mates.weight[i]
+            impact[depth + 1] = impact[depth] + added(rules, mates.penalty[i], mates.weight[i])
+            if nodes[depth + 1] > need or (last and nodes[depth + 1] < need - spare):
+                continue
+            if not last:
+                depth += 1
+                at[depth] = i
+            elif impact[depth + 1] < best and is_allowed(state, rules, mates.jobs[at[:size]], length, guarded):
+                best, picked = impact[depth + 1], at[:size].copy()
+    return picked
+
+
+@lean
+def added(rules: Rules, penalty: float, nodes: int) -> float:
+    """Return what a mate adds to the performance impact."""
+    return penalty * nodes if rules.weighted else penalty
+
+
+@routine
+def is_allowed(state: State, rules: Rules, mates: Ints, length: int, guarded: Profile) -> bool:
+    """Return whether a combination delays no guarded reservation and, where it must be, is contiguous."""
+    if rules.contiguous and not is_contiguous(nodes_of_all(state, mates)):
+        return False
+    if rules.guard == 0:
+        return True
+    jobs, increase = state.jobs, loss(rules, length)
+    size = guarded.size[0]
+    room = size + 2 * len(mates)
+    trial = Profile(np.empty(room, np.int64), np.empty(room, np.int64), np.full(1, size))
+    trial.times[:size], trial.free[:size] = guarded.times[:size], guarded.free[:size]
+    for mate in mates:
+        take(trial, jobs.ends[mate], jobs.ends[mate] + increase, jobs.nodes[mate])
+    least = 0
+    for mate in mates:
+        least = min(least, least_free(trial, jobs.ends[mate], jobs.ends[mate] + increase))
+    return bool(least == 0)
+
+
+@routine
+def nodes_of_all(state: State, mates: Ints) -> Ints:
+    """Return the nodes of all these jobs."""
+    count = 0
+    for mate in mates:
+        count += state.jobs.nodes[mate]
+    nodes, count = np.empty(count, np.int64), 0
+    for mate in mates:
+        nodes[count : count + state.jobs.nodes[mate]] = nodes_of(state, mate)
+        count += state.jobs.nodes[mate]
+    return nodes
+
+
+@routine
+def is_contiguous(nodes: Ints) -> bool:
+    """Return whether nodes, all different, follow each other by number."""
+    return bool(nodes.max() - nodes.min() == len(nodes) - 1)

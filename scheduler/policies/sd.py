@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SD-Policy: backfilling that starts a malleable job on running ones that shrink for it, where it then ends earlier.
+
+The policy of D'Amico, Jokanovic and Corbalan (ICPP 2019). It is `slurm` with a second trial for each job, right after
+the first (Listing 1): the job starts now, as guest on the nodes of its mates, if it then ends earlier than if it waits
+for its reservation. How mates are chosen is in `mates` (Listing 2). docs/reproduction.md has all decisions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.interface import (
+    MALLEABLE,
+    NEVER,
+    NOBODY,
+    RIGID,
+    Actions,
+    Event,
+    Floats,
+    State,
+    lean,
+    nodes_of,
+    place,
+    plan,
+    resize,
+    routine,
+    set_limit,
+    start,
+)
+from scheduler.policies import slurm
+from scheduler.policies.mates import (
+    Reach,
+    Rules,
+    average_slowdown,
+    extend,
+    filter_and_sort,
+    longest_guest,
+    loss,
+    may_find,
+    nodes_of_all,
+    pick_mates,
+    reach_of,
+    stretched,
+)
+from scheduler.policies.slurm import smallest_from, start_heads
+from scheduler.profile import Profile, earliest, least_free, profile_of, take
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.interface import Ints
+
+OPTIONS = slurm.OPTIONS | {
+    "sharing_factor": 0.5,
+    "max_slowdown": 10,
+    "mates": 2,
+    "candidates": 0,
+    "objective": 0,
+    "test": 1,
+    "far": 0,
+    "inside": 1,
+    "guests": 1,
+    "mix": 0,
+    "guard": 0,
+    "min_cores": 1,
+    "recompute": 0,
+    "contiguous": 0,
+}
+"""Those of `slurm`, and: SharingFactor; MAX_SLOWDOWN (dynavgsd: the mean of running jobs); m; how many candidates are
+looked at (0: all); the objective (sum, or weighted by nodes); whether static_end > mall_end is tested; whether a start
+beyond the window counts as infinitely far or as predicted; whether guests must end before their mates; guests per node;
+whether free nodes may be among a guest's; how many reservations mates may not delay; the least cores of a node that a
+job keeps; whether limits are corrected when sharing ends; whether all jobs are on contiguous nodes."""
+
+WORDS: dict[str, dict[str, float]] = {
+    "max_slowdown": {"infinite": np.inf, "dynavgsd": 0},
+    "objective": {"sum": 0, "weighted": 1},
+    "far": {"infinite": 0, "predicted": 1},
+}
+(SHARING_FACTOR, MAX_SLOWDOWN, MATES, CANDIDATES, OBJECTIVE, TEST, FAR, INSIDE, GUESTS, MIX, GUARD) = range(6, 17)
+(MIN_CORES, RECOMPUTE, CONTIGUOUS) = range(17, 20)
+_FLAGS = ("objective", "test", "far", "inside", "mix", "recompute", "contiguous")
+_LEAST = {"mates": 1, "candidates": 0, "guests": 1, "guard": 0, "min_cores": 1}
+
+
+def check(options: Mapping[str, float]) -> str:
+    """Return what is wrong with the parameters; empty if nothing is."""
+    if not 0 < options["sharing_factor"] < 1:
+        return f"sharing_factor is between 0 and 1, not {options['sharing_factor']:g}."
+    if not options["max_slowdown"] >= 0:
+        return "max_slowdown is a number, infinite or dynavgsd."
+    for name in _FLAGS:
+        if options[name] not in {0, 1}:
+            words = " or ".join(WORDS.get(name, {"0": 0, "1": 1}))
+            return f"{name} is {words}, not {options[name]:g}."
+    for name, least in _LEAST.items():
+        if not least <= options[name] <= 1_000_000 or options[name] != int(options[name]):
+            return f"{name} is a whole number from {least} to 1000000, not {options[name]:g}."
+    if options["guests"] > 1 and options["mix"]:
+        return "mix is for one guest per node: set guests=1 or mix=0."
+    return slurm.check({name: options[name] for name in slurm.OPTIONS})
+
+
+class Pass(NamedTuple):
+    """What a pass knows beside the state."""
+
+    rules: Rules
+    profile: Profile
+    """Free nodes, less all reservations of this pass."""
+    guarded: Profile
+    """Free nodes, less those reservations that mates may not delay."""
+    reach: Reach
+    latest: int
+    """The job that started last at this second; NOBODY if none did."""
+
+
+STARTED, ANEW, WAITS = 0, 1, 2
+"""What comes of a job in a pass: it starts on free nodes; it starts on shared ones, or may, once the jobs that have
+just started are on their nodes; it has a reservation."""
+
+
+def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
+    """Make a pass at its time; between passes wait for the next one."""
+    if options[RECOMPUTE] > 0:
+        correct_limits(state, actions)
+    interval = int(options[slurm.INTERVAL])
+    since = (state.now - int(options[slurm.PHASE])) % interval
+    if since == 0:
+        return make_pass(state, options, actions)
+    started = start_heads(state, actions) if options[slurm.MAIN] > 0 else 0
+    return int(state.now - since + interval) if started < len(state.queue) else NEVER
+
+
+@routine
+def make_pass(state: State, options: Floats, actions: Actions) -> int:
+    """Schedule the first `depth` jobs one after the other; return when to go on.
+
+    A malleable start moves the ends of running jobs, so the pass is made anew after it. Jobs up to the one that started
+    last are then tried statically only: they had their turn. So it is before the first malleable trial after a static
+    start, whose job may be mate at once.
+    """
+    jobs, free, rules = state.jobs, state.free, rules_of(state, options)
+    latest, started = starts_now(state)
+    queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
+    reach, least = reach_of(state, rules), smallest_from(state, queue)
+    hope = last_hope(state, rules, reach, latest, queue)
+    if len(queue) > 0 and (free >= least[0] or hope >= 0):
+        profile = profile_of(state, len(queue))
+        guarded = profile_of(state, len(queue)) if rules.guard > 0 else profile
+        known = Pass(rules, profile, guarded, reach, latest)
+        fresh, reserved = 0, 0
+        for i in range(len(queue)):
+            if free < least[i] and i > hope:
+                break
+            outcome = schedule(state, known, options, queue[i], fresh, reserved, actions)
+            if outcome == ANEW:
+                return int(state.now)
+            if outcome == WAITS:
+                reserved += 1
+                continue
+            fresh += 1
+            free -= jobs.nodes[queue[i]]
+            hope = last_hope(state, rules, reach, latest, queue)
+    return NEVER
+
+
+@routine
+def schedule(  # noqa: PLR0917 - numba wants them by position
+    state: State, known: Pass, options: Floats, j: int, fresh: int, reserved: int, actions: Actions
+) -> int:
+    """Start a job on free nodes, else on those of mates if it ends earlier so, else reserve (Listing 1)."""
+    jobs, now, rules = state.jobs, state.now, known.rules
+    begin = get_start(state, known, j)
+    if begin == now:
+        return run_job(state, known, j, actions)
+    if may_share(state, rules, known.reach, known.latest, j):
+        static_end = far_or(state, options, begin) + jobs.requested[j]
+        mall_end = now + stretched(rules, jobs.requested[j])
+        if options[TEST] == 0 or static_end > mall_end:
+            if fresh > 0:
+                return ANEW
+            s_mates = select_nodes(state, known, j)
+            if len(s_mates) > 0:
+                update_stats_and_run(state, rules, j, s_mates, actions)
+                return ANEW
+    if begin <= now + options[slurm.WINDOW]:
+        reserve(state, known, options, j, begin, reserved, actions)
+    return WAITS
+
+
+@routine
+def get_start(state: State, known: Pass, j: int) -> int:
+    """Return when a job could start on free nodes: now, or the time of its reservation."""
+    jobs, rules = state.jobs, known.rules
+    begin = earliest(known.profile, jobs.nodes[j], jobs.requested[j])
+    if begin == state.now and rules.contiguous and len(free_run(state, jobs.nodes[j])) == 0:
+        return int(next_end(state))
+    return begin
+
+
+@lean
+def far_or(state: State, options: Floats, begin: int) -> int:
+    """Return a predicted start; one beyond the window counts as NEVER unless it is to count as predicted."""
+    if options[FAR] == 0 and begin > state.now + options[slurm.WINDOW]:
+        return NEVER
+    return begin
+
+
+@routine
+def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
+    """Start a job on free nodes; where all are to be contiguous the pass goes on when it has them."""
+    jobs, rules, until = state.jobs, known.rules, state.now + state.jobs.requested[j]
+    if rules.contiguous:
+        place(actions, j, free_run(state, jobs.nodes[j]), state.cores)
+        return ANEW
+    start(actions, j)
+    take(known.profile, state.now, until, jobs.nodes[j])
+    if rules.guard > 0:
+        take(known.guarded, state.now, until, jobs.nodes[j])
+    if jobs.cls[j] == MALLEABLE and rules.share > 0:
+        extend(known.reach, jobs.nodes[j], longest_guest(state, rules, j, jobs.limit[j], state.now + jobs.limit[j]))
+    return STARTED
+
+
+@routine
+def select_nodes(state: State, known: Pass, j: int) -> Ints:
+    """Return the best mates of a job, none if there are no mates for it (Listing 2)."""
+    jobs, rules = state.jobs, known.rules
+    spare, until = 0, state.now + stretched(rules, jobs.requested[j])
+    if rules.mix:
+        spare = min(jobs.nodes[j] - 1, max(0, least_free(known.profile, state.now, until)))
+    mates = filter_and_sort(state, rules, jobs.requested[j])
+    picked = pick_mates(state, rules, mates, jobs.nodes[j], spare, jobs.requested[j], known.guarded)
+    return mates.jobs[picked]
+
+
+@routine
+def update_stats_and_run(state: State, rules: Rules, j: int, s_mates: Ints, actions: Actions) -> None:
+    """Shrink the mates and give them more time, then start the guest on their nodes with the time it may take."""
+    jobs, increase = state.jobs, loss(rules, state.jobs.requested[j])
+    for mate in s_mates:
+        nodes = nodes_of(state, mate)
+        resize(actions, mate, nodes, state.nodes.share[nodes[0], 0] - rules.share)
+        set_limit(actions, mate, jobs.limit[mate] + increase)
+    nodes = nodes_of_all(state, s_mates)
+    spare = jobs.nodes[j] - len(nodes)
+    if spare > 0:
+        nodes = np.concatenate((nodes, first_free(state, spare)))
+    place(actions, j, nodes, rules.share)
+    set_limit(actions, j, stretched(rules, jobs.requested[j]))
+
+
+@routine
+def reserve(  # noqa: PLR0917 - numba wants them by position
+    state: State, known: Pass, options: Floats, j: int, begin: int, reserved: int, actions: Actions
+) -> None:
+    """Keep nodes for a job from its predicted start on, as `slurm` does."""
+    jobs, resolution, end = state.jobs, int(options[slurm.RESOLUTION]), begin + state.jobs.requested[j]
+    if jobs.planned[j] != begin:
+        plan(actions, j, begin)
+    take(known.profile, begin - begin % resolution, end - end % resolution, jobs.nodes[j])
+    if reserved < known.rules.guard:
+        take(known.guarded, begin - begin % resolution, end - end % resolution, jobs.nodes[j])
+
+
+@lean
+def rules_of(state: State, options: Floats) -> Rules:
+    """Return the parameters of the choice of mates on this machine."""
+    share = int(options[SHARING_FACTOR] * state.cores + 1e-9)
+    cutoff = options[MAX_SLOWDOWN]
+    return Rules(
+        share if share >= options[MIN_CORES] else 0,
+        state.cores,
+        average_slowdown(state) if cutoff == 0 else cutoff,
+        int(options[MATES]),
+        int(options[CANDIDATES]),
+        options[OBJECTIVE] > 0,
+        options[INSIDE] > 0,
+        int(options[GUESTS]),
+        options[MIX] > 0,
+        int(options[GUARD]),
+        int(options[MIN_CORES]),
+        options[CONTIGUOUS] > 0,
+    )
+
+
+@lean
+def starts_now(state: State) -> tuple[int, int]:
+    """Return the last in the queue's order of the jobs that have started at this second, and how many have."""
+    jobs, latest, count = state.jobs, NOBODY, 0
+    for job in state.running:
+        if jobs.start[job] == state.now:
+            count += 1
+            if latest == NOBODY or is_behind(state, latest, job):
+                latest = job
+    return int(latest), count
+
+
+@lean
+def is_behind(state: State, first: int, job: int) -> bool:
+    """Return whether a job comes later in the queue's order than another."""
+    priority = state.jobs.priority
+    return bool((-priority[first], first) < (-priority[job], job))
+
+
+@lean
+def may_share(state: State, rules: Rules, reach: Reach, latest: int, j: int) -> bool:
+    """Return whether the malleable trial of a job is still to come and may succeed."""
+    if rules.share == 0 or state.jobs.cls[j] == RIGID or (latest != NOBODY and not is_behind(state, latest, j)):
+        return False
+    return may_find(reach, rules, state.jobs.nodes[j], state.jobs.requested[j])
+
+
+@lean
+def last_hope(state: State, rules: Rules, reach: Reach, latest: int, queue: Ints) -> int:
+    """Return the last place of a queue whose job may find mates; -1 without one."""
+    for i in range(len(queue) - 1, -1, -1):
+        if may_share(state, rules, reach, latest, queue[i]):
+            return i
+    return -1
+
+
+@routine
+def correct_limits(state: State, actions: Actions) -> None:
+    """Let jobs that share no more, and have all their cores, end when what they asked for is done."""
+    jobs = state.jobs
+    for job in state.running:
+        if jobs.limit[job] > jobs.requested[job] and jobs.shared[job] == 0 and has_all(state, job):
+            limit = jobs.requested[job] - (-jobs.lost[job] // (jobs.nodes[job] * state.cores))
+            limit = max(limit, state.now - jobs.start[job] + 1)
+            if limit < jobs.limit[job]:
+                set_limit(actions, job, limit)
+
+
+@routine
+def has_all(state: State, job: int) -> bool:
+    """Return whether a job has all cores of its nodes."""
+    least = state.cores
+    for node in nodes_of(state, job):
+        least = min(least, state.nodes.share[node, 0])
+    return bool(least == state.cores)
+
+
+@routine
+def first_free(state: State, count: int) -> Ints:
+    """Return the free nodes with the lowest numbers."""
+    nodes, found, node = np.empty(count, np.int64), 0, 0
+    while found < count:
+        if state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY:
+            nodes[found] = node
+            found += 1
+        node += 1
+    return nodes
+
+
+@routine
+def free_run(state: State, count: int) -> Ints:
+    """Return the first free nodes that follow each other; none if there are not so many."""
+    run = 0
+    for node in range(len(state.nodes.up)):
+        run = run + 1 if state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY else 0
+        if run == count:
+            return np.arange(node - count + 1, node + 1)
+    return np.empty(0, np.int64)
+
+
+@lean
+def next_end(state: State) -> int:
+    """Return the next predicted end of a running job after now; NEVER without one."""
+    for job in state.running:
+        if state.jobs.ends[job] > state.now:
+            return int(state.jobs.ends[job])
+    return NEVER
