@@ -29,10 +29,13 @@ def simulate(
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where the results go.")] = None,
     cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
     policy: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="fcfs, easy, conservative, slurm, or a file of yours.")
+        str, typer.Option(metavar="NAME|FILE", help="fcfs, easy, conservative, slurm, sd, or a file of yours.")
     ] = "easy",
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy, as depth=50.")
+    ] = None,
+    max_slowdown: Annotated[
+        str | None, typer.Option(metavar="P", help="sd: the cut-off for mates: a number, infinite or dynavgsd.")
     ] = None,
     event_rule: Annotated[str, typer.Option(metavar="RULE", help="instant, pyss or cqsim.")] = "instant",
     runtime_model: Annotated[
@@ -74,15 +77,19 @@ def simulate(
     from workloads.classes import Shares, parse_shares
     from workloads.classes import classes as drawn
 
-    chosen = load_policy(policy, set_ or ())
+    cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
+    chosen = load_policy(policy, [*(set_ or ()), *cutoff])
+    if chosen.name == "sd" and cores == 1:
+        _say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
     if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs"}:
         _say(f"note: under the cqsim rule {chosen.name} knows the real run times of waiting jobs.")
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
     work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
     shares = Shares() if classes is None else parse_shares(classes)
+    machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers)
     with saying("compiling, which is kept for the next time"):
-        run = Simulation.of(work, Machine(nodes, cores, event_rule, runtime_model), chosen)
+        run = Simulation.of(work, machine, chosen)
     run.world.jobs.cls[:] = drawn(run.work.job, shares, seed)
     if resume is not None:
         run.resume(resume)

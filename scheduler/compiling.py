@@ -51,6 +51,11 @@ class Policy(NamedTuple):
     words: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """Names for values of parameters."""
 
+    @property
+    def layers(self) -> int:
+        """How many jobs may share a node under it: an owner and `guests`, if it has such a parameter."""
+        return 1 + int(self.options.get("guests", 1))
+
     def parameters(self) -> dict[str, float | str]:
         """Return the parameters as people write them."""
         return {name: _worded(self.words.get(name, {}), value) for name, value in self.options.items()}

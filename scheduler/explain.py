@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER
+from scheduler.interface import NEVER, NOBODY
 from workloads.errors import counted
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from scheduler.interface import Ints
     from scheduler.simulation import Simulation
 
@@ -41,6 +43,7 @@ def explain(run: Simulation, number: int) -> list[str]:
         told.append("It started at once.")
     else:
         told.append(f"It started at {start}, after {start - submit:,} s, {_cause(run, start)}.")
+    told += shared(run, job)
     overtaken = ahead[jobs.start[ahead] > start]
     if len(overtaken):
         told.append(
@@ -50,6 +53,63 @@ def explain(run: Simulation, number: int) -> list[str]:
     if len(passed):
         told.append(f"{counted(len(passed), 'later job')} started before it: {_name(run, passed)}.")
     return told
+
+
+def shared(run: Simulation, job: int) -> list[str]:
+    """Return who shrank for a job, and for whom it shrank itself, and what that cost."""
+    told, cores = [], run.machine.cores
+    mates, guests = mates_of(run, job), guests_of(run, job)
+    if len(mates):
+        prices = ", ".join(
+            f"{_name(run, mates[i : i + 1])} {_cost(run, job, int(mates[i]))}" for i in range(len(mates))
+        )
+        told.append(
+            f"It started as a guest with {run.world.given[job]} of {cores} cores of each node. "
+            f"Its mates shrank for it, which has cost them: {prices}."
+        )
+    if len(guests):
+        prices = ", ".join(
+            f"{_name(run, guests[i : i + 1])} {_cost(run, int(guests[i]), job)}" for i in range(len(guests))
+        )
+        told.append(f"It shrank for {counted(len(guests), 'guest')}, which has cost it: {prices}.")
+    return told
+
+
+def mates_of(run: Simulation, job: int) -> Ints:
+    """Return the jobs on whose nodes a job started as a guest."""
+    if not 0 < run.world.given[job] < run.machine.cores:
+        return np.empty(0, np.int64)
+    return _on_its_nodes(run, job, (run.world.order < run.world.order[job]) & (run.world.order != NOBODY))
+
+
+def guests_of(run: Simulation, job: int) -> Ints:
+    """Return the jobs that started as guests on the nodes of a job."""
+    given = run.world.given
+    later = (given > 0) & (given < run.machine.cores) & (run.world.order > run.world.order[job])
+    return _on_its_nodes(run, job, later)
+
+
+def _on_its_nodes(run: Simulation, job: int, which: NDArray[np.bool_]) -> Ints:
+    """Return those of the jobs that were on nodes of a job when the later of both started."""
+    start, end = run.world.jobs.start, run.world.end
+    then = np.flatnonzero(which & (start < end[job]) & (end > start[job]))
+    mine = _nodes(run, job)
+    return np.array([other for other in then if np.isin(mine, _nodes(run, int(other))).any()], np.int64)
+
+
+def _nodes(run: Simulation, job: int) -> Ints:
+    first = run.world.nodes.first
+    return run.world.nodes.place[first[job] : first[job + 1]]
+
+
+def _cost(run: Simulation, guest: int, mate: int) -> str:
+    """Return how much work a mate did not do because of a guest, as seconds of it alone."""
+    world = run.world
+    together = min(world.end[guest], world.end[mate], run.now) - world.jobs.start[guest]
+    part = world.given[guest] / run.machine.cores
+    if run.machine.runtime_model == "ideal":
+        part *= np.isin(_nodes(run, mate), _nodes(run, guest)).mean()
+    return f"{together * part:,.10g} s"
 
 
 def free_at(run: Simulation, time: int) -> int:

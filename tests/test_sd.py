@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(600)
+"""The policy takes half a minute to compile, once."""
+
 MINUTE = 60
 AT_ONCE = "interval=1"
 """A pass at every second with an event."""

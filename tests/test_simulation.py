@@ -128,6 +128,22 @@ def test_a_backfilled_job_explained() -> None:
         explain(run, 9)
 
 
+def test_a_shared_start_explained() -> None:
+    """Who shrank, for whom, and what it cost."""
+    rows = [(0, 100, 100, 1), (0, 90, 90, 1), (30, 20, 20, 2), (75, 5, 5, 1)]
+    run = simulation(rows, "sd", Machine(2, 48), "interval=1")
+    run.run()
+
+    assert explain(run, 3)[1:3] == [
+        "It started at once.",
+        (
+            "It started as a guest with 24 of 48 cores of each node. Its mates shrank for it, "
+            "which has cost them: 1 (1 node) 20 s, 2 (1 node) 20 s."
+        ),
+    ]
+    assert explain(run, 1)[2:] == ["It shrank for 2 guests, which has cost it: 3 (2 nodes) 20 s, 4 (1 node) 5 s."]
+
+
 def test_a_waiting_job_explained() -> None:
     """With its reservation."""
     run = simulation(ROWS, "easy")
@@ -139,9 +155,10 @@ def test_a_waiting_job_explained() -> None:
 def test_plain_python_gives_the_same_schedule() -> None:
     """Where numba is switched off."""
     script = (
-        "from tests.schedules import simulation\nfrom tests.test_simulation import ROWS\n"
-        "for policy in ('fcfs', 'easy', 'conservative', 'slurm'):\n"
-        "    run = simulation(ROWS, policy)\n    run.run()\n"
+        "from scheduler.simulation import Machine\nfrom tests.schedules import simulation\n"
+        "from tests.test_simulation import ROWS\n"
+        "for policy in ('fcfs', 'easy', 'conservative', 'slurm', 'sd'):\n"
+        "    run = simulation(ROWS, policy, Machine(8, 4))\n    run.run()\n"
         "    print(run.program.compiled, run.world.jobs.start.tolist())\n"
     )
     plain = os.environ | {"NUMBA_DISABLE_JIT": "1"}
@@ -149,8 +166,8 @@ def test_plain_python_gives_the_same_schedule() -> None:
         [sys.executable, "-c", script], cwd=ROOT, env=plain, capture_output=True, text=True, check=True
     )
     expected = []
-    for policy in ("fcfs", "easy", "conservative", "slurm"):
-        run = simulation(ROWS, policy)
+    for policy in ("fcfs", "easy", "conservative", "slurm", "sd"):
+        run = simulation(ROWS, policy, Machine(8, 4))
         run.run()
         expected.append(f"False {json.dumps(run.world.jobs.start.tolist())}")
 
