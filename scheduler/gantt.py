@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workloads.workload import Bools
 
 WHOLE, SHRUNK, GUEST = 0, 1, 2
-"""How a job is on a node: on all of it, on what guests have left it, or on the part it started with."""
+"""How a job is on a node: on all of it, as owner of what guests have left it, or on a part of it."""
 _MOST = 4000
 
 
@@ -150,7 +150,7 @@ def _join(here: dict[Stay, int], stay: Stay, cores: int) -> None:
 
 def _stacked(here: dict[Stay, int], begin: int, end: int, cores: int) -> Iterator[Box]:
     low = 0
-    for stay, share in here.items():
-        kind = WHOLE if share == cores else GUEST if stay.cores < cores else SHRUNK
+    for place, (stay, share) in enumerate(here.items()):
+        kind = WHOLE if share == cores else GUEST if place or len(here) == 1 else SHRUNK
         yield Box(stay.job, begin, end, low, low + share, kind)
         low += share

@@ -194,7 +194,7 @@ def _heat(axes: Axes, grid: Grid, title: str, widest: float | None) -> None:
         shown = np.ones(1)
     low, high = shown.min(), max(shown.max(), shown.min() * 1.01)
     if widest is not None:
-        reach = float(np.clip(np.abs(np.log10(shown)).max(), 0.01, widest))
+        reach = float(np.clip(np.abs(np.log10(shown)).max(), 0.3, widest))
         low, high = 10**-reach, 10**reach
     colours, norm = colormaps["viridis" if widest is None else "RdBu"], LogNorm(low, high, clip=True)
     image = axes.imshow(grid.means, origin="lower", aspect="auto", cmap=colours, norm=norm)

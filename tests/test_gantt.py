@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduler.gantt import GUEST, SHRUNK, WHOLE, Box, boxes, window_of
+from scheduler.gantt import GUEST, SHRUNK, WHOLE, Box, Stay, boxes, parts, window_of
 from scheduler.schedule import schedule_of
 from scheduler.series import DAY, Span, span_of
 from scheduler.simulation import Machine, Simulation
@@ -42,6 +42,21 @@ def test_a_guest_and_its_mate(sharing: str) -> None:
     assert guest == Box(1, 1800, 6600, guest.low, guest.low + 0.25, GUEST)
     assert [box for box in found if box.kind == SHRUNK] == [(0, 1800, 6600, guest.low - 0.75, guest.low, SHRUNK)]
     assert sum((box.end - box.begin) * (box.high - box.low) for box in found) == 2 * int(run.world.end.max())
+
+
+def test_a_guest_that_became_owner() -> None:
+    """Is an owner like any other: shrunk for the next guest, whole without one."""
+    stays = [Stay(0, 10, 0, 8), Stay(5, 30, 1, 4), Stay(15, 20, 2, 2)]
+
+    assert list(parts(stays, 8)) == [
+        (0, 0, 5, 0, 8, WHOLE),
+        (0, 5, 10, 0, 4, SHRUNK),
+        (1, 5, 10, 4, 8, GUEST),
+        (1, 10, 15, 0, 8, WHOLE),
+        (1, 15, 20, 0, 6, SHRUNK),
+        (2, 15, 20, 6, 8, GUEST),
+        (1, 20, 30, 0, 8, WHOLE),
+    ]
 
 
 def test_parts_are_those_of_the_simulator(sharing: str) -> None:
