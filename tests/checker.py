@@ -27,7 +27,9 @@ Who = tuple[int, int]
 """A process: pid and start time, clock ticks since boot."""
 
 PERSISTS = 1.0
-"""Seconds after which what /proc shows is no passing moment between a grant and its application."""
+"""Seconds at rest after which what /proc shows is no passing moment between a grant and its application."""
+STEP = 0.1
+"""Most seconds that count between two looks: a machine that does not let the watcher look may have let nobody work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,13 @@ def _lives(stats: dict[int, _Stat], who: Who) -> bool:
     return fields is not None and (fields[0] != b"Z" or len(_tids(pid)) > 1)
 
 
+def _at_rest(reading: Reading) -> bool:
+    """Say whether the agent and the first processes and responders of its tasks all sleep, or have ended."""
+    everybody = {reading.agent, *(who for slot in reading.slots for who in (slot.who, slot.responder))}
+    states = [(_fields(f"/proc/{pid}/stat") or [b"X"])[0] for pid, _ in everybody if pid]
+    return not {b"R", b"D", b"T"} & set(states)
+
+
 def _members(stats: dict[int, _Stat], slots: tuple[Slot, ...]) -> dict[int, set[int]]:
     """Return the pids of each task by slot: descendants of its first process and whoever carries its DROM_TASK."""
     roots = {
@@ -301,7 +310,8 @@ def _threads(pids: set[int]) -> list[tuple[int, int, int | None]]:
 class Watcher:
     """Check again and again in a thread while a block runs; leaving the block fails with what was seen.
 
-    Registry violations count at once; those that /proc shows when they have lasted for `PERSISTS` seconds.
+    Registry violations count at once; those that /proc shows when they have lasted for `PERSISTS` seconds in which
+    neither the agent nor the programs had anything to do, however long a busy machine kept them from it.
     """
 
     runtime_dir: Path
@@ -309,7 +319,8 @@ class Watcher:
     violations: list[str] = field(default_factory=list)
     readings: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
-    _since: dict[str, float] = field(default_factory=dict)
+    _lasted: dict[str, float] = field(default_factory=dict)
+    _looked: float = field(default_factory=time.monotonic)
 
     def __enter__(self) -> Watcher:  # noqa: PYI034 - Self is of Python 3.11
         """Start checking."""
@@ -347,12 +358,14 @@ class Watcher:
     def _look_at_processes(self, reading: Reading) -> None:
         found = process_violations(reading)
         after = read(self.runtime_dir)
-        now = time.monotonic()
         if after is None or after.raw != reading.raw:
             found = []
-        self._since = {text: self._since.get(text, now) for text in found}
-        for text, since in self._since.items():
-            if now - since > PERSISTS:
+        now = time.monotonic()
+        step = min(now - self._looked, STEP) if _at_rest(reading) else 0.0
+        self._looked = now
+        self._lasted = {text: self._lasted[text] + step if text in self._lasted else 0.0 for text in found}
+        for text, seconds in self._lasted.items():
+            if seconds > PERSISTS:
                 self._report(text)
 
     def _report(self, text: str) -> None:
