@@ -18,7 +18,8 @@ from agent import demo
 from agent.demo import Answer, Story, Told, choose_machine
 from agent.demo_stage import DemoError, Program, Stage
 from agent.synthetic import synthetic_topology
-from agent.topology import halves
+from agent.sysfs import read_topology
+from agent.topology import halves, usable_cores
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
 
@@ -29,7 +30,7 @@ DROM = [sys.executable, "-m", "agent"]
 PATIENCE = 600
 """Seconds: the first agent on a machine compiles its kernel."""
 
-needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+needs_two_cores = pytest.mark.skipif(len(usable_cores(read_topology())) < 2, reason="needs two cores")
 
 
 # --- for real ---
@@ -85,7 +86,7 @@ def session_of(leader: int) -> set[int]:
 
 @pytest.mark.system
 @pytest.mark.timeout(PATIENCE)
-@needs_two_cpus
+@needs_two_cores
 def test_tells_a_true_story(start: Any, tmp_path: Path) -> None:
     """The first program gives cores to the second and gets them back, by itself; both are right; the picture exists."""
     for seconds in ("5", "40"):
@@ -115,7 +116,7 @@ def test_tells_a_true_story(start: Any, tmp_path: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.timeout(PATIENCE)
-@needs_two_cpus
+@needs_two_cores
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_leaves_nothing_when_it_is_interrupted(start: Any, number: signal.Signals, status: int) -> None:
     """Ctrl-C and SIGTERM end agent and programs and remove the runtime directory."""

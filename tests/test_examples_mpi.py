@@ -48,12 +48,15 @@ def test_two_ranks_resized_twice_give_the_answer_they_give_alone(tmp_path: Path,
 
 @pytest.mark.timeout(300)
 @pytest.mark.system
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+@pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
 @pytest.mark.parametrize("name", NAMES)
 def test_two_ranks_are_two_tasks_of_one_job(tmp_path: Path, folder: Path, name: str) -> None:
     """`mpirun -n 2 drom run -- PROGRAM`: `drom ps --json` shows one job of two tasks, whose threads share no CPU."""
     words = [*command(name, folder), *ARGUMENTS, "1000000000"]
-    with agents.programs(tmp_path / "programs") as programs, agents.start_agent(tmp_path) as agent:
+    with (
+        agents.programs(tmp_path / "programs") as programs,
+        agents.start_agent(tmp_path, "--topology", "pack:2 core:1") as agent,
+    ):
         managed = programs.start(*mpirun(2, *agent.run("--", *words)), **mpi_environment(tmp_path))
         job = Path(words[0]).name
 

@@ -16,13 +16,14 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
 ]
+TWO = ("--topology", "pack:2 core:1")
 
 
 def test_one_agent_per_cpu(tmp_path: Path) -> None:
     """A second agent is refused with the name of the first; others for other CPUs, or for none, may run beside it."""
     claims = tmp_path / "run.claims"
-    with start_agent(tmp_path, "--reserved", "1") as first:
-        second = launch_agent(tmp_path / "second", ready=False, claims_dir=claims)
+    with start_agent(tmp_path, *TWO, "--reserved", "1") as first:
+        second = launch_agent(tmp_path / "second", *TWO, ready=False, claims_dir=claims)
         try:
             assert second.process.wait(60) == 1
         finally:
@@ -31,6 +32,6 @@ def test_one_agent_per_cpu(tmp_path: Path) -> None:
             f"drom: CPUs 0 are managed by the agent with pid {first.pid} in {first.dir}: "
             "stop it, or leave them to it with --reserved."
         )
-        for number, options in enumerate((["--reserved", "0"], ["--observe"], ["--emulate", "core:2"])):
+        for number, options in enumerate(([*TWO, "--reserved", "0"], [*TWO, "--observe"], ["--emulate", "core:2"])):
             launch_agent(tmp_path / f"beside{number}", *options, claims_dir=claims).stop()
-    launch_agent(tmp_path / "again", claims_dir=claims).stop()
+    launch_agent(tmp_path / "again", *TWO, claims_dir=claims).stop()

@@ -16,13 +16,14 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
 ]
+TWO = ("--topology", "pack:2 core:1")
 
 
 def test_an_excluded_program_runs_unmanaged(tmp_path: Path, start: Programs, program: Path) -> None:
     """drom-run says why and runs it; one that attaches by itself is unmanaged; others are managed as ever."""
     file = tmp_path / "drom.toml"
     file.write_text(f'reserved = "1"\n[exclude]\nprograms = ["sleep", "{program.parent}/*"]\n', encoding="utf-8")
-    with start_agent(tmp_path, "--config", file) as agent:
+    with start_agent(tmp_path, *TWO, "--config", file) as agent:
         a = start.start(*agent.run("--job", "other", "--", "sleep", "1000"))
         a.await_err(r"^drom: running unmanaged: the agent leaves sleep alone \(exclude\.programs\)\.$")
         start.start(program, DROM_RUNTIME_DIR=str(agent.dir)).await_out("attached .* unmanaged")
@@ -36,7 +37,7 @@ def test_an_excluded_program_runs_unmanaged(tmp_path: Path, start: Programs, pro
 
 def test_an_excluded_user_runs_unmanaged(tmp_path: Path, start: Programs) -> None:
     """A name that is no user here is told at the start, and the rest holds."""
-    with start_agent(tmp_path, "--exclude-users", f"{os.getuid()},nobody-has-this-name") as agent:
+    with start_agent(tmp_path, *TWO, "--exclude-users", f"{os.getuid()},nobody-has-this-name") as agent:
         start.start(*agent.run("--", "sleep", "1000")).await_err(r"alone \(exclude\.users\)\.$")
         assert agent.order("ps")["tasks"] == []
         assert 'exclude="nobody-has-this-name is no user here' in agent.log

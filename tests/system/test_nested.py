@@ -17,11 +17,12 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
 ]
+TWO = ("--topology", "pack:2 core:1")
 
 
 def test_a_launch_below_a_rigid_job_that_has_all_cores_is_part_of_it(tmp_path: Path, start: Programs) -> None:
     """It runs at once on the CPUs of its task, as the same task, and its end ends nobody else."""
-    with start_agent(tmp_path) as agent:
+    with start_agent(tmp_path, *TWO) as agent:
         inner = " ".join(agent.run("--job", "inner", "--", "sh", "-c", "'echo inner $DROM_TASK on $DROM_CPUS'"))
         script = f"echo outer $DROM_TASK on $DROM_CPUS; {inner}; echo still here; read nothing"
         outer = start.start(*agent.run("--job", "outer", "--class", "rigid", "--", "sh", "-c", script))
@@ -36,7 +37,7 @@ def test_a_launch_below_a_rigid_job_that_has_all_cores_is_part_of_it(tmp_path: P
 
 def test_who_joined_leaves_nothing_in_the_slots(tmp_path: Path, start: Programs) -> None:
     """After launches that joined their task, the next jobs start, shrink and grow as ever."""
-    with start_agent(tmp_path) as agent:
+    with start_agent(tmp_path, *TWO) as agent:
         inner = " ".join(agent.run("--", "true"))
         outer = start.start(
             *agent.run("--job", "outer", "--class", "rigid", "--", "sh", "-c", f"{inner}; {inner}; echo done")
