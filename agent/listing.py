@@ -46,6 +46,7 @@ def tasks(rows: Sequence[dict[str, Any]], user: Callable[[int], str], width: int
         ("CPUS", True, _cpus),
         ("OWNED", True, lambda task: str(task["owned"])),
         ("LENT", False, lambda task: str(task["lent"])),
+        ("MODE", False, _mode),
         ("REASON", True, lambda task: str(task["reason"])),
         ("LAYOUT", False, lambda task: str(task["layout"])),
         ("HELD AT", False, _held),
@@ -61,6 +62,13 @@ def _cpus(task: dict[str, Any]) -> str:
     """Return the CPUs in force, and those to come."""
     now, then = task["applied"] or "-", task["target"] or "-"
     return str(now) if now == then else f"{now} -> {then}"
+
+
+def _mode(task: dict[str, Any]) -> str:
+    """Return who puts grants in force: a runtime's name, or bind-only and unmanaged; nothing for the program itself."""
+    if not task["applied"]:
+        return ""
+    return str(task["points"] if task["mode"] == "cooperative" else task["mode"])
 
 
 def _held(task: dict[str, Any]) -> str:

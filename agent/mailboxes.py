@@ -28,13 +28,14 @@ class MailboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """What a program has said: newest epoch applied, malleability points passed, work done, CPUs of use (0: unsaid)."""
+    """What a program has said: epoch applied, points passed, work done, CPUs of use (0: unsaid), where its points are."""
 
     applied: int
     polls: int
     progress: int
     wanted_min: int = 0
     wanted_max: int = 0
+    points: int = 0
 
 
 class Mailboxes:
@@ -105,7 +106,8 @@ class Mailboxes:
         """Forget what the last responder said, before another one sits down."""
         fd = self.open(number)
         try:
-            os.pwrite(fd, bytes(8), MAILBOX.fields["applied"].offset)
+            for name in ("applied", "points"):
+                os.pwrite(fd, bytes(MAILBOX.fields[name].size), MAILBOX.fields[name].offset)
         finally:
             os.close(fd)
 

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from agent.words import layout_name
+from dromlib import layout
 from dromlib.cpulist import cpus as cpus_of
 from dromlib.cpulist import format_cpulist
 
@@ -26,7 +27,8 @@ class TaskView:
 
     `lent` and `borrowed` are CPUs of its job that others have, and CPUs of others that the task has. `hold` is the
     number of CPUs an order holds its job at, `pin` the exact CPUs of one; `left` seconds until that ends by itself.
-    `memory` is in bytes.
+    `memory` is in bytes. `points` names the runtimes whose calls are the program's malleability points: empty where it
+    has its own.
     """
 
     pid: int
@@ -45,6 +47,7 @@ class TaskView:
     granted: str
     applied: str
     held: str
+    points: str
     polls: int
     progress: int
     wanted_min: int
@@ -154,6 +157,7 @@ def snapshot(daemon: Daemon) -> Snapshot:
                 granted=listed(task.granted),
                 applied=listed(task.applied),
                 held=listed(task.held),
+                points=_points(mail.points) if mail and task.responder else "",
                 polls=mail.polls if mail else 0,
                 progress=mail.progress if mail else 0,
                 wanted_min=mail.wanted_min if mail else 0,
@@ -170,6 +174,10 @@ def snapshot(daemon: Daemon) -> Snapshot:
         )
     since = None if node.frozen_since is None else time.time() - (time.monotonic() - node.frozen_since)
     return Snapshot(tuple(views), daemon.settings.observe, since, node.plan.avoided, _load(daemon))
+
+
+def _points(bits: int) -> str:
+    return " and ".join(name for bit, name in enumerate(layout.ENUMS["POINTS"]) if bits >> bit & 1)
 
 
 def overview(daemon: Daemon) -> Overview:

@@ -212,6 +212,8 @@ MAILBOX = Record(
     ("u64", "progress", "work done, in the program's own unit"),
     ("u32", "wanted_min", "CPUs the program can do with; 0: unsaid"),
     ("u32", "wanted_max", "CPUs the program can use; 0: unsaid"),
+    ("u32", "points", "where its malleability points are, a bit for each POINTS_*; 0: in the program itself"),
+    ("u32", "spare", "zero"),
 )
 
 REQUEST = Record(
@@ -257,12 +259,14 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "STATUS": ("granted", "waiting", "refused", "follower", "unmanaged"),
     "CLASS": ("malleable", "moldable", "rigid"),
     "REASON": ("none", "arrival", "share", "return", "order", "death", "retired", "avoid"),
+    "POINTS": ("libomp", "libgomp"),
     "DISTRIBUTION": ("default", "compact", "spread", "per_socket"),
 }
 """Enumerations by prefix; the value is the place in the tuple. REASON says why a grant was published: the task's own
 arrival, another's arrival (share), cores coming back to their owner (return), a person's or a scheduler's order, cores
 left by one that ended (death), cores that may not or should not be used any more (avoid). STATUS_UNMANAGED tells a
-launcher that the agent leaves this program alone: it runs as if there were no agent."""
+launcher that the agent leaves this program alone: it runs as if there were no agent. POINTS are bit numbers: which
+runtime's calls are malleability points of a program that has none of its own."""
 
 
 def pack_reply(

@@ -13,6 +13,8 @@ NOTHING: dict[str, Any] = {
     "memory": 0,
     "hold": None,
     "pin": "",
+    "mode": "cooperative",
+    "points": "",
     "left": None,
 }
 PLAIN = {
@@ -41,6 +43,15 @@ def test_columns_that_nobody_needs_are_left_out() -> None:
         "JOB  USER   PID  CLASS      STATE    CPUS  OWNED  REASON",
         "a    user7  100  malleable  running  0-3   0-3    arrival",
     ]
+
+
+def test_who_is_not_malleable_by_itself_is_told_apart() -> None:
+    """A column says which runtime adapts a program, and which tasks are bound from outside."""
+    runtime, bound, lost = task("b", points="libomp"), task("c", mode="bind-only"), task("d", mode="unmanaged")
+    waiting = task("e", mode="bind-only", applied="")
+
+    modes = [line.split()[-2] for line in shown(task(), runtime, bound, lost, waiting)]
+    assert modes == ["MODE", "-", "libomp", "bind-only", "unmanaged", "-"]
 
 
 def test_columns_that_somebody_needs_are_there() -> None:

@@ -86,13 +86,13 @@ def await_line(program: Program, line: str) -> None:
     wait_until(lambda: program.out.splitlines()[-1:] == [line], program.show)
 
 
-def resize(agent: Agent, program: Program, expected: dict[int, str], cycles: int = 3) -> None:
+def resize(agent: Agent, build: Build, program: Program, expected: dict[int, str], cycles: int = 3) -> None:
     """Shrink and grow job a, and see that the program's own threads say what is expected for each number of CPUs."""
     for cpus in [1, 2] * cycles:
         agent.order("resize", job="a", cpus=cpus)
         rows = agent.await_tasks(a="0" if cpus == 1 else "0-1")
         await_line(program, expected[cpus])
-        assert rows["a"]["mode"] == "cooperative"
+        assert (rows["a"]["mode"], rows["a"]["points"]) == ("cooperative", build.runtime)
         assert affinity(program.pid) == ("0" if cpus == 1 else "0,1")
     assert "event=applied job=a" in agent.log
     assert program.err == ""
@@ -113,36 +113,36 @@ def begin(agent: Agent, start: Programs, build: Build, *words: str | Path, **ext
 
 def test_size_and_masks_follow_the_grant(agent: Agent, start: Programs, build: Build) -> None:
     """A program that never asks for its number of threads gets as many as it has CPUs, and every thread is bound."""
-    resize(agent, begin(agent, start, build, build.program(), "loop"), {1: ONE, 2: BOTH})
+    resize(agent, build, begin(agent, start, build, build.program(), "loop"), {1: ONE, 2: BOTH})
 
 
 def test_who_asks_before_each_region_gets_what_he_was_told(agent: Agent, start: Programs, build: Build) -> None:
     """Work that is split by hand by a fresh number is resized, and none of it stays undone."""
-    resize(agent, begin(agent, start, build, build.program(), "asks"), {1: ONE, 2: BOTH})
+    resize(agent, build, begin(agent, start, build, build.program(), "asks"), {1: ONE, 2: BOTH})
 
 
 @pytest.mark.parametrize("kind", ["asked-once", "buffers", "clauses"])
 def test_who_depends_on_a_number_keeps_it(agent: Agent, start: Programs, build: Build, kind: str) -> None:
     """Work split by an old number, buffers made by one, and num_threads clauses: bound to fewer CPUs, never resized."""
-    resize(agent, begin(agent, start, build, build.program(), kind), {1: BOUND, 2: BOTH})
+    resize(agent, build, begin(agent, start, build, build.program(), kind), {1: BOUND, 2: BOTH})
 
 
 def test_threadprivate_data_survives(agent: Agent, start: Programs, build: Build) -> None:
     """LLVM's runtime keeps the threads of a team that shrinks; libgomp would not, so its team stays."""
     program = begin(agent, start, build, build.program("-DTHREAD_DATA"), "threadprivate")
-    resize(agent, program, {1: BOUND if build.runtime == "libgomp" else ONE, 2: BOTH})
+    resize(agent, build, program, {1: BOUND if build.runtime == "libgomp" else ONE, 2: BOTH})
 
 
 def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Programs, build: Build) -> None:
     """With OMP_PROC_BIND each thread has a core of its own, also after growing, and none outside the grant."""
     program = begin(agent, start, build, build.program(), "loop", OMP_PROC_BIND="close", OMP_PLACES="cores")
-    resize(agent, program, {1: ONE, 2: PINNED})
+    resize(agent, build, program, {1: ONE, 2: PINNED})
 
 
 def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, build: Build) -> None:
     """With --malleability next-region a program with buffers is resized as well, and told the launch number."""
     words = ("--malleability", "next-region")
-    resize(agent, begin(agent, start, build, *words, build.program(), "buffers"), {1: ONE, 2: BOTH})
+    resize(agent, build, begin(agent, start, build, *words, build.program(), "buffers"), {1: ONE, 2: BOTH})
 
 
 def test_bind_only_is_bound_from_outside(agent: Agent, start: Programs, build: Build) -> None:

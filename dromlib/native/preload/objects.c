@@ -101,6 +101,7 @@ static const struct runtime *keep_runtime(struct runtime *mine, const char *path
             return known ? known : &none;
         }
     } while (!__atomic_compare_exchange_n(&runtimes, &first, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    have_points(mine->is_llvm ? DROM_POINTS_LIBOMP : DROM_POINTS_LIBGOMP);
     dromi_log("openmp", "runtime=%s number=%u", path, mine->number);
     return mine;
 }

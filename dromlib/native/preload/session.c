@@ -13,6 +13,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and stores into `session` */
 static struct handle *handle;
 static drom_grant grant;
+static uint32_t points; /* atomic: where malleability points are */
 
 static void show(const uint64_t *epoch, uint64_t *points, uint64_t seen, uint32_t ncpus)
 {
@@ -56,10 +57,17 @@ static void refresh(void)
          managed ? grant.ncpus : 0);
 }
 
+void have_points(unsigned kind)
+{
+    __atomic_fetch_or(&points, 1u << kind, __ATOMIC_RELAXED);
+}
+
 static void take(void)
 {
     if (!handle)
         handle = dromi_attach(true);
+    if (handle && handle->mailbox)
+        __atomic_store_n(&handle->mailbox->points, __atomic_load_n(&points, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     if (handle && drom_take(&handle->head, &grant) > 0)
         drom_apply(&handle->head, &grant);
     if (handle)
