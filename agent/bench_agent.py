@@ -76,7 +76,7 @@ class Agent:
 
     def epoch_word(self, pid: int) -> memoryview:
         """Return the epoch in the slot of the task whose first process this is, as a sequence of one number."""
-        slot = next((slot for slot, first in self._pids().items() if first == pid), None)
+        slot = next((slot for slot, first in self.pids().items() if first == pid), None)
         if slot is None:
             raise ControlError("a program of the benchmark has ended by itself: run it again.")
         return self.epoch_of(slot)
@@ -88,13 +88,13 @@ class Agent:
 
     def is_idle(self) -> bool:
         """Tell whether no task is left."""
-        return not self._pids()
+        return not self.pids()
 
     def has_settled(self, *pids: int) -> bool:
         """Tell whether these are all the tasks, and each has applied what it is to have."""
-        return sorted(self._pids().values()) == sorted(pids) and all(map(self._has_applied, self._pids()))
+        return sorted(self.pids().values()) == sorted(pids) and all(map(self._has_applied, self.pids()))
 
-    def _pids(self) -> dict[int, int]:
+    def pids(self) -> dict[int, int]:
         """Return the pid of each task by slot."""
         return {slot: self.read(slot, "pid") for slot in range(SLOTS) if self.read(slot, "in_use")}
 

@@ -214,7 +214,9 @@ def demo(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="node|resize-cost|day|simulate", help="What to measure.")] = "node",
+    what: Annotated[
+        str, typer.Argument(metavar="node|openmp|resize-cost|day|simulate", help="What to measure.")
+    ] = "node",
     runs: Annotated[int, typer.Option(help="Runs of each measurement of the node, or days.", min=5)] = 5,
     cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
     log: Annotated[
@@ -230,6 +232,10 @@ def bench(
         from agent import bench as benchmark
 
         output.bench(benchmark.node(runs), as_json=json)
+    elif what == "openmp":
+        from agent import bench_openmp
+
+        output.bench(bench_openmp.measure(runs), as_json=json)
     elif what == "resize-cost":
         from agent.bench_resize import resize_cost
 
@@ -243,5 +249,5 @@ def bench(
 
         output.bench(measure(runs, log), as_json=json)
     else:
-        msg = f"there is no benchmark {what!r}: choose node, resize-cost, day or simulate."
+        msg = f"there is no benchmark {what!r}: choose node, openmp, resize-cost, day or simulate."
         raise typer.BadParameter(msg)

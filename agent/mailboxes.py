@@ -28,7 +28,7 @@ class MailboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """What a program has said: epoch applied, points passed, work done, CPUs of use (0: unsaid), where its points are."""
+    """What a program has said: epoch applied, points passed, work done, CPUs of use (0: unsaid), where points are."""
 
     applied: int
     polls: int

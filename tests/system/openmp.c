@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
- *     openmp loop | asks | asked-once | buffers | threadprivate | clauses
+ *     openmp loop | asks | asked-once | buffers | threadprivate | clauses | forks
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define ITEMS 1000
 #define MOST 64
@@ -177,6 +179,18 @@ static void clauses(void)
     tell(fixed);
 }
 
+/* A child made between two regions lives and ends as ever. */
+static void forks(void)
+{
+    int status = -1;
+    loop();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(omp_get_level() == 0 && omp_get_thread_num() == 0 ? 0 : 1);
+    waitpid(child, &status, 0);
+    check(status == 0, "child");
+}
+
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
@@ -195,6 +209,8 @@ int main(int argc, char **argv)
             threadprivate();
         else if (strcmp(kind, "clauses") == 0)
             clauses();
+        else if (strcmp(kind, "forks") == 0)
+            forks();
         else
             return 2;
     }

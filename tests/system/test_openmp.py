@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dromlib import native
 from tests.agents import Agent, Program, Programs, affinity, start_agent, wait_until
 
 if TYPE_CHECKING:
@@ -156,12 +158,56 @@ def test_bind_only_is_bound_from_outside(agent: Agent, start: Programs, build: B
 
 def test_without_an_agent_a_program_is_as_ever(tmp_path: Path, start: Programs, build: Build) -> None:
     """The library loaded by hand, with no agent anywhere: as many threads as ever, and not a word."""
-    from dromlib import native
-
     mine = {"LD_PRELOAD": str(native.preload_path()), "DROM_RUNTIME_DIR": str(tmp_path), "OMP_NUM_THREADS": "3"}
     program = start.start(build.program(), "loop", **mine)
     program.await_out("^threads 3 cpus")
     assert program.err == ""
+
+
+def test_a_program_that_forks_is_resized(agent: Agent, start: Programs, build: Build) -> None:
+    """Children made between regions end well, and say nothing for their parent."""
+    resize(agent, build, begin(agent, start, build, build.program(), "forks"), {1: ONE, 2: BOTH}, cycles=1)
+
+
+def test_a_program_without_its_environment_is_bound(agent: Agent, start: Programs, build: Build) -> None:
+    """A program whose environment was cleared has nothing loaded: it is bound from outside, and `drom ps` says so."""
+    program = begin(agent, start, build, "env", "-i", build.program(), "loop")
+    agent.order("resize", job="a", cpus=1)
+    row = agent.await_tasks(a="0")["a"]
+    assert (row["mode"], row["points"]) == ("bind-only", "")
+    await_line(program, BOUND)
+    assert re.search(r"^a .* bind-only ", agent.cli("ps").stdout, re.MULTILINE)
+
+
+def test_a_program_with_points_of_its_own_is_managed_once(agent: Agent, start: Programs) -> None:
+    """An OpenMP program that attaches through drom.h wins over what drom-run has loaded into it."""
+    program = start.start(*agent.run("--job", "a", native.example_path("jacobi"), "--seconds", "600"), DROM_LOG="1")
+    agent.await_tasks(a="0-1")
+    for cpus in (1, 2):
+        agent.order("resize", job="a", cpus=cpus)
+        row = agent.await_tasks(a="0" if cpus == 1 else "0-1")["a"]
+        assert (row["mode"], row["points"]) == ("cooperative", "")
+    applied = re.findall(r"event=applied .* epoch=(\d+)", program.err)
+    assert sorted(applied, key=int)[-2:] == sorted(set(applied), key=int)[-2:]
+
+
+def test_two_runtimes_in_one_process_are_both_managed(agent: Agent, start: Programs, tmp_path: Path) -> None:
+    """Libraries of gcc and of clang that one program opens: the teams of both follow, each in its own runtime."""
+    if not has_libomp() or not shutil.which("clang"):
+        pytest.skip("needs clang with its OpenMP library (Debian: clang, libomp-dev)")
+    source = str(SOURCES / "team.c")
+    libraries = [tmp_path / f"lib{compiler}.so" for compiler in ("gcc", "clang")]
+    for library in libraries:
+        command = [library.stem.removeprefix("lib"), "-O1", "-fPIC", "-shared", "-fopenmp", source, "-o", str(library)]
+        subprocess.run(command, check=True)
+    subprocess.run(["gcc", "-O1", "-DMAIN", source, "-o", str(tmp_path / "main")], check=True)
+    program = start.start(*agent.run("--job", "a", tmp_path / "main", *libraries))
+    for cpus in (1, 2, 1):
+        program.await_out("^threads")
+        agent.order("resize", job="a", cpus=cpus)
+        rows = agent.await_tasks(a="0" if cpus == 1 else "0-1")
+        await_line(program, f"threads {cpus} {cpus}")
+    assert rows["a"]["points"] == "libomp and libgomp"
 
 
 @pytest.mark.parametrize("runtime", ["libgomp", "libomp"])

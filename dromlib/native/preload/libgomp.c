@@ -24,7 +24,7 @@ static void pinned_body(void *at)
 }
 
 /* LLVM's runtime has these entry points as well, and tells us of its regions by itself. */
-static unsigned enter(struct object *object, unsigned threads)
+static inline unsigned enter(struct object *object, unsigned threads)
 {
     if (object->runtime->is_llvm) {
         gomp_caller = object;
@@ -34,10 +34,10 @@ static unsigned enter(struct object *object, unsigned threads)
     return threads == 0 ? size_region(object, object->runtime) : threads;
 }
 
-static void leave(const struct object *object)
+static inline void leave(const struct object *object)
 {
     if (!object->runtime->is_llvm)
-        at_point();
+        heed_news();
 }
 
 #define UNPACK(...) __VA_ARGS__
@@ -52,7 +52,7 @@ static void leave(const struct object *object)
         entry *real = (entry *)object->runtime->entry[AT_##name];                                                            \
         struct region region;                                                                                                \
         threads = enter(object, threads);                                                                                    \
-        if (__builtin_expect(is_pinned(object->runtime), 0)) {                                                               \
+        if (is_pinned(object->runtime)) {                                                               \
             region = (struct region){fn, data, object->runtime};                                                             \
             fn = pinned_body;                                                                                                \
             data = &region;                                                                                                  \

@@ -26,7 +26,7 @@ static void parallel_begin(void *task, const void *frame, dompt_data *parallel, 
 static void parallel_end(dompt_data *parallel, void *task, int flags, const void *return_address)
 {
     (void)parallel, (void)task, (void)flags, (void)return_address;
-    at_point();
+    heed_news();
 }
 
 /* In every thread of a team, after the runtime has bound it. */
@@ -47,7 +47,7 @@ static int initialize(dompt_lookup lookup, int device, dompt_data *data)
         return 0;
     set_callback(DOMPT_PARALLEL_BEGIN, (dompt_function)parallel_begin);
     set_callback(DOMPT_PARALLEL_END, (dompt_function)parallel_end);
-    if (may_be_pinned())
+    if (may_be_pinned)
         set_callback(DOMPT_IMPLICIT_TASK, (dompt_function)implicit_task);
     return 1;
 }

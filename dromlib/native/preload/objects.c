@@ -8,15 +8,9 @@
 
 #include "openmp.h"
 
-#define SITES 4096 /* a power of 2 */
 #define TRIES 8
 
-struct site {
-    const void *address;
-    struct object *object;
-};
-
-static struct site *sites[SITES];
+struct site *sites[SITES];
 static struct object *objects;
 static struct runtime *runtimes;
 
@@ -206,12 +200,11 @@ static struct object *find_object(const void *address)
     return keep_object(mine);
 }
 
-struct object *object_at(const void *address)
+struct object *look_up(const void *address)
 {
-    size_t hash = ((uintptr_t)address * UINT64_C(0x9E3779B97F4A7C15)) >> 52;
     struct site **free_site = NULL;
     for (size_t i = 0; i < TRIES && !free_site; i++) {
-        struct site **at = &sites[(hash + i) % SITES];
+        struct site **at = &sites[(first_place(address) + i) % SITES];
         const struct site *site = __atomic_load_n(at, __ATOMIC_ACQUIRE);
         if (site && site->address == address)
             return site->object;

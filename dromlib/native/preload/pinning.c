@@ -11,20 +11,11 @@ static bool is_said(const char *name)
     return value && *value && strcasecmp(value, "false") != 0 && strcasecmp(value, "disabled") != 0;
 }
 
-bool may_be_pinned(void)
-{
-    static int known; /* 1: yes, 2: no */
-    int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (now == 0) {
-        now = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY") ? 1 : 2;
-        __atomic_store_n(&known, now, __ATOMIC_RELAXED);
-    }
-    return now == 1;
-}
+bool may_be_pinned;
 
-bool is_pinned(const struct runtime *runtime)
+__attribute__((constructor)) static void read_environment(void)
 {
-    return may_be_pinned() && runtime->get_proc_bind() != 0;
+    may_be_pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
 }
 
 /* The CPUs of thread `index` among `count`: an even part of the grant's, at least one. */

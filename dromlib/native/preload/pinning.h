@@ -6,11 +6,14 @@
 
 #include "openmp.h"
 
-/* Whether the environment may ask for it: known before any runtime is. */
-bool may_be_pinned(void);
+/* Whether the environment may ask for it: known before main(). */
+extern bool may_be_pinned;
 
 /* Whether the threads of a runtime are bound one by one. */
-bool is_pinned(const struct runtime *runtime);
+static inline bool is_pinned(const struct runtime *runtime)
+{
+    return __builtin_expect(may_be_pinned, 0) && runtime->get_proc_bind() != 0;
+}
 
 /* Bind the calling thread, number `index` of `count`, to its part of the grant, once for each grant. `place` changes when
  * the runtime may have moved the thread. */

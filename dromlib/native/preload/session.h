@@ -30,13 +30,18 @@ static inline bool has_news(void)
     return *__atomic_load_n(&session.epoch, __ATOMIC_ACQUIRE) != __atomic_load_n(&session.seen, __ATOMIC_RELAXED);
 }
 
+static inline void heed_news(void)
+{
+    if (__builtin_expect(has_news(), 0))
+        take_news();
+}
+
 /* A malleability point: in any thread, but not in a signal handler. Keeps errno. */
 static inline void at_point(void)
 {
     uint64_t *points = __atomic_load_n(&session.points, __ATOMIC_RELAXED);
     __atomic_store_n(points, __atomic_load_n(points, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
-    if (__builtin_expect(has_news(), 0))
-        take_news();
+    heed_news();
 }
 
 #endif
