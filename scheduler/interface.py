@@ -72,6 +72,9 @@ class Jobs(NamedTuple):
     lost: Ints
     """Work that a job did not do because it shared, up to the last change of its shares or its end: in seconds times
     cores of its nodes."""
+    leaves: Ints
+    """How many nodes come free at the predicted end of a running job: those on which nobody is predicted to stay
+    longer."""
     shared: Ints
     """On how many of its nodes a running job is not alone."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduler.interface import NEVER, NOBODY, RUNNING, compilable
+from scheduler.interface import NEVER, RUNNING, compilable
 
 if TYPE_CHECKING:
     from scheduler.interface import Ints, State
@@ -46,32 +46,17 @@ def by_end(state: State, started: int) -> Ints:
 
 
 @compilable
-def leaves(state: State, job: int) -> int:
-    """Return how many nodes come free when a running job ends: those on which nobody is predicted to stay longer."""
-    if state.jobs.shared[job] == 0:
-        return int(state.jobs.nodes[job])
-    first, count = state.nodes.first[job], 0
-    for node in state.nodes.place[first : first + state.jobs.nodes[job]]:
-        count += 1
-        for other in state.nodes.resident[node]:
-            if other not in (NOBODY, job) and (state.jobs.ends[other], other) > (state.jobs.ends[job], job):
-                count -= 1
-                break
-    return count
-
-
-@compilable
 def profile_of(state: State, reservations: int) -> Profile:
     """Return the profile of the running jobs, with room for so many reservations."""
     room = len(state.running) + 2 * reservations + 2
     profile = Profile(np.empty(room, np.int64), np.empty(room, np.int64), np.ones(1, np.int64))
     profile.times[0], profile.free[0] = state.now, state.free
-    times, free, ends, last = profile.times, profile.free, state.jobs.ends, 0
+    times, free, ends, leaves, last = profile.times, profile.free, state.jobs.ends, state.jobs.leaves, 0
     for job in state.running:
         if ends[job] > times[last]:
             last += 1
             times[last], free[last] = ends[job], free[last - 1]
-        free[last] += leaves(state, job)
+        free[last] += leaves[job]
     profile.size[0] = last + 1
     return profile
 

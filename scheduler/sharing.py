@@ -87,7 +87,7 @@ def place_job(  # noqa: PLR0911 - a reason each
         house.place[first] = node
         first += 1
     set_off(world, job, cores, now)
-    note_change(world, job)
+    note_neighbours(world, job)
     return NO_FAULT
 
 
@@ -111,7 +111,7 @@ def settle(world: World, job: int, node: int, cores: int) -> None:
 def set_off(world: World, job: int, cores: int, now: int) -> None:
     """Let a job that has its nodes, and so many cores of each, begin at full speed."""
     s, jobs = world.scalars, world.jobs
-    world.given[job] = cores
+    world.given[job], jobs.leaves[job] = cores, jobs.nodes[job]
     jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
     world.order[job] = s[STARTS]
     s[STARTS] += 1
@@ -161,7 +161,7 @@ def set_limit(world: World, job: int, limit: int, now: int) -> int:
     forget(world, job)
     jobs.limit[job], jobs.ends[job] = limit, jobs.start[job] + limit
     remember(world, job)
-    note_change(world, job)
+    note_neighbours(world, job)
     return NO_FAULT
 
 
@@ -171,6 +171,8 @@ def end_job(world: World, job: int, now: int) -> None:
     resident, share, s, blocks = world.nodes.resident, world.nodes.share, world.scalars, world.free_in_block
     forget(world, job)
     account(world, job, now)
+    if world.jobs.shared[job] > 0:
+        note_neighbours(world, job)
     world.jobs.state[job], world.end[job] = ENDED, now
     last, shared, freed = resident.shape[1] - 1, world.jobs.shared, 0
     for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
@@ -199,7 +201,6 @@ def hand_on(world: World, node: int, cores: int) -> None:
         heir = house.resident[node, layer]
         if heir != NOBODY and world.jobs.cls[heir] == MALLEABLE:
             house.share[node, layer] += cores
-            note_change(world, heir)
             return
 
 
@@ -215,14 +216,27 @@ def note_change(world: World, job: int) -> None:
 
 
 @engine_part
+def note_neighbours(world: World, job: int) -> None:
+    """Have the ends of a job and of all on its nodes worked out anew."""
+    note_change(world, job)
+    if world.jobs.shared[job] == 0:
+        return
+    for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
+        for other in world.nodes.resident[node]:
+            if other != NOBODY:
+                note_change(world, other)
+
+
+@engine_part
 def update_ends(world: World, now: int) -> None:
-    """Work out when the jobs whose shares or limits have changed end now."""
+    """Work out when the jobs whose shares or limits have changed end now, and which nodes they leave then."""
     s = world.scalars
     for job in world.changed[: s[CHANGES]]:
         if world.jobs.state[job] != RUNNING:
             continue
         account(world, job, now)
         world.rate[job] = rate_of(world, job)
+        world.jobs.leaves[job] = leaves_of(world, job)
         done = now + max(0, -(-world.left[job] // world.rate[job]))
         move(world, job, min(done, world.jobs.ends[job]))
     s[CHANGES] = 0
@@ -235,6 +249,19 @@ def account(world: World, job: int, now: int) -> None:
     world.left[job] -= world.rate[job] * passed
     world.jobs.lost[job] += (world.jobs.nodes[job] * world.scalars[CORES] - world.rate[job]) * passed
     world.since[job] = now
+
+
+@engine_part
+def leaves_of(world: World, job: int) -> int:
+    """Return on how many of its nodes a job is predicted to be the last; of equals, the later submitted is."""
+    house, ends, count = world.nodes, world.jobs.ends, 0
+    for node in house.place[house.first[job] : house.first[job + 1]]:
+        count += 1
+        for other in house.resident[node]:
+            if other != NOBODY and (ends[other] > ends[job] or (ends[other] == ends[job] and other > job)):
+                count -= 1
+                break
+    return count
 
 
 @engine_part

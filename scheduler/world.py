@@ -134,6 +134,7 @@ def make_world(
         planned=column(NEVER),
         lent=column(0),
         lost=column(0),
+        leaves=column(0),
         shared=column(0),
     )
     first = np.zeros(count + 1, np.int64)

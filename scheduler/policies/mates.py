@@ -55,6 +55,8 @@ class Reach(NamedTuple):
 
     first: Ints
     second: Ints
+    longest: Ints
+    """Shape ``(1,)``: the longest of all."""
 
 
 @lean
@@ -114,12 +116,15 @@ def longest_guest(state: State, rules: Rules, job: int, limit: int, end: int) ->
 @routine
 def no_reach(nodes: int) -> Reach:
     """Return the reach of no mates, of at most so many nodes."""
-    return Reach(np.zeros(nodes + 1, np.int64), np.zeros(nodes + 1, np.int64))
+    return Reach(np.zeros(nodes + 1, np.int64), np.zeros(nodes + 1, np.int64), np.zeros(1, np.int64))
 
 
 @lean
 def extend(reach: Reach, nodes: int, longest: int) -> None:
-    """Count in a mate."""
+    """Count in a mate; one of more nodes than any guest is left out."""
+    if nodes >= len(reach.first):
+        return
+    reach.longest[0] = max(reach.longest[0], longest)
     if longest > reach.first[nodes]:
         reach.second[nodes] = reach.first[nodes]
         reach.first[nodes] = longest
@@ -128,11 +133,14 @@ def extend(reach: Reach, nodes: int, longest: int) -> None:
 
 
 @routine
-def reach_of(state: State, rules: Rules) -> Reach:
-    """Return the reach of the running jobs."""
-    reach = no_reach(len(state.nodes.up))
+def reach_of(state: State, rules: Rules, queue: Ints) -> Reach:
+    """Return the reach of the running jobs, for guests of a queue."""
+    most = 0
+    for job in queue:
+        most = max(most, state.jobs.nodes[job])
+    reach = no_reach(most)
     for job in state.running:
-        if may_host(state, rules, job):
+        if state.jobs.nodes[job] <= most and may_host(state, rules, job):
             longest = longest_guest(state, rules, job, state.jobs.limit[job], state.jobs.ends[job])
             extend(reach, state.jobs.nodes[job], longest)
     return reach
@@ -141,6 +149,8 @@ def reach_of(state: State, rules: Rules) -> Reach:
 @lean
 def may_find(reach: Reach, rules: Rules, need: int, length: int) -> bool:
     """Return whether mates may be found for a guest; exact for at most two mates, else only a bound."""
+    if reach.longest[0] < length:
+        return False
     if reach.first[need] >= length:
         return True
     loose = rules.mix or rules.mates > 2

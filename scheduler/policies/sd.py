@@ -145,7 +145,7 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
     jobs, free, rules = state.jobs, state.free, rules_of(state, options)
     latest, started = starts_now(state)
     queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
-    reach, least = reach_of(state, rules), smallest_from(state, queue)
+    reach, least = reach_of(state, rules, queue), smallest_from(state, queue)
     hope = last_hope(state, rules, reach, latest, queue)
     if len(queue) > 0 and (free >= least[0] or hope >= 0):
         profile = profile_of(state, len(queue))
@@ -163,7 +163,7 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
                 continue
             fresh += 1
             free -= jobs.nodes[queue[i]]
-            hope = last_hope(state, rules, reach, latest, queue)
+            hope = max(hope, last_hope(state, rules, reach, latest, queue))
     return NEVER
 
 
