@@ -24,8 +24,8 @@ def compile_c(target: Path, sources: list[Path], flags: list[str]) -> None:
     """Compile and link `sources` into `target`, with the public and the generated header at hand."""
     header = target.parent / "drom_layout.h"
     header.write_text(layout.c_header(), encoding="utf-8")
-    includes = [f"-I{target.parent}", f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'src'}"]
-    command = ["gcc", *WARNINGS, *flags, *includes, *map(str, sources), "-pthread", "-o", str(target)]
+    includes = [f"-I{target.parent}", f"-I{NATIVE / 'include'}", f"-I{NATIVE / 'src'}", f"-I{NATIVE / 'preload'}"]
+    command = ["gcc", *WARNINGS, *flags, *includes, *map(str, sources), "-pthread", "-rdynamic", "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -38,10 +38,14 @@ def has_sanitizer(folder: Path, name: str) -> bool:
     return linked.returncode == 0 and subprocess.run([target], capture_output=True, check=False).returncode == 0
 
 
-def build(folder: Path, program: str, sanitizer: str) -> Path:
-    """Return the test program `program`, with libdrom compiled in, under a sanitizer; skip where it is missing."""
+def build(folder: Path, program: str, sanitizer: str, *parts: str) -> Path:
+    """Return the test program `program`, with libdrom and `parts` of the native code compiled in, under a sanitizer.
+
+    Skip where the sanitizer is missing.
+    """
     if sanitizer != "plain" and not has_sanitizer(folder, sanitizer):
         pytest.skip(f"the {sanitizer} sanitizer's runtime is missing")
     target = folder / program
-    compile_c(target, [SOURCES / f"{program}.c", *sorted((NATIVE / "src").glob("*.c"))], SANITIZERS[sanitizer])
+    sources = [SOURCES / f"{program}.c", *(NATIVE / part for part in parts), *sorted((NATIVE / "src").glob("*.c"))]
+    compile_c(target, sources, SANITIZERS[sanitizer])
     return target

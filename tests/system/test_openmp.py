@@ -183,6 +183,7 @@ def test_a_program_with_points_of_its_own_is_managed_once(agent: Agent, start: P
     """An OpenMP program that attaches through drom.h wins over what drom-run has loaded into it."""
     program = start.start(*agent.run("--job", "a", native.example_path("jacobi"), "--seconds", "600"), DROM_LOG="1")
     agent.await_tasks(a="0-1")
+    wait_until(lambda: agent.tasks()["a"]["polls"] and not agent.tasks()["a"]["points"], program.show)
     for cpus in (1, 2):
         agent.order("resize", job="a", cpus=cpus)
         row = agent.await_tasks(a="0" if cpus == 1 else "0-1")["a"]

@@ -17,7 +17,7 @@ static uint32_t points; /* atomic: where malleability points are */
 
 static void show(const uint64_t *epoch, uint64_t *points, uint64_t seen, uint32_t ncpus)
 {
-    __atomic_store_n(&session.points, points, __ATOMIC_RELAXED);
+    __atomic_store_n(&session.points, points, __ATOMIC_RELEASE);
     __atomic_store_n(&session.ncpus, ncpus, __ATOMIC_RELAXED);
     __atomic_store_n(&session.seen, seen, __ATOMIC_RELAXED);
     __atomic_store_n(&session.epoch, epoch, __ATOMIC_RELEASE);
