@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom bench openmp`: what an OpenMP program that knows nothing of drom pays under `drom run`.
+"""`drom bench openmp`: what an OpenMP program, or one of MPI, that knows nothing of drom pays under `drom run`.
 
 One program, `regions`, built by gcc, is run alone and under an agent on the same CPUs, on libgomp and, where it is
 installed, on LLVM's runtime. Pairs of runs follow each other, so that both meet the same machine.
@@ -14,7 +14,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent import bench_agent, control
+from agent import bench_agent, bench_mpi, control
 from agent.bench_publish import percentile
 from agent.control import ControlError
 from agent.sysfs import read_topology
@@ -53,7 +53,7 @@ class Runtime(NamedTuple):
 RUNTIMES = (Runtime("libgomp", 12, 40, None), Runtime("libomp", 60, 10, PEER))
 
 
-def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp")) -> dict[str, Any]:
+def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> dict[str, Any]:
     """Measure each figure `runs` times; return medians and extremes.
 
     A runtime that is not installed is left out. Raises `ControlError` when a program of the benchmark fails.
@@ -62,6 +62,8 @@ def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp")) -> dict[str
 
     chosen = [runtime for runtime in RUNTIMES if runtime.name in names and _is_there(runtime)]
     figures = [row for runtime in chosen for row in _figures(runtime, runs)]
+    if "mpi" in names and bench_mpi.is_possible():
+        figures.append(_mpi(runs))
     return {"schema_version": SCHEMA_VERSION, "machine": machine(), "runs": runs, "figures": figures}
 
 
@@ -81,6 +83,12 @@ def _figures(runtime: Runtime, runs: int) -> list[dict[str, Any]]:
                 _row(f"{runtime.name}: region that brings a team from {change}", "us", times, runtime.resize_us)
             )
     return rows
+
+
+def _mpi(runs: int) -> dict[str, Any]:
+    with bench_agent.running_agent() as agent:
+        extra = [bench_mpi.extra_call_ns(agent) for _ in range(runs)]
+    return _row("MPI: extra per call, nothing changed", "ns", extra, 3)
 
 
 def _row(name: str, unit: str, values: Sequence[float], reach: float, peer: str | None = None) -> dict[str, Any]:

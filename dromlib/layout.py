@@ -259,7 +259,7 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "STATUS": ("granted", "waiting", "refused", "follower", "unmanaged"),
     "CLASS": ("malleable", "moldable", "rigid"),
     "REASON": ("none", "arrival", "share", "return", "order", "death", "retired", "avoid"),
-    "POINTS": ("libomp", "libgomp"),
+    "POINTS": ("libomp", "libgomp", "mpi"),
     "DISTRIBUTION": ("default", "compact", "spread", "per_socket"),
 }
 """Enumerations by prefix; the value is the place in the tuple. REASON says why a grant was published: the task's own

@@ -53,7 +53,7 @@ def example_path(name: str) -> Path:
 
 
 def bench_path(name: str = "node") -> Path:
-    """Return the path of the compiled program of a benchmark: node, crowd or resize."""
+    """Return the path of the compiled program of a benchmark: node, crowd, resize or mpi."""
     return _find(f"bench/{name}")
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 
 import pytest
 
-from agent import bench_openmp
+from agent import bench_mpi, bench_openmp
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -28,3 +29,12 @@ def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row["min"] <= row["median"] <= row["max"]
         assert row["name"].startswith("libgomp: ")
         assert len(row["runs"]) == 1
+
+
+@pytest.mark.skipif(not bench_mpi.is_possible(), reason="needs an MPI library")
+def test_a_call_of_mpi_is_measured() -> None:
+    """The extra of a call has a row of its own."""
+    (row,) = bench_openmp.measure(1, ["mpi"])["figures"]
+
+    assert (row["name"], row["unit"], row["reach"]) == ("MPI: extra per call, nothing changed", "ns", 3)
+    assert math.isfinite(row["median"])

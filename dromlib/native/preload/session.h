@@ -36,11 +36,16 @@ static inline void heed_news(void)
         take_news();
 }
 
-/* A malleability point: in any thread, but not in a signal handler. Keeps errno. */
-static inline void at_point(void)
+__attribute__((always_inline)) static inline void count_point(void)
 {
     uint64_t *points = __atomic_load_n(&session.points, __ATOMIC_ACQUIRE);
     __atomic_store_n(points, __atomic_load_n(points, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+}
+
+/* A malleability point: in any thread, but not in a signal handler. Keeps errno. */
+static inline void at_point(void)
+{
+    count_point();
     heed_news();
 }
 

@@ -99,6 +99,8 @@ int main(int argc, char **argv)
     case VERDICT_GRANTED:
         accept_grant(&answer, dir);
         preload(&options, options.job_class == DROM_CLASS_MALLEABLE);
+        if (request.local_size == 0) /* ranks below the command share its CPUs: one that waits gives way */
+            setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
         break;
     case VERDICT_REFUSED: say("refused: %s", answer.reply.text); return EXIT_REFUSED;
     case VERDICT_UNMANAGED: say("running unmanaged: %s", answer.reply.text); break;

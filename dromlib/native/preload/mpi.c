@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MPI: every call that blocks or completes is a malleability point. Nothing is known of an MPI library but the names of its
+ * functions and how many parameters they have, so that all libraries are served alike. The next function of that name is
+ * jumped to: the library's, or that of a tool which was loaded after us. */
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mpi_calls.h"
+#include "session.h"
+
+/* A parameter: handles, counts and addresses all pass through a register, or a slot of the stack, of this size. */
+typedef intptr_t word;
+
+#define PUBLIC __attribute__((visibility("default")))
+#define COLD __attribute__((noinline, cold))
+
+enum { ERR_OTHER = 1, ERR_COUNT = 2 }; /* 0 is MPI_SUCCESS */
+
+static word missing(void)
+{
+    return ERR_OTHER;
+}
+
+struct search {
+    int skip;
+    const char *found;
+};
+
+static int is_library(struct dl_phdr_info *info, size_t size, void *data)
+{
+    struct search *search = data;
+    (void)size;
+    if (!strstr(info->dlpi_name, "/libmpi") || search->skip-- > 0)
+        return 0;
+    search->found = info->dlpi_name;
+    return 1;
+}
+
+/* In a library that was loaded for others alone, as for a module of Python. It stays loaded for ever. */
+static void *look_everywhere(const char *name)
+{
+    for (int i = 0;; i++) {
+        struct search search = {i, NULL};
+        if (!dl_iterate_phdr(is_library, &search))
+            return NULL;
+        void *file = dlopen(search.found, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+        void *function = file ? dlsym(file, name) : NULL;
+        if (function)
+            return function;
+    }
+}
+
+/* What a function of ours stands in front of, or `otherwise`. Any thread may look; all find the same. */
+static void *find(void **real, const char *name, void *otherwise)
+{
+    void *found = __atomic_load_n(real, __ATOMIC_RELAXED);
+    if (found)
+        return found;
+    found = dlsym(RTLD_NEXT, name);
+    if (!found)
+        found = look_everywhere(name);
+    if (found)
+        have_points(DROM_POINTS_MPI);
+    else
+        found = otherwise;
+    __atomic_store_n(real, found, __ATOMIC_RELAXED);
+    return found;
+}
+
+#define PARAMETERS_0 void
+#define PARAMETERS_1 word a
+#define PARAMETERS_2 PARAMETERS_1, word b
+#define PARAMETERS_3 PARAMETERS_2, word c
+#define PARAMETERS_4 PARAMETERS_3, word d
+#define PARAMETERS_5 PARAMETERS_4, word e
+#define PARAMETERS_6 PARAMETERS_5, word f
+#define PARAMETERS_7 PARAMETERS_6, word g
+#define PARAMETERS_8 PARAMETERS_7, word h
+#define PARAMETERS_9 PARAMETERS_8, word i
+#define PARAMETERS_10 PARAMETERS_9, word j
+#define PARAMETERS_11 PARAMETERS_10, word k
+#define PARAMETERS_12 PARAMETERS_11, word l
+#define PARAMETERS_13 PARAMETERS_12, word m
+
+#define PASS_0
+#define PASS_1 a
+#define PASS_2 PASS_1, b
+#define PASS_3 PASS_2, c
+#define PASS_4 PASS_3, d
+#define PASS_5 PASS_4, e
+#define PASS_6 PASS_5, f
+#define PASS_7 PASS_6, g
+#define PASS_8 PASS_7, h
+#define PASS_9 PASS_8, i
+#define PASS_10 PASS_9, j
+#define PASS_11 PASS_10, k
+#define PASS_12 PASS_11, l
+#define PASS_13 PASS_12, m
+
+/* One function in front of another. The rare work has a function of its own, so that no parameter is saved in the usual case. */
+#define FRONT(name, count) FRONT_OR(name, count, missing)
+#define FRONT_OR(name, count, otherwise)                                                                                     \
+    static void *real_##name;                                                                                                \
+    static COLD word rare_##name(PARAMETERS_##count)                                                                         \
+    {                                                                                                                        \
+        word (*real)(PARAMETERS_##count) = find(&real_##name, #name, (void *)otherwise);                                     \
+        at_point();                                                                                                          \
+        return real(PASS_##count);                                                                                           \
+    }                                                                                                                        \
+    PUBLIC word name(PARAMETERS_##count);                                                                                    \
+    PUBLIC word name(PARAMETERS_##count)                                                                                     \
+    {                                                                                                                        \
+        word (*real)(PARAMETERS_##count) = __atomic_load_n(&real_##name, __ATOMIC_RELAXED);                                  \
+        if (__builtin_expect(!real || has_news(), 0))                                                                        \
+            return rare_##name(PASS_##count);                                                                                \
+        count_point();                                                                                                       \
+        return real(PASS_##count);                                                                                           \
+    }
+
+#define MORE_0 1
+#define MORE_1 2
+#define MORE_2 3
+#define MORE_3 4
+#define MORE_4 5
+#define MORE_5 6
+#define MORE_6 7
+#define MORE_7 8
+#define MORE_8 9
+#define MORE_9 10
+#define MORE_10 11
+#define MORE_11 12
+#define MORE_12 13
+
+/* Of the names that Fortran compilers make, all that are in use on Linux; then those of the module mpi_f08. */
+#define FORTRAN(name, count)                                                                                                 \
+    FRONT(mpi_##name##_, count)                                                                                              \
+    FRONT(mpi_##name##__, count)                                                                                             \
+    FRONT(mpi_##name##_f08_, count)                                                                                          \
+    FRONT(mpi_##name##_f08ts_, count)
+#define FORTRAN_OF(name, count) FORTRAN(name, count)
+
+#define ALL(c_name, fortran_name, count)                                                                                     \
+    FRONT(MPI_##c_name, count)                                                                                               \
+    FORTRAN_OF(fortran_name, MORE_##count)
+
+/* Programs may ask the loader whether there is a wide form (mpi4py does), and find ours also where the library has none. Then
+ * the plain one serves, whose parameters lie in the same places; counts that are too large for it are an error, as ever. */
+#define ALL_AND_WIDE(c_name, fortran_name, count, counts)                                                                    \
+    ALL(c_name, fortran_name, count)                                                                                         \
+    static word plain_##c_name(PARAMETERS_##count)                                                                           \
+    {                                                                                                                        \
+        return (counts) > INT_MAX ? ERR_COUNT : MPI_##c_name(PASS_##count);                                                  \
+    }                                                                                                                        \
+    FRONT_OR(MPI_##c_name##_c, count, plain_##c_name)
+
+MPI_CALLS(ALL)
+MPI_COUNTING_CALLS(ALL_AND_WIDE)
