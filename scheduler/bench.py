@@ -39,6 +39,7 @@ SMALL = Recipe(jobs=20_000, nodes=1024, seed=1, load=0.8)
 REAL = (
     Case("EASY, CEA-Curie", CURIE, 5040, 16, "easy", 1),
     Case("Slurm-like, depth 100, CEA-Curie", CURIE, 5040, 16, "slurm", 3),
+    Case("SD-Policy, MAX_SLOWDOWN 10, CEA-Curie", CURIE, 5040, 16, "sd", 5),
     Case("conservative, KTH-SP2", KTH, 100, 1, "conservative", 2),
 )
 GROWN = (
