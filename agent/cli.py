@@ -35,9 +35,18 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-settings_app = typer.Typer(help="Check and show the configuration of the agent.", no_args_is_help=False)
-app.add_typer(settings_app, name="config")
-app.add_typer(workload_app, name="workload")
+
+def _help_alone(context: typer.Context) -> None:
+    """Print the help of a group of commands when none of them is named."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+settings_app = typer.Typer(help="Check and show the configuration of the agent.")
+app.add_typer(settings_app, name="config", callback=_help_alone, invoke_without_command=True)
+app.add_typer(
+    workload_app, name="workload", callback=_help_alone, invoke_without_command=True, help=workload_app.info.help
+)
 app.command()(simulate)
 app.command()(compare)
 app.add_typer(orders_app)
@@ -57,12 +66,14 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _main(
+    context: typer.Context,
     _version: Annotated[
         bool, typer.Option("--version", help="Say which version this is.", callback=_show_version, is_eager=True)
     ] = False,
-) -> None: ...
+) -> None:
+    _help_alone(context)
 
 
 def run_app() -> None:

@@ -77,8 +77,6 @@ def sentence(done: subprocess.CompletedProcess[str]) -> str:
         ["release"],
         ["explain"],
         ["topology", "more"],
-        ["config"],
-        [],
         ["set", "a", "3-1"],
         ["bench", "moon"],
         ["agent", "--grace", "soon"],
@@ -91,6 +89,15 @@ def test_a_wrong_use_exits_with_two(arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(r"drom: .*[^.]: see `drom( [a-z]+)? --help`\.", line), line
+
+
+@pytest.mark.parametrize("group", [[], ["config"], ["workload"]])
+def test_a_group_of_commands_alone_is_its_help(group: list[str]) -> None:
+    """Whoever names no command sees which there are."""
+    alone, asked = drom(*group), drom(*group, "--help")
+
+    assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, "")
+    assert f"Usage: {' '.join(['drom', *group])} [OPTIONS] COMMAND" in alone.stdout
 
 
 @pytest.mark.parametrize("arguments", ORDERS)
