@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import select
 import socket
 import threading
 import time
@@ -43,6 +44,24 @@ def start_time(pid: int) -> int:
     """Return the start time of a process, clock ticks since boot. Raises OSError when it is gone."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def has_ended(pid: int, start: int) -> bool:
+    """Say whether a process has ended, of which its parent may not know yet."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return start_time(pid) != start or bool(select.select([fd], [], [], 0)[0])
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+class Left(Exception):  # noqa: N818 - it tells what the program did
+    """Raised when the program that a test waits for has left the agent."""
 
 
 class Registry:
@@ -180,11 +199,20 @@ class FakeAgent:
         self._signal("ended", epoch=layout.EPOCH_RETIRED, new="", reason="retired")
 
     def wait_applied(self, epoch: int, timeout: float = PATIENCE) -> None:
-        """Return when a program has acknowledged this grant or a later one. Raises TimeoutError.
+        """Return when a program has acknowledged this grant or a later one. Raises TimeoutError, and `Left` at once.
 
-        A program that has left has taken back what it acknowledged: wait while it runs.
+        A program that closes its session takes back what it acknowledged: wait while it runs.
         """
-        self._await(lambda: epoch <= self.applied < layout.EPOCH_RETIRED, f"epoch {epoch} is not applied", timeout)
+
+        def applied() -> bool:
+            gone = self._responder[0] > 0 and self._seat_is_free()  # looked at first: its last word counts
+            if epoch <= self.applied < layout.EPOCH_RETIRED:
+                return True
+            if gone:
+                raise Left(f"The program has left, and epoch {epoch} was not seen in force: let it wait for the grant.")
+            return False
+
+        self._await(applied, f"epoch {epoch} is not applied", timeout)
 
     def wait_left(self, timeout: float = PATIENCE) -> None:
         """Return when the responder has closed its session. Raises TimeoutError."""
@@ -296,12 +324,7 @@ class FakeAgent:
 
     def _seat_is_free(self) -> bool:
         pid, start = self._responder
-        if not pid or self.applied == layout.EPOCH_RETIRED:
-            return True
-        try:
-            return start_time(pid) != start
-        except OSError:
-            return True
+        return not pid or self.applied == layout.EPOCH_RETIRED or has_ended(pid, start)
 
 
 @contextlib.contextmanager

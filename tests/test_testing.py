@@ -12,7 +12,7 @@ import zmq
 import dromlib
 from dromlib import layout, native, signals
 from dromlib.cpulist import CpuListError
-from dromlib.testing import FakeAgent
+from dromlib.testing import FakeAgent, Left
 
 PROGRAM = """
 import dromlib, sys
@@ -69,8 +69,17 @@ def test_waiting_in_vain_is_one_sentence() -> None:
             fake.wait_attached(0.01)
         with dromlib.attach([]), pytest.raises(TimeoutError, match="the program is still attached"):
             fake.wait_left(0.01)
-        with pytest.raises(TimeoutError, match=r"^After 0.01 s epoch 1 is not applied; the program has left\.$"):
-            fake.wait_applied(epoch, 0.01)
+
+
+@pytest.mark.parametrize("ending", ["import dromlib; dromlib.attach([]).close()", "import dromlib; dromlib.attach([])"])
+def test_a_program_that_leaves_at_once_is_not_waited_for(ending: str) -> None:
+    """Closed or just gone, also while its parent has not asked after it: one sentence, long before the time is over."""
+    with FakeAgent() as fake, subprocess.Popen([sys.executable, "-c", ending + "; import os; os._exit(0)"]) as program:
+        fake.wait_attached()
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+        epoch = fake.grant("0")
+        with pytest.raises(Left, match=r"^The program has left, and epoch 1 was not seen in force: let it wait"):
+            fake.wait_applied(epoch)
 
 
 def test_what_a_program_has_said_is_known_after_the_block() -> None:
