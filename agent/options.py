@@ -92,6 +92,8 @@ def _is_layout(text: str) -> bool:
 
 _NAMES = Kind(tuple, "LIST", 'a list of names such as ["a", "b"]', all)
 _WORDS = Kind(str, "WORDS", 'synthetic words: write for example "pack:2 core:4 pu:2"', bool)
+_SHARE = _number(0, 1, "0..1", "between 0 and 1")
+_HOUR = _number(0, 3600, "SECONDS", "between 0 and 3600 seconds")
 _CAP = Kind(int, "N", "a whole number from 0", lambda n: 0 <= n <= 1 << 20)
 _SWITCH = Kind(bool, "", "true or false")
 _PATH = Kind(str, "PATH", "an absolute path", lambda text: text.startswith("/") and "\0" not in text)
@@ -121,11 +123,7 @@ class Options:
         "Serve Prometheus metrics there; port 0: one that is free, which the log tells.",
         example="127.0.0.1:9464",
     )
-    grace: float = _option(
-        1.0,
-        _number(0, 3600, "SECONDS", "between 0 and 3600 seconds"),
-        "Time a program has to apply a grant itself.",
-    )
+    grace: float = _option(1.0, _HOUR, "Time a program has to apply a grant itself.")
     sharing_factor: float = _option(
         0.5,
         _number(math.nextafter(0, 1), 1, "0..1", "above 0 and at most 1: 0.5 lets an arrival take half"),
@@ -141,7 +139,7 @@ class Options:
     )
     margin: float = _option(
         0.0,
-        _number(0, 1, "0..1", "between 0 and 1"),
+        _SHARE,
         "A growth by a smaller share of a job's cores waits, as long as the residence, for more to come free.",
     )
     memory: str = _option(
@@ -151,12 +149,12 @@ class Options:
     )
     avoid_load: float = _option(
         0.0,
-        _number(0, 1, "0..1", "between 0 and 1"),
+        _SHARE,
         "Leave cores alone that unmanaged programs keep busier than the least loaded one by this share; 0: off.",
     )
     avoid_after: float = _option(
         10.0,
-        _number(0, 3600, "SECONDS", "between 0 and 3600 seconds"),
+        _HOUR,
         "Time for which they must be so busy, or idle again, before that counts.",
     )
     capacity: int = _option(

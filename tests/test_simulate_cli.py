@@ -13,24 +13,18 @@ import subprocess
 import sys
 import time
 from html.parser import HTMLParser
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from scheduler.errors import SchedulerError
 from scheduler.results import load_schedule
+from tests.commands import ROOT, drom
 from tests.logs import synthetic
 from workloads.swf import read_swf, write_swf
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def drom(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
-    """Run `drom` and return what it says on stdout and stderr."""
-    command = [sys.executable, "-m", "agent", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout, done.stderr
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -13,19 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands
+from tests.commands import ROOT
 from tests.logs import real_log, same, synthetic
 from workloads.swf import read_swf, write_swf
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
 
 
 def drom(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
     """Run `drom workload` and return what it says on stdout and stderr."""
-    command = [sys.executable, "-m", "agent", "workload", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout, done.stderr
+    return commands.drom("workload", *arguments, code=code)
 
 
 @pytest.fixture
@@ -136,7 +134,7 @@ def test_failures_are_one_sentence(log: Path, tmp_path: Path, arguments: list[st
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["filter", "LOG"], ["make"], ["filter", "LOG", "-o", "O", "--rule", "overrun=keep"]]
+    "arguments", [["filter", "LOG"], ["make"], ["filter", "LOG", "-o", "O", "--rule", "overrun=keep"]]
 )
 def test_wrong_use(log: Path, arguments: list[str]) -> None:
     """Exit 2."""

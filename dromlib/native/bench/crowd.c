@@ -9,39 +9,31 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
-static int fail(const char *sentence)
-{
-    fprintf(stderr, "crowd: %s\n", sentence);
-    return 1;
-}
+#include "bench.h"
 
 static int visit(const struct sockaddr_un *door, const char *path)
 {
     char line[64], request[4096], answer[4096];
-    struct timespec t;
     int file = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t size = file < 0 ? -1 : read(file, request, sizeof request);
     if (size <= 0)
-        return fail("cannot read the request");
+        return fail("crowd", "cannot read the request");
     close(file);
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t now = now_ns();
     if (connection < 0 || connect(connection, (const struct sockaddr *)door, sizeof *door) < 0 ||
         send(connection, request, (size_t)size, MSG_NOSIGNAL) != size)
-        return fail("cannot knock at the agent's door");
-    int length = snprintf(line, sizeof line, "%d %" PRIu64 "\n", (int)getpid(),
-                          (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+        return fail("crowd", "cannot knock at the agent's door");
+    int length = snprintf(line, sizeof line, "%d %" PRIu64 "\n", (int)getpid(), now);
     if (write(STDOUT_FILENO, line, (size_t)length) != length)
-        return fail("cannot say when it knocked");
+        return fail("crowd", "cannot say when it knocked");
     while (recv(connection, answer, sizeof answer, 0) > 0)
         ;
     close(connection);
@@ -53,7 +45,7 @@ int main(int argc, char **argv)
 {
     struct sockaddr_un door = {.sun_family = AF_UNIX};
     if (argc != 3 || strlen(argv[1]) >= sizeof door.sun_path)
-        return fail("usage: crowd DOOR REQUEST");
+        return fail("crowd", "usage: crowd DOOR REQUEST");
     memcpy(door.sun_path, argv[1], strlen(argv[1]));
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGCHLD, SIG_IGN);
@@ -62,7 +54,7 @@ int main(int argc, char **argv)
     while (read(STDIN_FILENO, &one, 1) == 1) {
         pid_t child = fork();
         if (child < 0)
-            return fail("cannot make another process");
+            return fail("crowd", "cannot make another process");
         if (child == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             return getppid() == parent ? visit(&door, argv[2]) : 0;

@@ -17,27 +17,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "drom.h"
 
 #define LIFE_SECONDS 300
 /* What the compiler knows of memory ends here: neither loop may be hoisted, merged or left out. */
 #define BARRIER() __asm__ volatile("" ::: "memory")
-
-static int fail(const char *sentence)
-{
-    fprintf(stderr, "node: %s\n", sentence);
-    return 1;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Nanoseconds of a loop that polls, and how many polls answered 1. */
 __attribute__((noinline)) static uint64_t time_polls(drom *d, long calls, long *changes)
@@ -84,7 +71,7 @@ static int poll_often(drom *d, int repetitions, long calls)
         uint64_t empty = time_nothing(calls);
         uint64_t full = time_polls(d, calls, &changes);
         if (changes || *d->polls - before != (uint64_t)calls)
-            return fail("the grant changed during the measurement, or polls were left out");
+            return fail("node", "the grant changed during the measurement, or polls were left out");
         printf("%.4f %.4f\n", ((double)full - (double)empty) / (double)calls, (double)full / (double)calls);
     }
     return 0;
@@ -98,7 +85,7 @@ static int see_changes(drom *d, int cpu, const char *path, size_t changes)
     int fd = open(path, O_RDWR | O_CLOEXEC);
     uint64_t *words = fd < 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (words == MAP_FAILED || stay_on(cpu) < 0)
-        return fail("cannot map the file or go to the CPU");
+        return fail("node", "cannot map the file or go to the CPU");
     drom_take(d, &grant);
     __atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
     for (size_t i = 1; i <= changes; i++) {
@@ -126,7 +113,7 @@ int main(int argc, char **argv)
     alarm(LIFE_SECONDS);
     drom *d = drom_attach();
     if (drom_mode(d) != DROM_RESPONDER)
-        return fail("no agent gave this program a seat");
+        return fail("node", "no agent gave this program a seat");
     int rc = 2;
     if (argc == 4 && strcmp(argv[1], "poll") == 0)
         rc = poll_often(d, atoi(argv[2]), atol(argv[3]));

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "bench.h"
 #include "drom.h"
 
 #define LIFE_SECONDS 600
@@ -31,19 +31,6 @@ static void stop(int number)
 {
     (void)number;
     told_to_stop = 1;
-}
-
-static int fail(const char *sentence)
-{
-    fprintf(stderr, "resize: %s\n", sentence);
-    return 1;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* One sweep over a grid of n x n inner points, from u to v. */
@@ -110,9 +97,9 @@ static int write_steps(const char *path, const struct step *steps, size_t count)
 {
     FILE *file = fopen(path, "wb");
     if (!file)
-        return fail("cannot write its file");
+        return fail("resize", "cannot write its file");
     size_t written = fwrite(steps, sizeof *steps, count, file);
-    return fclose(file) == 0 && written == count ? 0 : fail("cannot write its file");
+    return fclose(file) == 0 && written == count ? 0 : fail("resize", "cannot write its file");
 }
 
 int main(int argc, char **argv)
@@ -121,17 +108,17 @@ int main(int argc, char **argv)
     alarm(LIFE_SECONDS);
     signal(SIGTERM, stop);
     if (argc != 4 || atol(argv[2]) < 2)
-        return fail("usage: resize jacobi|triad SIZE FILE");
+        return fail("resize", "usage: resize jacobi|triad SIZE FILE");
     const int is_jacobi = strcmp(argv[1], "jacobi") == 0;
     const long n = atol(argv[2]);
     double *x = numbers(is_jacobi ? (n + 2) * (n + 2) : 3 * n);
     double *y = is_jacobi ? numbers((n + 2) * (n + 2)) : x;
     struct step *steps = calloc(MOST_STEPS, sizeof *steps);
     if (!x || !y || !steps)
-        return fail("not enough memory");
+        return fail("resize", "not enough memory");
     drom *d = drom_attach();
     if (drom_mode(d) != DROM_RESPONDER)
-        return fail("no agent gave this program a seat");
+        return fail("resize", "no agent gave this program a seat");
     const size_t done = work(d, is_jacobi, n, x, y, steps);
     drom_detach(d);
     return write_steps(argv[3], steps, done);
