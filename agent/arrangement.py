@@ -210,8 +210,9 @@ class _Board:
         elif group.layout.kind == "per_socket":
             where += f", at most {group.layout.per_socket} in each"
         names = self.cores.names
-        rooms = ", ".join(f"{max(0, room)} in socket {name}" for name, room in zip(names, self.room, strict=True))
-        text = f"{group.layout} of job {group.job} needs {group.count} cores {where}: it can have {rooms}."
+        cpus = self.cores.cpus
+        rooms = ", ".join(f"{cpus(max(0, room))} in socket {name}" for name, room in zip(names, self.room, strict=True))
+        text = f"{group.layout} of job {group.job} needs {cpus(group.count)} CPUs {where}: it can have {rooms}."
         return NoRoom(text, group.job)
 
 

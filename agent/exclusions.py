@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import pwd
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+
+from agent.users import user_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,12 +44,5 @@ def _matches(name: str, pattern: str) -> bool:
 
 def find_users(words: Iterable[str]) -> tuple[tuple[tuple[int, str], ...], list[str]]:
     """Return (uid, word) of each name or number of a user, and the names that nobody has here."""
-    pairs = [(_find_user(word), word) for word in words]
+    pairs = [(user_number(word), word) for word in words]
     return tuple((uid, word) for uid, word in pairs if uid is not None), [word for uid, word in pairs if uid is None]
-
-
-def _find_user(word: str) -> int | None:
-    try:
-        return int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid
-    except KeyError:
-        return None

@@ -18,7 +18,7 @@ from agent.words import duration, layout_name
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from agent.jobs import Event, Job, Task
     from agent.node import Node
@@ -35,21 +35,25 @@ class Sentence(NamedTuple):
 
 
 def explain(
-    node: Node, name: str, now: float, wishes: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    node: Node,
+    name: str,
+    now: float,
+    wishes: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    user: Callable[[int], str] = str,
 ) -> list[Sentence]:
     """Return why job `name` has what it has at `now` (seconds of CLOCK_MONOTONIC). Raises `Refused` with a sentence.
 
-    `wishes` has by slot the least and the most CPUs that programs say they can use; 0: unsaid.
+    `wishes` has by slot the least and the most CPUs that programs say they can use; 0: unsaid. `user` names a uid.
     """
     job = node.jobs.get(name)
     if job is None:
         msg = f"no job is called {name[:60]}: see `drom ps`."
         raise Refused(msg)
-    found = [Sentence("asked", _asked(node, job)), Sentence("share", _share(node, job))]
+    found = [Sentence("asked", _asked(node, job, user)), Sentence("share", _share(node, job, user))]
     if job.started:
         found += [Sentence("has", text) for text in _has(node, job)]
-        found.append(Sentence("since", _since(job, now)))
-        found.append(Sentence("limit", _limit(node, job, now)))
+        found.append(Sentence("since", _since(job, now, user)))
+        found.append(Sentence("limit", _limit(node, job, now, user)))
         if stays := node.plan.why_stays(job):
             found.append(Sentence("limit", f"Some of its CPUs are to be left alone, but {stays}"))
     found += [Sentence("waits", text) for text in _waits(node, job)]
@@ -58,7 +62,7 @@ def explain(
     return [*found, *(Sentence("mode", text) for text in _mode(node, job))]
 
 
-def _asked(node: Node, job: Job) -> str:
+def _asked(node: Node, job: Job, user: Callable[[int], str]) -> str:
     least, most = node.cores.cpus(job.task_min), node.cores.cpus(job.task_max)
     bounds = f"{least} to {most} CPUs" if least < most else _cpus(most)
     ranks = len(job.ranks)
@@ -68,32 +72,43 @@ def _asked(node: Node, job: Job) -> str:
     wishes = f", laid out {layout}{' (or it waits)' if strict else ''}" if layout else ""
     memory = f" and {in_words(job.memory)} of memory" + (" each" if ranks > 1 else "") if job.memory else ""
     attached = " It ran before it was attached." if any(t.arrival.attached for t in job.present) else ""
-    return f"{job.name} is a {job.job_class} job of user {job.user}: {tasks}{memory}{wishes}.{attached}"
+    return f"{job.name} is a {job.job_class} job of user {user(job.user)}: {tasks}{memory}{wishes}.{attached}"
 
 
-def _share(node: Node, job: Job) -> str:
+def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
     others = [view for view in node.plan.running() if view.name != job.name]
     mine = replace(node.plan.view(job), fixed=False)
-    total = node.plan.total()
-    share = policy.equal_shares([*others, mine], total, node.plan.cap)[job.name]
-    users = {view.user for view in others} | {job.user}
-    siblings = sum(view.user == job.user for view in others) + 1
-    text = f"Its equal share is {node.cores.cpus(share)} of the {_cpus(node.cores.cpus(total))} here"
-    if share >= mine.maximum:
+    total, cap, cpus = node.plan.total(), node.plan.cap, node.cores.cpus
+    shares = policy.equal_shares([*others, mine], total, cap)
+    share, here = shares[job.name], f"of the {_cpus(cpus(total))} here"
+    text = f"Its equal share is {cpus(share)} {here}"
+    if share < mine.minimum:
+        text = f"An equal share would be less than its minimum, so {cpus(mine.minimum)} {here} are due to it"
+    elif share >= mine.maximum:
         return f"{text}, the most it can use."
-    if node.plan.cap and share == node.plan.cap:
+    elif cap and share == cap:
         return f"{text}, the most that one user may have."
-    if len(users) == 1 and siblings == 1:
-        return f"{text}: it is alone."
-    jobs = _counted(siblings, "job")
-    among = f"{len(users)} users share them equally, and user {job.user} has {jobs}"
+    return f"{text}: {_among(node, job, shares, user)}."
+
+
+def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int], str]) -> str:
+    """Return among whom the CPUs are shared of which a job gets its part."""
+    jobs = [other for other in node.jobs.values() if other.name in shares]
+    users = {other.user for other in jobs}
+    mine = [other for other in jobs if other.user == job.user]
+    if len(jobs) == 1:
+        return "it is alone"
+    has = _counted(len(mine), "job")
+    among = f"{len(users)} users share them equally, and user {user(job.user)} has {has}"
     if len(users) == 1:
-        among = f"user {job.user}, alone here, has {jobs}"
-    fixed = sum(view.fixed for view in others)
-    keeps = (
-        "" if not fixed else "; one of the others keeps what it has" if fixed == 1 else f"; {fixed} others keep theirs"
-    )
-    return f"{text}: {among}{keeps}."
+        among = f"user {user(job.user)}, alone here, has {has}"
+    cap = node.plan.cap
+    if cap and len(mine) > 1 and sum(shares[other.name] for other in mine) >= cap:
+        among += f", which may have {_cpus(node.cores.cpus(cap))} together"
+    fixed = sum(node.plan.view(other).fixed for other in jobs if other is not job)
+    if fixed:
+        among += "; one of the others keeps what it has" if fixed == 1 else f"; {fixed} others keep theirs"
+    return among
 
 
 def _has(node: Node, job: Job) -> Iterator[str]:
@@ -129,29 +144,29 @@ def _has(node: Node, job: Job) -> Iterator[str]:
         yield f"It owns {format_cpulist(idle)} as well, which nobody uses now."
 
 
-def _since(job: Job, now: float) -> str:
+def _since(job: Job, now: float, user: Callable[[int], str]) -> str:
     last = job.last
     if last is None:
         return "It has had them since before this agent started."
     ago, has = duration(now - last.event.at) + " ago", job.planned
     if not last.before:
         own = last.event.kind == "arrival" and last.event.job == job.name
-        return f"It started {ago}, when {'it arrived' if own else _happened(last.event, job)}."
+        return f"It started {ago}, when {'it arrived' if own else _happened(last.event, job, user)}."
     old, new = last.before.bit_count(), has.bit_count()
     action = action_name(last.before, has)
     if old != new:
         change = f"{'shrank' if new < old else 'grew'} from {old} to {_cpus(new)}"
     elif action == "keep":
-        return f"Its CPUs were fixed {ago}, when {_happened(last.event, job)}."
+        return f"Its CPUs were fixed {ago}, when {_happened(last.event, job, user)}."
     else:
         change = f"moved from {format_cpulist(last.before)} to {format_cpulist(has)}"
     what = {"return": " and what it owns came back", "avoid": " and some CPUs were to be avoided"}.get(last.reason, "")
-    return f"It {change} {ago}, when {_happened(last.event, job)}{what}."
+    return f"It {change} {ago}, when {_happened(last.event, job, user)}{what}."
 
 
-def _happened(event: Event, job: Job) -> str:
+def _happened(event: Event, job: Job, user: Callable[[int], str]) -> str:
     mine = event.job == job.name
-    by = "somebody" if event.by is None else f"user {event.by}"
+    by = "somebody" if event.by is None else f"user {user(event.by)}"
     return {
         "arrival": f"{event.job} arrived",
         "end": "one of its tasks ended" if mine else f"{event.job} ended",
@@ -164,14 +179,14 @@ def _happened(event: Event, job: Job) -> str:
     }[event.kind]
 
 
-def _limit(node: Node, job: Job, now: float) -> str:
+def _limit(node: Node, job: Job, now: float, user: Callable[[int], str]) -> str:
     if node.frozen:
         return f"Nothing changes: the node is frozen until {node.frozen_by} is removed."
-    return _ordered(node, job, now) or _bounded(node, job, now) or _crowded(node, job)
+    return _ordered(node, job, now, user) or _bounded(node, job, now, user) or _crowded(node, job)
 
 
-def _ordered(node: Node, job: Job, now: float) -> str:
-    by = "An order" if job.hold_by is None else f"An order of user {job.hold_by}"
+def _ordered(node: Node, job: Job, now: float, user: Callable[[int], str]) -> str:
+    by = "An order" if job.hold_by is None else f"An order of user {user(job.hold_by)}"
     pins = [f"task {task.rank} at CPUs {format_cpulist(task.pin)}" for task in job.present if task.pin]
     if pins and len(job.ranks) == 1:
         return f"{by} fixes it at exactly these CPUs until `drom resize {job.name} auto`."
@@ -183,7 +198,7 @@ def _ordered(node: Node, job: Job, now: float) -> str:
     return f"{by} holds it at {_cpus(node.cores.cpus(job.hold))} {until}until `drom resize {job.name} auto`."
 
 
-def _bounded(node: Node, job: Job, now: float) -> str:
+def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> str:
     view, plan = node.plan.view(job), node.plan
     if job.job_class != "malleable":
         return f"It is {job.job_class}: it keeps these CPUs until it ends."
@@ -196,7 +211,7 @@ def _bounded(node: Node, job: Job, now: float) -> str:
         return f"It was resized lately: it does not grow for another {duration(job.rest_until - now)} (residence)."
     if plan.cap and not policy.room_of(job.user, plan.running(), plan.total(), plan.cap):
         most = _cpus(node.cores.cpus(plan.cap))
-        return f"It could use more, but the jobs of user {job.user} have the {most} that one user may have here."
+        return f"It could use more, but the jobs of user {user(job.user)} have the {most} that one user may have here."
     return ""
 
 

@@ -163,7 +163,7 @@ class Node:
 
     def _bounds(self, arrival: Arrival, size: int) -> tuple[int, int]:
         """Return the least and most cores of each task of a job, or raise `Refused`."""
-        total, rules = len(self.cores), self.plan.rules
+        total, wide, rules = len(self.cores), self.cores.widest, self.plan.rules
         can = rules.most(arrival.job_class, self.cores, layouts.most(arrival.layout, self.cores.sizes))
         now = min(can, self.cores.count(self.plan.usable) or can)
         if not 0 <= arrival.rank < size:
@@ -178,14 +178,14 @@ class Node:
             least = most = self.cores.needed_for(arrival.max_cpus) or max(least, now // size)
         if least * size > total:
             msg = (
-                f"{size} task(s) of at least {least} core(s) need {least * size} cores, this node has {total}: "
-                "ask for fewer."
+                f"{size} task(s) of at least {_cpus(least * wide)} need {least * size * wide}, this node has "
+                f"{self.cores.all.bit_count()}: ask for fewer."
             )
             raise Refused(msg)
         if arrival.layout.strict and least * size > can:
             msg = (
-                f"{arrival.layout} gives a job at most {can} core(s) here and {size} task(s) of at least {least} need "
-                f"{least * size}: ask for more on each socket."
+                f"{arrival.layout} gives a job at most {_cpus(self.cores.cpus(can))} here and {size} task(s) of at "
+                f"least {_cpus(least * wide)} need {least * size * wide}: ask for more on each socket."
             )
             raise Refused(msg)
         rules.refuse(arrival, least * size, self.cores)
@@ -520,3 +520,7 @@ class Node:
         target = self.plan.target(task)
         holders = sorted({t.job for t in self.tasks.values() if t.held & target})
         return f"CPUs {format_cpulist(target)} are being given up by {', '.join(holders)}."
+
+
+def _cpus(count: int) -> str:
+    return f"{count} CPU{'' if count == 1 else 's'}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from agent.explain import explain
 from agent.jobs import Refused
 from agent.mailboxes import MailboxError
 from agent.snapshot import SCHEMA_VERSION
+from agent.users import user_name
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Obeying:
         self._daemon = daemon
         self._node = daemon.node
         self._log = daemon.log
+        self._user = functools.cache(user_name)  # a directory service may be slow
         self._candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude)
 
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
@@ -63,7 +66,7 @@ class Obeying:
             if task.job == name
         }
         wishes = {slot: (mail.wanted_min, mail.wanted_max) for slot, mail in mails.items() if mail}
-        found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic(), wishes)]
+        found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic(), wishes, self._user)]
         if not self._daemon.binds:
             idle = "The CPUs are emulated: the agent sets no affinity."
             if self._daemon.settings.observe:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import pwd
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
 from agent import listing
 from agent.config import toml
+from agent.users import user_name
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -97,14 +97,6 @@ def clear() -> None:
     """Empty the screen for the next picture, if this is one."""
     if sys.stdout.isatty():
         print("\x1b[H\x1b[2J", end="")
-
-
-def user_name(uid: int) -> str:
-    """Return the name of a user, or the number of one without."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def topology(machine: Topology, *, as_json: bool) -> None:

@@ -127,12 +127,8 @@ class Plan(Seating):
         return self.jobs[task.job].targets.get(task.rank, 0)
 
     def owned(self, task: Task) -> int:
-        """Return the CPUs whose entitlement is this task's; what its job has lent is counted for its first task."""
-        job = self.jobs[task.job]
-        mine = self.ledger.owned.get(job.name, 0)
-        first = next(t for t in job.ranks.values() if t)
-        lent = mine & ~self.cores.whole(job.planned) if task is first else 0
-        return mine & self.cores.whole(self.target(task)) | lent
+        """Return the CPUs whose entitlement is that of the task's job: its tasks own them together."""
+        return self.ledger.owned.get(task.job, 0)
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +148,8 @@ class Plan(Seating):
         """Admit a job, with fewer cores if strict layouts leave no room for more; return why it has to wait, if so."""
         view, why = self.view(job), ""
         while view.maximum >= view.minimum:
-            counts = policy.admit(view, self.running(), self.total(), self.rules.sharing_factor, self.cap)
+            factor, cpus = self.rules.sharing_factor, self.cores.cpus
+            counts = policy.admit(view, self.running(), self.total(), factor, self.cap, cpus=cpus)
             if isinstance(counts, Wait):
                 return counts
             try:
@@ -290,7 +287,7 @@ class Plan(Seating):
             can = f"{self.cores.cpus(least)} to {self.cores.cpus(most)}"
             msg = f"job {name} can have {can} CPUs, not {cpus}: see its min and max."
             raise Refused(msg)
-        counts = policy.hold(name, cores, self.running(), self.total(job.planned))
+        counts = policy.hold(name, cores, self.running(), self.total(job.planned), self.cores.cpus)
         if isinstance(counts, Wait):
             raise Refused(f"job {name} cannot have {cpus} CPUs: {counts.reason}")
         self._replan(counts, "order", now, {(name, rank): 0 for rank in job.ranks})
@@ -335,7 +332,7 @@ class Plan(Seating):
             raise Refused(msg)
         rest = sum(self.cores.count(target) for rank, target in job.targets.items() if rank != task.rank)
         total = self.total(job.targets[task.rank])
-        counts = policy.hold(job.name, self.cores.count(mask) + rest, self.running(), total)
+        counts = policy.hold(job.name, self.cores.count(mask) + rest, self.running(), total, self.cores.cpus)
         if isinstance(counts, Wait):
             raise Refused(f"these CPUs cannot be had: {counts.reason}")
         self._replan(counts, "order", now, {(job.name, task.rank): mask})

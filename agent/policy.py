@@ -9,6 +9,8 @@ Cores that come free go back to the jobs they were taken from, then to waiting a
 jobs that can use them.
 
 A site may cap what one user's jobs have together (`cap`, cores; 0: no cap). Beyond the cap they share among themselves.
+
+People count CPUs: `cpus` tells reasons how many a number of cores has.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class JobCores:
     fixed: bool = False
     rests: bool = False
     due: bool = False
+
+
+def one_each(cores: int) -> int:
+    """Return the CPUs of cores without hardware threads."""
+    return cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,13 @@ def _wish(job: JobCores) -> int:
 
 
 def admit(
-    new: JobCores, running: Sequence[JobCores], total: int, sharing_factor: float, cap: int = 0
+    new: JobCores,
+    running: Sequence[JobCores],
+    total: int,
+    sharing_factor: float,
+    cap: int = 0,
+    *,
+    cpus: Callable[[int], int] = one_each,
 ) -> dict[str, int] | Wait:
     """Return the cores of every job once `new` runs as well, or why it has to wait.
 
@@ -108,9 +121,10 @@ def admit(
     got = free + sum(loans.values())
     if got < new.minimum:
         lent = sum(_take(new.minimum - left, lenders, limits).values())
+        needs = f"needs at least {_counted(cpus(new.minimum))}"
         if left + lent < new.minimum:
-            return Wait(f"needs at least {_cores(new.minimum)}: {left} free, running jobs may lend {lent}.")
-        return Wait(f"needs at least {_cores(new.minimum)}: its user's jobs may have {_cores(cap)} together.", "user")
+            return Wait(f"{needs}: {cpus(max(0, left))} free, running jobs may lend {cpus(lent)}.")
+        return Wait(f"{needs}: its user's jobs may have {_counted(cpus(cap))} together.", "user")
     got = min(got, wanted)
     if loans:
         # Tasks get equal counts (D26), but what is free is nobody's loss.
@@ -125,7 +139,9 @@ def room_of(user: int, running: Sequence[JobCores], total: int, cap: int) -> int
     return max(0, cap - sum(job.cores for job in running if job.user == user)) if cap else total
 
 
-def hold(name: str, cores: int, running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
+def hold(
+    name: str, cores: int, running: Sequence[JobCores], total: int, cpus: Callable[[int], int] = one_each
+) -> dict[str, int] | Wait:
     """Return the cores of every job once an order has set job `name` to `cores`, or why that cannot be.
 
     An order takes free cores first, then from malleable jobs down to their minima, the largest first.
@@ -135,7 +151,8 @@ def hold(name: str, cores: int, running: Sequence[JobCores], total: int) -> dict
     lenders = [job for job in others if not job.fixed]
     loans = _take(cores - free, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if free + sum(loans.values()) < cores:
-        return Wait(f"at most {_cores(free + sum(loans.values()))} can be had: the other jobs are at their minimum.")
+        most = _counted(cpus(max(0, free + sum(loans.values()))))
+        return Wait(f"at most {most} can be had: the other jobs are at their minimum.")
     return {j.name: j.cores - loans.get(j.name, 0) for j in others} | {name: cores}
 
 
@@ -145,7 +162,7 @@ def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
     excess = sum(job.cores for job in running) - total
     loans = _take(excess, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if sum(loans.values()) < excess:
-        return Wait(f"{excess} cores must be given up and the running jobs can do without {sum(loans.values())}.")
+        return Wait("the running jobs would be below their minima.")
     return {j.name: j.cores - loans.get(j.name, 0) for j in running}
 
 
@@ -236,5 +253,5 @@ def _take(
     return loans
 
 
-def _cores(n: int) -> str:
-    return f"{n} core" if n == 1 else f"{n} cores"
+def _counted(cpus: int) -> str:
+    return f"{cpus} CPU{'' if cpus == 1 else 's'}"

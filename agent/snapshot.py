@@ -25,7 +25,8 @@ SCHEMA_VERSION = 1
 class TaskView:
     """One task. CPU sets are kernel lists of OS CPUs; `min` and `max` are CPUs of the task.
 
-    `lent` and `borrowed` are CPUs of its job that others have, and CPUs of others that the task has. `hold` is the
+    `owned` and `lent` are of its job: the CPUs that are its own, and those of them that others have. `borrowed` are
+    CPUs of others that the task has. `hold` is the
     number of CPUs an order holds its job at, `pin` the exact CPUs of one; `left` seconds until that ends by itself.
     `memory` is in bytes. `points` names the runtimes whose calls are the program's malleability points: empty where it
     has its own.

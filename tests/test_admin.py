@@ -67,7 +67,7 @@ def test_observing_shows_what_would_be_done(tmp_path: Path, start: Programs) -> 
         metrics = agent.metrics()
 
         c = start.start(*agent.run("--job", "c", "--class", "rigid", "--cpus", "2", "--", "sleep", "1000"))
-        c.await_err(r"running unmanaged: this agent only observes\. It would wait: needs at least 2 cores")
+        c.await_err(r"running unmanaged: this agent only observes\. It would wait: needs at least 2 CPUs")
         assert agent.tasks()["c"]["state"] == "waiting"
 
         assert affinity(c.pid) == affinity(a.pid) == affinity(b.pid) == affinity(os.getpid())

@@ -79,7 +79,7 @@ class TestCompact:
         rigid = [seat("a", 2, fixed=0b11), seat("c", 1, fixed=0b010000)]
 
         assert arrange([*rigid, seat("b", 4, 0, STRICT_COMPACT)], TWO) == NoRoom(
-            "compact! of job b needs 4 cores in one socket: it can have 2 in socket 0, 3 in socket 1.", "b"
+            "compact! of job b needs 4 CPUs in one socket: it can have 2 in socket 0, 3 in socket 1.", "b"
         )
 
     def test_strict_jobs_make_room_for_each_other(self) -> None:
@@ -150,7 +150,7 @@ class TestSpread:
 
         assert per_socket(masks([rigid, seat("a", 4, 0, SPREAD)])["a"]) == [3, 1]
         assert arrange([rigid, seat("a", 4, 0, STRICT_SPREAD)], TWO) == NoRoom(
-            "spread! of job a needs 4 cores divided equally over 2 sockets: it can have 4 in socket 0, 1 in socket 1.",
+            "spread! of job a needs 4 CPUs divided equally over 2 sockets: it can have 4 in socket 0, 1 in socket 1.",
             "a",
         )
 
@@ -177,7 +177,7 @@ class TestPerSocket:
         rigid = seat("r", 4, fixed=0b11110000)
 
         assert arrange([rigid, seat("a", 3, 0, Layout("per_socket", 2, strict=True))], TWO) == NoRoom(
-            "per-socket=2! of job a needs 3 cores in 2 sockets, at most 2 in each: "
+            "per-socket=2! of job a needs 3 CPUs in 2 sockets, at most 2 in each: "
             "it can have 4 in socket 0, 0 in socket 1.",
             "a",
         )

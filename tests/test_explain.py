@@ -143,6 +143,26 @@ class TestItsShare:
 
         assert story.told("a", "share") == ["Its equal share is 4 of the 8 CPUs here, the most that one user may have."]
 
+    def test_under_a_cap_that_was_lowered(self) -> None:
+        """Jobs keep their minima where the next agent's cap has no room for them, and the cap is named."""
+        story = Story()
+        for name in ("a", "b", "c"):
+            story.arrive(name, max_cpus=2, min_cpus=2)
+        story.node.plan.rules = Rules(max_cpus_per_user=2)
+
+        assert story.told("c", "share") == [
+            (
+                "An equal share would be less than its minimum, so 2 of the 8 CPUs here are due to it: "
+                "user 1000, alone here, has 3 jobs, which may have 2 CPUs together."
+            )
+        ]
+
+    def test_users_have_names(self, story: Story) -> None:
+        """Where somebody knows them."""
+        (asked, *_) = explain(story.node, "a", story.now, user={ANN: "ann"}.__getitem__)
+
+        assert "job of user ann: one task" in asked.text
+
     def test_nothing_where_there_is_no_cap(self) -> None:
         """On a node with more jobs than cores a share may be none; without a cap, none is blamed."""
         story = Story([1])
@@ -150,7 +170,10 @@ class TestItsShare:
         story.arrive("b")
 
         assert story.told("b", "share") == [
-            "Its equal share is 0 of the 1 CPU here: user 1000, alone here, has 2 jobs."
+            (
+                "An equal share would be less than its minimum, so 1 of the 1 CPU here are due to it: "
+                "user 1000, alone here, has 2 jobs."
+            )
         ]
 
 
@@ -366,7 +389,7 @@ class TestWhatItWaitsFor:
         story.arrive("c", CLO)
 
         assert story.told("b", "waits") == [
-            "It waits: needs at least 8 cores: 0 free, running jobs may lend 4. It is number 1 of 2 that wait."
+            "It waits: needs at least 8 CPUs: 0 free, running jobs may lend 4. It is number 1 of 2 that wait."
         ]
         assert story.told("c", "waits") == ["It waits: others arrived before it. It is number 2 of 2 that wait."]
         assert story.told("b", "limit") == []

@@ -159,7 +159,7 @@ class TestCollector:
         daemon.node.ended(0, 1.0)
 
         assert [task.state for task in snap.tasks] == ["running", "waiting"]
-        assert snap.tasks[1].detail == "needs at least 4 cores: 2 free, running jobs may lend 0."
+        assert snap.tasks[1].detail == "needs at least 4 CPUs: 2 free, running jobs may lend 0."
 
     def test_promtool_has_nothing_to_say(self, daemon: Daemon) -> None:
         """Names, units and help texts follow Prometheus's own rules."""

@@ -212,7 +212,7 @@ class TestClasses:
         b = stage.arrive("b", job_class="rigid", max_cpus=6)
 
         assert stage.node.state(b) == "waiting"
-        assert stage.node.jobs["b"].waits_for == "needs at least 6 cores: 0 free, running jobs may lend 4."
+        assert stage.node.jobs["b"].waits_for == "needs at least 6 CPUs: 0 free, running jobs may lend 4."
 
     def test_rigid_ranks_without_a_number_share_the_node(self, stage: Stage) -> None:
         """Three rigid tasks that ask for no number get two of eight cores each."""
@@ -261,6 +261,18 @@ class TestOwnership:
 
         assert (stage.node.plan.owned(a), stage.node.plan.owned(b)) == (0xFF, 0)
 
+    def test_the_tasks_of_a_job_own_its_cores_together(self, stage: Stage) -> None:
+        """Lent ones are no task's in particular; each task tells of all, whichever of them ends."""
+        tasks = [stage.arrive("mpi", session=7, rank=rank, size=2) for rank in range(2)]
+        stage.settle()
+        stage.arrive("guest")
+        stage.settle()
+
+        assert stage.counts == {"mpi": 4, "guest": 4}
+        assert [stage.node.plan.owned(task) for task in tasks] == [0xFF, 0xFF]
+        stage.end(tasks[0])
+        assert stage.node.plan.owned(tasks[1]) & tasks[1].granted == tasks[1].granted
+
     def test_when_the_owner_ends_first_the_guest_owns(self, stage: Stage) -> None:
         """D27: the guest takes the whole node, and lends it to the next one."""
         a, b = stage.arrive("a"), stage.arrive("b")
@@ -308,7 +320,7 @@ class TestWaiting:
         """The first is told what is missing, the others that they stand behind it."""
         jobs = full.node.jobs
 
-        assert jobs["b"].waits_for == "needs at least 6 cores: 0 free, running jobs may lend 0."
+        assert jobs["b"].waits_for == "needs at least 6 CPUs: 0 free, running jobs may lend 0."
         assert jobs["c"].waits_for == "others arrived before it."
         assert full.counts == {"a": 8, "b": 0, "c": 0}
 
@@ -331,7 +343,7 @@ class TestWaiting:
         """A waiting task that ends lets the next one move up."""
         full.end(full.node.tasks[1])
 
-        assert full.node.jobs["c"].waits_for == "needs at least 1 core: 0 free, running jobs may lend 0."
+        assert full.node.jobs["c"].waits_for == "needs at least 1 CPU: 0 free, running jobs may lend 0."
 
     def test_a_waiting_job_takes_no_orders(self, full: Stage) -> None:
         """It can be resized and pinned once it runs."""
@@ -437,7 +449,7 @@ class TestOrders:
             (lambda s: s.node.resize("x", 2, 0.0), r"^no job is called x: see `drom ps`\.$"),
             (lambda s: s.node.resize("a", 9, 0.0), r"^job a can have 2 to 8 CPUs, not 9: see its min and max\.$"),
             (lambda s: s.node.resize("a", 1, 0.0), r"^job a can have 2 to 8 CPUs, not 1: see its min and max\.$"),
-            (lambda s: s.node.resize("a", 8, 0.0), r"^job a cannot have 8 CPUs: at most 6 cores can be had: .*\.$"),
+            (lambda s: s.node.resize("a", 8, 0.0), r"^job a cannot have 8 CPUs: at most 6 CPUs can be had: .*\.$"),
             (lambda s: s.node.resize("r", 1, 0.0), r"^job r is rigid: it keeps its cores until it ends\.$"),
             (lambda s: s.node.pin(0, 0, 0.0), r"^some of these CPUs are not managed here: .*\.$"),
             (lambda s: s.node.pin(0, 0x100, 0.0), r"^some of these CPUs are not managed here: .*\.$"),
@@ -446,9 +458,9 @@ class TestOrders:
             (lambda s: s.node.pin(1, 0b11, 0.0), r"^job r is rigid: it keeps its cores until it ends\.$"),
             (
                 lambda s: s.knock("b", job_class="rigid", max_cpus=9),
-                r"^1 task\(s\) of at least 9 core\(s\) need 9 .*\.$",
+                r"^1 task\(s\) of at least 9 CPUs need 9, .*\.$",
             ),
-            (lambda s: s.knock("b", min_cpus=3, size=3), r"^3 task\(s\) of at least 3 core\(s\) need 9 cores, .*\.$"),
+            (lambda s: s.knock("b", min_cpus=3, size=3), r"^3 task\(s\) of at least 3 CPUs need 9, .*\.$"),
             (lambda s: s.knock("b", min_cpus=3, max_cpus=2), r"^--min 3 is above --cpus 2: .*\.$"),
             (lambda s: s.knock("b", rank=2, size=2), r"^local rank 2 is outside a job of 2 tasks: .*\.$"),
         ],

@@ -110,7 +110,7 @@ class TestStrictCompact:
         rooms = ", ".join(
             f"{4 - x - y} in socket {n}" for n, (x, y) in enumerate(zip(amounts(b), amounts(c), strict=True))
         )
-        assert stage.why(d) == f"compact! of job d needs 3 cores in one socket: it can have {rooms}."
+        assert stage.why(d) == f"compact! of job d needs 3 CPUs in one socket: it can have {rooms}."
         stage.end(c)
         assert sorted(amounts(d)) == [0, 3]
 
@@ -149,7 +149,7 @@ class TestStrictCompact:
         stage.arrive("a", 4, strict(COMPACT))
 
         with pytest.raises(
-            Refused, match=r"^compact! of job a needs 4 cores in one socket: it can have 2 in socket 0, "
+            Refused, match=r"^compact! of job a needs 4 CPUs in one socket: it can have 2 in socket 0, "
         ):
             stage.resize("a", 4)
 
@@ -221,7 +221,7 @@ class TestPerSocket:
 
     def test_what_can_never_be_is_refused(self, stage: Stage) -> None:
         """A strict job whose minimum is above the cap is told at once; best effort exceeds N."""
-        with pytest.raises(Refused, match=r"^per-socket=1! gives a job at most 2 core\(s\) here and .* need 3: .*\.$"):
+        with pytest.raises(Refused, match=r"^per-socket=1! gives a job at most 2 CPUs here and .* need 3: .*\.$"):
             stage.arrive("a", 4, strict(ONE_EACH), min_cpus=3)
         assert stage.arrive("a", 4, ONE_EACH, min_cpus=3).granted.bit_count() == 3
 

@@ -124,13 +124,13 @@ class TestAdmit:
         """Where the minimum needs more than victims may lend, the arrival waits with a sentence."""
         answer = admit(job("b", least=6), [job("a", 8)], 8, 0.5)
 
-        assert answer == Wait("needs at least 6 cores: 0 free, running jobs may lend 4.")
+        assert answer == Wait("needs at least 6 CPUs: 0 free, running jobs may lend 4.")
 
     def test_fixed_jobs_lend_nothing(self) -> None:
         """Beside a rigid job an arrival waits."""
         answer = admit(job("b"), [job("a", 8, fixed=True)], 8, 1.0)
 
-        assert answer == Wait("needs at least 1 core: 0 free, running jobs may lend 0.")
+        assert answer == Wait("needs at least 1 CPU: 0 free, running jobs may lend 0.")
 
     def test_a_guests_tasks_get_equal_cores(self) -> None:
         """D26: a guest of five tasks that could borrow 24 cores takes 4 for each, and the mate keeps the rest."""
@@ -191,7 +191,7 @@ class TestHold:
 
         answer = hold("a", 8, running, 8)
 
-        assert answer == Wait("at most 3 cores can be had: the other jobs are at their minimum.")
+        assert answer == Wait("at most 3 CPUs can be had: the other jobs are at their minimum.")
 
     @given(towns(), st.integers(1, 60))
     def test_bounds_hold(self, town: tuple[list[JobCores], int], cores: int) -> None:
@@ -217,7 +217,7 @@ class TestFit:
         """Minima and fixed jobs may not fit."""
         answer = fit([job("a", 4, least=3), job("b", 4, fixed=True)], 6)
 
-        assert answer == Wait("2 cores must be given up and the running jobs can do without 1.")
+        assert answer == Wait("the running jobs would be below their minima.")
 
 
 class TestGiveBack:

@@ -102,7 +102,7 @@ class TestUserCap:
         first = arrive(stage, "a", job_class="rigid", max_cpus=3)
         arrive(stage, "b", min_cpus=2)
 
-        assert waits(stage) == {"b": "needs at least 2 cores: its user's jobs may have 4 cores together."}
+        assert waits(stage) == {"b": "needs at least 2 CPUs: its user's jobs may have 4 CPUs together."}
         stage.end(first)
         assert stage.counts == {"b": 4}
 
@@ -261,7 +261,7 @@ class TestWaiting:
         arrive(stage, "c", max_cpus=1, uid=2)
 
         assert waits(stage) == {
-            "b": "needs at least 4 cores: 2 free, running jobs may lend 0.",
+            "b": "needs at least 4 CPUs: 2 free, running jobs may lend 0.",
             "c": "others arrived before it.",
         }
 
@@ -612,7 +612,7 @@ class TestUsableCores:
         self.use(stage, 0x0F)
         arrive(stage, "a", job_class="rigid", max_cpus=6)
 
-        assert waits(stage) == {"a": "needs at least 6 cores: 4 free, running jobs may lend 0."}
+        assert waits(stage) == {"a": "needs at least 6 CPUs: 4 free, running jobs may lend 0."}
         self.use(stage, 0xFF)
         assert stage.counts == {"a": 6}
 

@@ -63,7 +63,7 @@ def test_an_arrival_that_would_wait(node: Node) -> None:
     after.arrive(Arrival(300, 1, 3, "c", job_class="rigid", max_cpus=4, restore=0b11, attached=True), 2.0)
 
     assert steps(node, after) == [
-        Step("c", 0, 300, "wait", 0b11, 0, "needs at least 4 cores: 0 free, running jobs may lend 2.")
+        Step("c", 0, 300, "wait", 0b11, 0, "needs at least 4 CPUs: 0 free, running jobs may lend 2.")
     ]
 
 

@@ -339,8 +339,8 @@ def test_a_typo_is_wrong_usage(agent: Agent, words: str) -> None:
         (["--cpus", "two"], "--cpus takes a number", 2),
         (["--class", "soft"], "--class takes", 2),
         (["--nonsense"], "--nonsense is no option", 2),
-        (["--min", "3"], r"refused: .* need 3 cores, this node has 2", 1),
-        (["--class", "rigid", "--cpus", "9"], r"refused: .* need 9 cores, this node has 2", 1),
+        (["--min", "3"], r"refused: .* need 3, this node has 2", 1),
+        (["--class", "rigid", "--cpus", "9"], r"refused: .* need 9, this node has 2", 1),
     ],
 )
 def test_launches_that_can_never_run_are_refused(agent: Agent, options: list[str], pattern: str, status: int) -> None:
@@ -357,9 +357,7 @@ def test_more_tasks_than_cores_are_refused(agent: Agent, start: Programs) -> Non
             OMPI_COMM_WORLD_LOCAL_SIZE="3",
         )
         assert one.wait() == 1
-        assert (
-            one.err == "drom: refused: 3 task(s) of at least 1 core(s) need 3 cores, this node has 2: ask for fewer.\n"
-        )
+        assert one.err == "drom: refused: 3 task(s) of at least 1 CPU need 3, this node has 2: ask for fewer.\n"
 
 
 def test_an_agent_with_another_capacity_adopts_the_registry_as_it_is(tmp_path: Path, start: Programs) -> None:

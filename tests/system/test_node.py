@@ -299,7 +299,7 @@ def test_a_killed_agent_leaves_everything_in_place_for_the_next(
                 b = start.start(*agent.run("--job", "b", "--", program))
             if moment == "waiting":
                 b = start.start(*agent.run("--job", "b", "--class", "rigid", "--cpus", "2", "--", program))
-                b.await_err("waiting: needs at least 2 cores")
+                b.await_err("waiting: needs at least 2 CPUs")
             if moment == "shrinking":
                 wait_until(lambda: agent.tasks().get("a", {}).get("state") == "shrinking", agent.tasks)
             elif moment not in {"alone", "waiting"}:
@@ -411,11 +411,11 @@ def test_a_rigid_job_waits_with_a_sentence_and_starts_when_cores_come_free(
     a = start.start(*agent.run("--job", "a", "--min", "2", "--", program))
     a.await_out("cpus 0,1")
     b = start.start(*agent.run("--job", "b", "--class", "rigid", "--cpus", "2", "--", program))
-    b.await_err(r"^drom: waiting: needs at least 2 cores: 0 free, running jobs may lend 0\.$")
+    b.await_err(r"^drom: waiting: needs at least 2 CPUs: 0 free, running jobs may lend 0\.$")
     row = agent.tasks()["b"]
     assert (row["state"], row["granted"]) == ("waiting", "")
-    assert row["detail"].startswith("needs at least 2 cores")
-    assert "waits: needs at least 2 cores" in agent.cli("ps").stdout
+    assert row["detail"].startswith("needs at least 2 CPUs")
+    assert "waits: needs at least 2 CPUs" in agent.cli("ps").stdout
     assert b.out == ""
     assert a.quit() == 0
     b.await_out("cpus 0,1")

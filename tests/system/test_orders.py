@@ -139,7 +139,7 @@ class TestAttach:
         before = affinity(old.pid)
         said = agent.cli("attach", str(old.pid), "--job", "old").stdout
 
-        assert said.startswith(f"process {old.pid} is job old, runs on where it was, and waits: needs at least 1 core")
+        assert said.startswith(f"process {old.pid} is job old, runs on where it was, and waits: needs at least 1 CPU")
         assert agent.tasks()["old"]["state"] == "waiting"
         assert affinity(old.pid) == before
         assert agent.cli("explain", "old").stdout.splitlines()[2].endswith("it runs on where it was.")

@@ -41,7 +41,7 @@ def test_a_child_keeps_the_cores_of_its_killed_parent(agent: Agent, start: Progr
     shell, child = child_of(agent, start, "--cpus", "1")
     os.kill(shell, signal.SIGKILL)
     rigid = start.start(*agent.run("--job", "r", "--class", "rigid", "--cpus", "2", "--", "sleep", "1000"))
-    rigid.await_err("waiting: needs at least 2 cores")
+    rigid.await_err("waiting: needs at least 2 CPUs")
     assert agent.tasks()["w"]["granted"]
     agent.assert_clean()
 
