@@ -59,7 +59,7 @@ def test_strict_compact_waits_and_starts_when_there_is_room(agent: Agent, start:
     assert per_socket(agent, "r") == [2, 2]
     waits = launch(agent, start, "w", "--cpus", "8", "--min", "6", "--distribution", "compact!")
     waits.await_err(
-        r"^drom: waiting: compact! of job w needs 3 CPUs in one socket: it can have 2 in socket 0, 2 in socket 1\.$"
+        r"^drom: waiting: compact! of job w needs 6 CPUs in one socket: it can have 4 in socket 0, 4 in socket 1\.$"
     )
 
     assert agent.tasks()["w"]["state"] == "waiting"
