@@ -49,7 +49,7 @@ COLUMNS = {
     "left",
     "attached",
     "pid", "job", "task", "uid", "class", "state", "mode", "reason", "detail", "min", "max",
-    "owned", "target", "granted", "applied", "held", "polls", "progress", "wanted_min", "wanted_max",
+    "owned", "target", "granted", "applied", "held", "polls", "progress", "wanted_min", "wanted_max", "points",
 }  # fmt: skip
 METRICS = {
     "drom_build_info", "drom_cpus", "drom_job_cpus", "drom_job_cpus_target", "drom_job_cpus_min", "drom_job_cpus_max",
@@ -116,7 +116,7 @@ def test_ps_prints_exactly_the_promised_columns(agent: Agent, start: Programs, p
     assert (b["job"], b["class"], b["mode"], b["granted"], b["owned"]) == ("b", "moldable", "bind-only", "1", "")
     lines = agent.cli("ps").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["JOB", "a", "b"]
-    assert lines[0].split() == ["JOB", "USER", "PID", "CLASS", "STATE", "CPUS", "OWNED", "LENT", "REASON"]
+    assert lines[0].split() == ["JOB", "USER", "PID", "CLASS", "STATE", "CPUS", "OWNED", "LENT", "MODE", "REASON"]
     assert (a["lent"], b["borrowed"], a["hold"], a["left"], a["attached"]) == ("1", "1", None, None, False)
 
 
