@@ -93,9 +93,9 @@ def finish(program: Program, seconds: float = 240) -> tuple[int | None, str]:
 
 
 class Gates:
-    """Two gates on the way of a program, see native/gate.c: one after its first grant, one after its second.
+    """Gates on the way of a program, see native/gate.c: one after each of its first three grants.
 
-    So it is resized at points that do not depend on how fast the machine is.
+    So it is resized, and looked at, at points that do not depend on how fast the machine is.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -112,12 +112,12 @@ class Gates:
         return {"LD_PRELOAD": str(self._library), "DROM_TEST_GATES": str(self._folder)}
 
     def open(self, number: int) -> None:
-        """Let every process of the program pass gate 1 or 2."""
+        """Let every process of the program pass gate 1, 2 or 3."""
         (self._folder / str(number)).touch()
 
 
 def resize_twice(agent: Agent, gates: Gates, job: str, orders: Sequence[tuple[str, list[int]]]) -> None:
-    """Resize a job at its two gates; see that each task has put in force what it was granted.
+    """Resize a job at its first two gates; see that each task has put in force what it was granted; open the last.
 
     An order is the word for `drom resize JOB`, and how many CPUs each task is to have then.
     """
@@ -127,6 +127,7 @@ def resize_twice(agent: Agent, gates: Gates, job: str, orders: Sequence[tuple[st
         assert done.returncode == 0, done.stderr
         gates.open(gate)
         assert await_working(agent, job, len(cpus), cpus) == cpus
+    gates.open(len(orders) + 1)
 
 
 def await_working(agent: Agent, job: str, tasks: int, cpus: list[int] | None = None) -> list[int]:

@@ -60,6 +60,10 @@ def test_two_ranks_are_two_tasks_of_one_job(tmp_path: Path, folder: Path, name: 
         managed = programs.start(*mpirun(2, *agent.run("--", *words)), **mpi_environment(tmp_path))
         job = Path(words[0]).name
 
+        # From the loop on the program itself has the seat, which the launcher's library or hook may have had before.
+        agents.wait_until(
+            lambda: [bool(row["progress"]) for row in agent.order("ps")["tasks"]] == [True] * 2, managed.show
+        )
         await_working(agent, job, 2)
 
         rows = json.loads(agent.cli("ps", "--json").stdout)["tasks"]

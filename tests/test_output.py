@@ -36,6 +36,7 @@ def task(**fields: Any) -> dict[str, Any]:
         "hold": None,
         "pin": "",
         "left": None,
+        "points": "",
     }
     return {**base, **fields}
 

@@ -16,6 +16,8 @@ from tests.test_native import RESPONDER, Client
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.crash
+
 
 @pytest.fixture(scope="module", params=list(native_build.SANITIZERS))
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:

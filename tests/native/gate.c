@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Loaded by LD_PRELOAD: a program that has acknowledged its Nth grant goes on when the file $DROM_TEST_GATES/N is there.
  *
- * So a program is at a known point while it is resized, however fast or slow the machine is. There are two gates.
+ * So a program is at a known point while it is resized, however fast or slow the machine is. There are three gates.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 #include "drom_layout.h"
 
-enum { GATES = 2 };
+enum { GATES = 3 };
 
 static int is_mailbox(int fd)
 {

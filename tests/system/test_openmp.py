@@ -222,6 +222,7 @@ def test_matrix_products_of_openblas_go_on(agent: Agent, start: Programs, runtim
     flags = ["-O1", str(SOURCES / "gemm.c"), f"-L{OPENBLAS}", f"-Wl,-rpath,{OPENBLAS}", "-lopenblas"]
     subprocess.run(["gcc", *flags, "-o", str(program)], check=True)
     running = start.start(*agent.run("--job", "a", "--openmp-runtime", runtime, program))
+    agent.await_tasks(a="0-1")
     for cpus in (1, 2) * 3:
         agent.order("resize", job="a", cpus=cpus)
         agent.await_tasks(a="0" if cpus == 1 else "0-1")

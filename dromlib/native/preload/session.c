@@ -10,6 +10,7 @@ static uint64_t own_points;
 struct session session = {.epoch = &always_news, .points = &own_points};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* whose it is puts the news in force; taken before `lock` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and stores into `session` */
 static struct handle *handle;
 static drom_grant grant;
@@ -26,12 +27,14 @@ static void show(const uint64_t *epoch, uint64_t *points, uint64_t seen, uint32_
 
 static void before_fork(void)
 {
+    pthread_mutex_lock(&turn);
     pthread_mutex_lock(&lock);
 }
 
 static void after_fork_in_parent(void)
 {
     pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&turn);
 }
 
 /* The child is a process of its own in the same task, and attaches when it comes to a malleability point. */
@@ -40,7 +43,7 @@ static void after_fork_in_child(void)
     if (session.epoch != &never_news)
         show(&always_news, &own_points, 0, 0);
     handle = NULL;
-    pthread_mutex_unlock(&lock);
+    after_fork_in_parent();
 }
 
 /* After libdrom's own handlers, so that fork takes the locks in the order in which take_news() does. */
@@ -81,10 +84,12 @@ void take_news(void)
     int saved = errno, cancel;
     pthread_once(&once, prepare);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    if (pthread_mutex_trylock(&lock) == 0) { /* else another thread is about it */
+    if (pthread_mutex_trylock(&turn) == 0) { /* else another thread is about it */
+        pthread_mutex_lock(&lock);
         if (has_news())
             take();
         pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&turn);
     }
     pthread_setcancelstate(cancel, NULL);
     errno = saved;
