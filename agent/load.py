@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent import processes
+from agent import cpu_times, processes
 from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Meter:
 
         The time runs from the last look; the first one finds nothing. `tasks` are the first processes of tasks.
         """
-        times = processes.scan_times(self._proc)
+        times = cpu_times.scan_times(self._proc)
         ticks = {who: used for who, used in times.ticks.items() if who.pid not in times.below(tasks)}
         before, since = self._ticks, self._at
         self._ticks, self._at = ticks, now
@@ -63,7 +63,7 @@ class Meter:
 
     def _spread(self, pid: int, share: float, load: dict[int, float], seen: dict[int, int]) -> None:
         """Add a process's `share` to the CPUs of its threads, in proportion to what each has used."""
-        used = processes.thread_times(pid, self._proc)
+        used = cpu_times.thread_times(pid, self._proc)
         seen |= used
         weights = {tid: ticks - self._threads.get(tid, 0) for tid, ticks in used.items()}
         total = sum(weights.values())

@@ -12,7 +12,7 @@ from importlib import metadata
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from agent import processes
+from agent import cpu_times
 from agent.snapshot import overview
 from dromlib.cpulist import cpus
 
@@ -49,7 +49,7 @@ class Histogram:
 class Utilisation:
     """Busy share of CPUs between two looks at ``/proc/stat``."""
 
-    def __init__(self, times: Callable[[], dict[int, tuple[int, int]]] = processes.cpu_times) -> None:
+    def __init__(self, times: Callable[[], dict[int, tuple[int, int]]] = cpu_times.of_cpus) -> None:
         self._times = times
         self._before = times()
         self._ratios: dict[int, tuple[int, int]] = {}

@@ -15,40 +15,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent import layouts
+from agent.bounds import bounds
 from agent.cores import Cores
-from agent.jobs import (
-    Action,
-    Arrival,
-    Bind,
-    Done,
-    Event,
-    Forget,
-    Grant,
-    Job,
-    Publish,
-    Refused,
-    Start,
-    Task,
-    action_name,
-)
+from agent.grants import RETRY, Grants
+from agent.jobs import Action, Arrival, Bind, Event, Forget, Job, Refused, Task
 from agent.plan import Plan
-from agent.rules import Rules, refuse_memory
-from agent.steps import Standing, next_step
-from dromlib.cpulist import format_cpulist
+from agent.rules import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from agent.placement import Place
 
 
 RULES = Rules()
 """What holds where a site sets no rules."""
-RETRY = 0.1
-"""Least seconds between two attempts to bind a task."""
 
 
-class Node:
+class Node(Grants):
     """The tasks and jobs of one node and the plan for its cores.
 
     `cores` are what is handed out, or CPU masks in one socket; `place` is the distribution kernel.
@@ -69,28 +53,11 @@ class Node:
         capacity: int = 1024,
         layout: layouts.Layout = layouts.ANY,
     ) -> None:
-        self.cores = cores if isinstance(cores, Cores) else Cores(tuple(cores))
-        self.plan = Plan(self.cores, place, rules, memory)
+        cores = cores if isinstance(cores, Cores) else Cores(tuple(cores))
+        super().__init__(Plan(cores, place, rules, memory), grace=grace, capacity=capacity)
         self.layout = layout
-        self.grace = grace
         self.complete_within = complete_within
-        self.tasks: dict[int, Task] = {}
         self.arrivals = 0
-        self.frozen_since: float | None = None
-        self.frozen_by = ""
-        self.held = 0
-        """Every CPU that any task holds, as a mask."""
-        self._free_slots = list(range(capacity))
-        self._epochs: dict[int, int] = {}
-        self._slots: dict[tuple[int, int], int] = {}
-        self._unmet: set[int] = set()
-        """The slots of all tasks whose newest grant is not their target, and perhaps of others."""
-        self._unsaved: set[int] = set()
-
-    @property
-    def jobs(self) -> dict[str, Job]:
-        """The jobs by name, in the order of arrival."""
-        return self.plan.jobs
 
     # --- arrivals -------------------------------------------------------------------------------------------------
 
@@ -109,7 +76,7 @@ class Node:
             self._refuse_when_frozen()
         slot = self.next_slot
         job = self._joins(arrival) or self._open(arrival, now)
-        task = self._sit(slot, job, arrival)
+        task = self._sit(job, arrival)
         self.plan.event = Event("arrival", job.name, now)
         self.plan.admit_waiting(now)
         host = self.find(*arrival.within) if arrival.within else None
@@ -118,19 +85,6 @@ class Node:
             self._epochs[slot] = task.epoch  # it never had the slot of the registry, whose count goes on from here
             return host, self._step(now)
         return task, self._step(now)
-
-    @property
-    def next_slot(self) -> int:
-        """The slot the next arrival gets. Raises `Refused` when the registry is full."""
-        if not self._free_slots:
-            msg = f"the registry is full ({len(self.tasks)} tasks): start the agent with a larger --capacity."
-            raise Refused(msg)
-        return self._free_slots[0]
-
-    def find(self, pid: int, start_time: int) -> Task | None:
-        """Return the task whose first process is this one."""
-        slot = self._slots.get((pid, start_time))
-        return None if slot is None else self.tasks[slot]
 
     def _joins(self, arrival: Arrival) -> Job | None:
         """Return the arriving job of which this task is a further rank."""
@@ -142,7 +96,7 @@ class Node:
 
     def _open(self, arrival: Arrival, now: float) -> Job:
         size = max(1, arrival.size)
-        task_min, task_max = self._bounds(arrival, size)
+        task_min, task_max = bounds(arrival, self.plan)
         self.arrivals += 1
         job = Job(
             name=self.plan.free_name(arrival.job),
@@ -161,115 +115,13 @@ class Node:
         self.jobs[job.name] = job
         return job
 
-    def _bounds(self, arrival: Arrival, size: int) -> tuple[int, int]:
-        """Return the least and most cores of each task of a job, or raise `Refused`."""
-        total, wide, rules = len(self.cores), self.cores.widest, self.plan.rules
-        can = rules.most(arrival.job_class, self.cores, layouts.most(arrival.layout, self.cores.sizes))
-        now = min(can, self.cores.count(self.plan.usable) or can)
-        if not 0 <= arrival.rank < size:
-            msg = f"local rank {arrival.rank} is outside a job of {size} tasks: check the launcher's variables."
-            raise Refused(msg)
-        if arrival.max_cpus and arrival.min_cpus > arrival.max_cpus:
-            msg = f"--min {arrival.min_cpus} is above --cpus {arrival.max_cpus}: ask for at least the minimum."
-            raise Refused(msg)
-        least = max(1, self.cores.needed_for(arrival.min_cpus))
-        most = self.cores.needed_for(arrival.max_cpus) or -(-total // size)
-        if arrival.job_class == "rigid":
-            least = most = self.cores.needed_for(arrival.max_cpus) or max(least, now // size)
-        if least * size > total:
-            msg = (
-                f"{size} task(s) of at least {_cpus(least * wide)} need {least * size * wide}, this node has "
-                f"{self.cores.all.bit_count()}: ask for fewer."
-            )
-            raise Refused(msg)
-        if arrival.layout.strict and least * size > can:
-            msg = (
-                f"{arrival.layout} gives a job at most {_cpus(self.cores.cpus(can))} here and {size} task(s) of at "
-                f"least {_cpus(least * wide)} need {least * size * wide}: ask for more on each socket."
-            )
-            raise Refused(msg)
-        rules.refuse(arrival, least * size, self.cores)
-        refuse_memory(arrival.memory * size, self.plan.memory)
-        return least, max(least, min(most, can))
-
-    def _sit(self, slot: int, job: Job, arrival: Arrival) -> Task:
-        heapq.heappop(self._free_slots)
-        task = Task(slot, job.name, arrival.rank, arrival, self._epochs.get(slot, 0))
-        self._enter(task)
+    def _sit(self, job: Job, arrival: Arrival) -> Task:
+        task = self._take_slot(job, arrival)
         job.ranks[arrival.rank] = task
         self.plan.touch(job)
         if None not in job.ranks.values():
             job.complete_by = None
         return task
-
-    def _enter(self, task: Task) -> None:
-        self.tasks[task.slot] = task
-        self._slots[task.arrival.pid, task.arrival.start_time] = task.slot
-        self.held |= task.held
-        self._unsaved.add(task.slot)
-
-    # --- what programs and the kernel say -------------------------------------------------------------------------
-
-    def applied(self, slot: int, epoch: int, now: float) -> list[Action]:
-        """Take in that the grant `epoch` is in force. Epochs that are old or were never published change nothing."""
-        return self.in_force({slot: epoch}, "applied", now)
-
-    def bound(self, slot: int, epoch: int, now: float) -> list[Action]:
-        """Take in that the agent has bound every thread of the task to the grant `epoch`."""
-        return self.in_force({slot: epoch}, "bound", now)
-
-    def in_force(self, epochs: Mapping[int, int], how: str, now: float) -> list[Action]:
-        """Take in, by slot, which grants the programs have `applied`, or to which their threads were `bound`."""
-        done = [self._supersede(self.tasks[s], epoch, how, now) for s, epoch in epochs.items() if s in self.tasks]
-        actions: list[Action] = [one for one in done if one]
-        return [*actions, *self._step(now)] if actions else []
-
-    def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Done | None:
-        if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to what was in force
-            task.deadline, task.denied = None, False
-            self._unsaved.add(task.slot)
-        at = next((i for i, g in enumerate(task.grants) if g.epoch == epoch), 0)
-        if at == 0:
-            return None
-        old, grant = task.grants[0].mask, task.grants[at]
-        self.held &= ~task.held
-        task.grants = task.grants[at:]
-        self.held |= task.held
-        self._unsaved.add(task.slot)
-        if len(task.grants) == 1:
-            task.deadline = None
-        task.enforced = how == "bound" and task.responder is not None
-        task.denied = False
-        outcome = "enforced" if task.enforced else how
-        return Done(task, epoch, old, grant.mask, action_name(old, grant.mask), outcome, grant.at, now)
-
-    def bind_failed(self, slot: int, now: float) -> None:
-        """Take in that the agent may not bind the task: it is tried again after the grace time."""
-        task = self.tasks[slot]
-        task.denied = True
-        task.deadline = now + max(self.grace, RETRY)
-        self._unsaved.add(slot)
-
-    def seat(self, slot: int, pid: int, start_time: int) -> bool:
-        """Give the responder's seat to a process; False when another sits there."""
-        task = self.tasks[slot]
-        if task.responder not in (None, (pid, start_time)):
-            return False
-        task.responder = (pid, start_time)
-        self._unsaved.add(slot)
-        return True
-
-    def unseat(self, slot: int, now: float) -> list[Action]:
-        """Take in that the responder has gone: the whole task is bound to what it was granted, whatever it left."""
-        task = self.tasks[slot]
-        task.responder = None
-        self._unsaved.add(slot)
-        if not task.started:
-            return []
-        if self.frozen:
-            task.deadline = now
-            return []
-        return [Bind(task, task.epoch, task.granted)]
 
     def ended(self, slot: int, now: float) -> list[Action]:
         """Take in that a task has ended: its cores go to their owners, waiting arrivals, then to who can use them."""
@@ -281,10 +133,7 @@ class Node:
 
     def _leave(self, task: Task, event: Event) -> None:
         self.plan.event = event
-        del self.tasks[task.slot], self._slots[task.arrival.pid, task.arrival.start_time]
-        self.held &= ~task.held
-        heapq.heappush(self._free_slots, task.slot)
-        self._epochs[task.slot] = task.epoch + 1
+        self._free_slot(task)
         self.plan.drop_rank(self.jobs[task.job], task.rank)
         self.plan.hand_out(event.at)
 
@@ -325,11 +174,6 @@ class Node:
         return min(times, default=None)
 
     # --- the kill switch ------------------------------------------------------------------------------------------
-
-    @property
-    def frozen(self) -> bool:
-        """Whether nothing is published and nobody is bound."""
-        return self.frozen_since is not None
 
     def freeze(self, now: float, file: str = "the freeze file") -> None:
         """Publish no grant and bind nobody until `thaw`. Ends are taken in, arrivals wait, orders are refused.
@@ -402,56 +246,7 @@ class Node:
         self.plan.use(mask, now)
         return self._step(now)
 
-    # --- publishing -----------------------------------------------------------------------------------------------
-
-    def _step(self, now: float) -> list[Action]:
-        """Publish every grant that keeps held sets disjoint; none while frozen."""
-        if self.frozen:
-            return []
-        self._take_touched()
-        standings, inside = {}, 0
-        for task in [task for task in self.tasks.values() if task.slot in self._unmet]:
-            target = self.plan.target(task)
-            if target != task.granted:
-                held = task.held
-                inside |= held
-                standings[task.slot] = Standing(held, task.granted, target, self.plan.floor(self.jobs[task.job]))
-        actions: list[Action] = []
-        for slot, mask in next_step(standings, self.held & ~inside).items():
-            actions += self._publish(self.tasks[slot], mask, now)
-        self._unmet = {slot for slot, standing in standings.items() if self.tasks[slot].granted != standing.target}
-        return actions
-
-    def _take_touched(self) -> None:
-        self._unmet |= self.plan.touched
-        self._unsaved |= self.plan.touched
-        self.plan.touched = set()
-
-    def take_unsaved(self) -> list[Task]:
-        """Return the tasks of which something has changed, that a registry keeps, since the last call."""
-        self._take_touched()
-        unsaved, self._unsaved = self._unsaved, set()
-        return [self.tasks[slot] for slot in sorted(unsaved) if slot in self.tasks]
-
-    def _publish(self, task: Task, mask: int, now: float) -> list[Action]:
-        first = not task.started
-        task.epoch += 1
-        task.grants.append(Grant(task.epoch, mask, now))
-        self.held |= mask
-        self._unsaved.add(task.slot)
-        publish = Publish(task, task.epoch, mask, task.reason)
-        if first:
-            return [publish, Start(task)]
-        task.deadline = now + self.grace
-        return [publish] if task.responder else [publish, Bind(task, task.epoch, mask)]
-
     # --- restart --------------------------------------------------------------------------------------------------
-
-    def remember(self, epochs: dict[int, int], capacity: int | None = None) -> None:
-        """Take in the epoch of every slot, so that its next tenant goes on counting, and how many slots there are."""
-        self._epochs = dict(epochs)
-        if capacity is not None:
-            self._free_slots = list(range(capacity))
 
     def adopt(
         self, tasks: Iterable[tuple[Task, Job]], owned: dict[str, int], arrivals: int, now: float
@@ -497,30 +292,3 @@ class Node:
         """Return a copy on which anything may be tried: nothing that happens to it changes this node."""
         shared = (self.cores, self.plan.place)
         return copy.deepcopy(self, {id(one): one for one in shared})
-
-    # --- looking --------------------------------------------------------------------------------------------------
-
-    def state(self, task: Task) -> str:
-        """Return waiting, running, shrinking, growing, moving or enforced."""
-        if not task.started:
-            return "waiting"
-        goal = self.plan.target(task)
-        if len(task.grants) > 1 or goal != task.granted:
-            name = action_name(task.applied, goal if goal != task.applied else task.granted)
-            return {"shrink": "shrinking", "grow": "growing"}.get(name, "moving")
-        return "enforced" if task.enforced else "running"
-
-    def why_waiting(self, task: Task) -> str:
-        """Return a sentence: what a task that has no grant yet waits for."""
-        job = self.jobs[task.job]
-        if self.frozen:
-            return f"the node is frozen: it waits until {self.frozen_by} is removed."
-        if job.waits_for:
-            return job.waits_for
-        target = self.plan.target(task)
-        holders = sorted({t.job for t in self.tasks.values() if t.held & target})
-        return f"CPUs {format_cpulist(target)} are being given up by {', '.join(holders)}."
-
-
-def _cpus(count: int) -> str:
-    return f"{count} CPU{'' if count == 1 else 's'}"

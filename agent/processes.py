@@ -75,7 +75,7 @@ def parse_stat(text: str) -> Stat | None:
 
 def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
     """Return the stat of process `pid`, or None when there is no such process."""
-    text = _read(f"{proc}/{pid}/stat")
+    text = read(f"{proc}/{pid}/stat")
     return None if text is None else parse_stat(text.decode(errors="replace"))
 
 
@@ -165,7 +165,7 @@ def executable(pid: int, proc: str = "/proc") -> str:
 
 def command(pid: int, proc: str = "/proc") -> str:
     """Return the name of a process's main thread, ``program`` when it is gone or has none."""
-    return (_read(f"{proc}/{pid}/comm") or b"").decode(errors="replace").strip() or "program"
+    return (read(f"{proc}/{pid}/comm") or b"").decode(errors="replace").strip() or "program"
 
 
 def users(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
@@ -181,13 +181,13 @@ def namespaces(pid: int, proc: str = "/proc") -> int:
 
 def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
     """Say whether `pid` is a thread of the kernel (PF_KTHREAD, proc(5), field 9 of stat)."""
-    fields = (_read(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split(maxsplit=8)
+    fields = (read(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split(maxsplit=8)
     return len(fields) > 6 and bool(int(fields[6]) & _PF_KTHREAD)
 
 
 def named_task(pid: int, proc: str = "/proc") -> Identity | None:
     """Return what ``DROM_TASK`` in the environment of process `pid` says, or None."""
-    for entry in (_read(f"{proc}/{pid}/environ") or b"").split(b"\0"):
+    for entry in (read(f"{proc}/{pid}/environ") or b"").split(b"\0"):
         name, _, value = entry.partition(b"=")
         first, _, start = value.partition(b":")
         if name == b"DROM_TASK" and first.isdigit() and start.isdigit():
@@ -206,7 +206,7 @@ def lineage(pid: int, stats: Mapping[int, Stat]) -> list[Identity]:
 
 def _status(pid: int, field: str, proc: str) -> list[str]:
     """Return the words of a field of ``/proc/PID/status``; none when there is no such process or field."""
-    for line in (_read(f"{proc}/{pid}/status") or b"").decode(errors="replace").splitlines():
+    for line in (read(f"{proc}/{pid}/status") or b"").decode(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == field:
             return value.split()
@@ -215,54 +215,19 @@ def _status(pid: int, field: str, proc: str) -> list[str]:
 
 def scan(proc: str = "/proc") -> dict[int, Stat]:
     """Return the stat of every process, by pid; those that end meanwhile are left out."""
-    found = ((pid, read_stat(pid, proc)) for pid in _numbers(proc))
+    found = ((pid, read_stat(pid, proc)) for pid in numbers(proc))
     return {pid: stat for pid, stat in found if stat}
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """CPU time that every process has used, in clock ticks, and each one's parent."""
-
-    ticks: dict[Identity, int]
-    _stats: dict[int, Stat]
-
-    def below(self, roots: Collection[Identity]) -> set[int]:
-        """Return the pids of `roots` and their descendants."""
-        stats = self._stats
-        alive = {who.pid for who in roots if who.pid in stats and stats[who.pid].start_time == who.start_time}
-        return {pid for pid, owner in _owners(stats, alive).items() if owner}
-
-
-def scan_times(proc: str = "/proc") -> Times:
-    """Return the CPU time of every process; those that end meanwhile are left out."""
-    texts = {pid: (_read(f"{proc}/{pid}/stat") or b"").decode(errors="replace") for pid in _numbers(proc)}
-    stats = {pid: stat for pid, text in texts.items() if (stat := parse_stat(text))}
-    return Times({Identity(pid, stat.start_time): _ticks(texts[pid]) for pid, stat in stats.items()}, stats)
-
-
-def thread_times(pid: int, proc: str = "/proc") -> dict[int, int]:
-    """Return the CPU time each thread of a process has used, in clock ticks, by thread id."""
-    texts = {
-        tid: (_read(f"{proc}/{pid}/task/{tid}/stat") or b"").decode(errors="replace") for tid in threads(pid, proc)
-    }
-    return {tid: _ticks(text) for tid, text in texts.items() if parse_stat(text)}
-
-
-def _ticks(text: str) -> int:
-    """Return user and system time in a stat that `parse_stat` takes (proc(5), fields 14 and 15)."""
-    fields = text.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 def environment(pid: int, proc: str = "/proc") -> list[bytes]:
     """Return the environment a process was started with; empty when it is gone or not ours to know."""
-    return (_read(f"{proc}/{pid}/environ") or b"").split(b"\0")
+    return (read(f"{proc}/{pid}/environ") or b"").split(b"\0")
 
 
 def process_tree(root_pid: int, proc: str = "/proc") -> set[int]:
     """Return the pids of `root_pid` and all its descendants by parent pid, in one scan; empty when it is gone."""
     stats = scan(proc)
-    owners = _owners(stats, {root_pid} & stats.keys())
+    owners = owners_of(stats, {root_pid} & stats.keys())
     return {pid for pid, owner in owners.items() if owner == root_pid}
 
 
@@ -273,7 +238,7 @@ class Census:
         self._proc = proc
         self._stats = stats = scan(proc)
         self._roots = {who.pid for who in firsts if who.pid in stats and stats[who.pid].start_time == who.start_time}
-        self._owners = _owners(stats, self._roots)
+        self._owners = owners_of(stats, self._roots)
 
     def processes(self, first: Identity, uid: int) -> set[int]:
         """Return the pids of the task whose first process is `first`, one of those the census was taken for.
@@ -296,7 +261,7 @@ class Census:
             and _is_orphan(pid, uid, mark, self._proc)
         }
         if orphans:
-            owners = _owners(stats, self._roots | orphans)
+            owners = owners_of(stats, self._roots | orphans)
         return {pid for pid, owner in owners.items() if owner in orphans or (owner == first.pid and alive)}
 
 
@@ -305,7 +270,7 @@ def task_processes(identity: Identity, uid: int, others: Iterable[Identity] = ()
     return Census((identity, *others), proc).processes(identity, uid)
 
 
-def _owners(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
+def owners_of(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
     """Return for each pid its nearest ancestor in `roots`, itself included; 0 where there is none."""
     owners: dict[int, int] = {0: 0, **{root: root for root in roots}}
     for pid in stats:
@@ -343,7 +308,7 @@ def _is_orphan(pid: int, uid: int, mark: bytes, proc: str) -> bool:
 def threads(pid: int, proc: str = "/proc") -> list[int]:
     """Return the thread ids of process `pid`; empty when it is gone."""
     try:
-        return _numbers(f"{proc}/{pid}/task")
+        return numbers(f"{proc}/{pid}/task")
     except (ProcessLookupError, FileNotFoundError):
         return []
 
@@ -360,7 +325,7 @@ def thread_masks(pids: Iterable[int], proc: str = "/proc") -> dict[int, int]:
 
 def boot_id(root: str = "/") -> bytes:
     """Return the 16 bytes that name this boot of the machine below `root`; zeros when it does not say."""
-    text = _read(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id") or b""
+    text = read(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id") or b""
     try:
         return bytes.fromhex(text.decode().strip().replace("-", "")).rjust(16, b"\0")[:16]
     except ValueError:
@@ -375,31 +340,13 @@ def raise_fd_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def parse_proc_stat(text: str) -> dict[int, tuple[int, int]]:
-    """Return (busy, total) clock ticks since boot of each OS CPU in the text of ``/proc/stat``.
-
-    Busy is all but idle and waiting for input or output. Guests' time is part of user time and not counted twice.
-    """
-    times = {}
-    for line in text.splitlines():
-        name, *fields = line.split() or [""]
-        if name[:3] == "cpu" and name[3:].isdecimal() and len(fields) >= 5:
-            ticks = [int(value) for value in fields[:8]]
-            times[int(name[3:])] = (sum(ticks) - ticks[3] - ticks[4], sum(ticks))
-    return times
-
-
-def cpu_times(proc: str = "/proc") -> dict[int, tuple[int, int]]:
-    """Return (busy, total) clock ticks since boot of each OS CPU; empty when the kernel does not say."""
-    return parse_proc_stat((_read(f"{proc}/stat") or b"").decode(errors="replace"))
-
-
-def _numbers(folder: str) -> list[int]:
+def numbers(folder: str) -> list[int]:
+    """Return the names in a folder that are numbers."""
     with os.scandir(folder) as entries:
         return [int(entry.name) for entry in entries if entry.name.isdecimal()]
 
 
-def _read(path: str) -> bytes | None:
+def read(path: str) -> bytes | None:
     """Return a file of ``/proc``, or None when it is gone or not ours to read. Raises OSError for other reasons."""
     try:
         with open(path, "rb", buffering=0) as file:

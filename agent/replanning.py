@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From new counts to a new plan: the jobs as the policy sees them, and targets and owners once it has decided.
+
+Every change is all or nothing: a method that raises `Refused` leaves the plan as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent import layouts
+from agent.arrangement import NoRoom
+from agent.jobs import Change, Event, Job, Refused
+from agent.ledger import Move
+from agent.policy import JobCores
+from agent.seating import Seating
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent.cores import Cores
+    from agent.ownership import Owner
+    from agent.placement import Key, Place
+    from agent.rules import Rules
+
+
+class Misplaced(Refused):
+    """Raised when counts cannot be placed; `job` is the one whose strict layout stands in the way, if it is that."""
+
+    def __init__(self, why: NoRoom) -> None:
+        super().__init__(why.reason)
+        self.job = why.job
+
+
+class Replanning(Seating):
+    """Jobs by name in the order of arrival, their targets, and who owns each core.
+
+    `event` is what happens to the node just now. `touched` collects the slots of tasks of which anything that a
+    registry keeps may have changed, until somebody empties it. `memory` is what the node has (bytes), 0 when nobody
+    knows.
+    """
+
+    def __init__(self, cores: Cores, place: Place, rules: Rules, memory: int = 0) -> None:
+        super().__init__(cores, place)
+        self.rules = rules
+        self.memory = memory
+        self.event = Event("start", "", 0.0)
+        self.touched: set[int] = set()
+        self._views: dict[str, JobCores] = {}
+
+    # --- as the policy sees it ------------------------------------------------------------------------------------
+
+    def most(self, job: Job) -> int:
+        """Return the most cores that the job can use on this node."""
+        least, most = job.task_min * len(job.ranks), job.task_max * len(job.ranks)
+        return max(least, min(most, layouts.most(job.layout, self.cores.sizes)))
+
+    @property
+    def cap(self) -> int:
+        """The cores that the jobs of one user may have together, 0 for any number."""
+        return self.cores.within(self.rules.max_cpus_per_user)
+
+    def total(self, leaving: int = 0) -> int:
+        """Return how many cores are shared out: those that may be, and others on which jobs stay.
+
+        CPUs in `leaving` are those whose tasks do not have to stay.
+        """
+        return self.cores.count(self.usable) + self.cores.count(self.ledger.planned & self.avoided & ~leaving)
+
+    def running(self) -> list[JobCores]:
+        """Return the jobs that have cores, as the policy sees them."""
+        running = [job for job in self.jobs.values() if job.cores]
+        for job in running:
+            if job.name not in self._views:
+                self._views[job.name] = self.view(job)
+        return [self._views[job.name] for job in running]
+
+    def running_at(self, now: float) -> list[JobCores]:
+        """Return the jobs that have cores, as the policy sees them, with who rests and who has rested."""
+        rests = {job.name: job.rest_until for job in self.jobs.values() if job.rest_until is not None}
+        jobs = self.running()
+        return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
+
+    def touch(self, job: Job) -> None:
+        """Take in that something about the job or its tasks has changed."""
+        self._views.pop(job.name, None)
+        self.restless.add(job.name)
+        self.touched.update(task.slot for task in job.present)
+
+    def _fixed(self, job: Job) -> bool:
+        """Say whether a job neither lends nor grows, wherever it is."""
+        return bool(job.cores) and (job.job_class != "malleable" or job.hold is not None or job.pinned)
+
+    def view(self, job: Job) -> JobCores:
+        """Return the job as the policy sees it."""
+        tasks = len(job.ranks)
+        fixed = self._fixed(job) or bool(job.planned & self.avoided)
+        return JobCores(job.name, job.user, tasks, job.task_min * tasks, self.most(job), job.cores, fixed)
+
+    # --- a new plan -----------------------------------------------------------------------------------------------
+
+    def _replan_as_far(self, decide: Callable[[list[JobCores]], dict[str, int]], reason: str, now: float) -> None:
+        """Replan as `decide` says; a job that strict layouts leave no room to grow so far gets fewer.
+
+        Where no counts can be reached, as while an exact order is on its way, all stays as it is.
+        """
+        limits: dict[str, int] = {}
+        while True:
+            running = [replace(j, maximum=limits[j.name]) if j.name in limits else j for j in self.running_at(now)]
+            counts = decide(running)
+            try:
+                self._replan(counts, reason, now)
+            except Misplaced as misplaced:
+                strict = [job for job in running if self.jobs[job.name].layout.strict]
+                growth = {job.name: counts[job.name] - job.cores for job in strict if counts[job.name] > job.cores}
+                if not misplaced.job or not growth:
+                    return
+                name = misplaced.job if misplaced.job in growth else max(growth, key=lambda name: growth[name])
+                limits[name] = counts[name] - 1
+            else:
+                return
+
+    def _replan(self, counts: dict[str, int], reason: str, now: float, pins: Mapping[Key, int] | None = None) -> None:
+        """Place the counted cores and make that the plan, or raise `Refused` and change nothing."""
+        pins = pins or {}
+        unchanged = not pins and all(self.has(self.jobs[name], cores) for name, cores in counts.items())
+        if unchanged and self.lies_well():
+            return
+        targets = self.place_all(counts, pins)
+        if isinstance(targets, NoRoom):
+            raise Misplaced(targets)
+        for (name, rank), mask in pins.items():
+            task = self.jobs[name].ranks[rank]
+            if task:
+                task.pin = mask
+                self.touch(self.jobs[name])
+        if self.rules.residence:
+            for job in [self.jobs[name] for name, cores in counts.items() if self.jobs[name].cores not in (0, cores)]:
+                job.rest_until = now + self.rules.residence
+        self._aim(targets, counts, reason)
+        self.settle_owners()
+
+    def _aim(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:
+        """Make these masks the targets, and these numbers of cores the jobs'."""
+        moves: list[Move] = []
+        before: dict[str, int] = {}
+        new = next((name for name, _ in targets if not self.jobs[name].cores), None)
+        event = self.event if new is None else replace(self.event, kind="arrival", job=new)
+        for (name, rank), mask in targets.items():
+            job = self.jobs[name]
+            old = job.targets.get(rank, 0)
+            if mask == old:
+                continue
+            before.setdefault(name, job.planned)
+            task = job.ranks[rank]
+            if task:
+                task.reason = reason if job.cores else "arrival"
+            job.targets[rank] = mask
+            moves.append(Move(name, old, mask))
+        self.ledger.move(moves)
+        for name, planned in before.items():
+            job = self.jobs[name]
+            job.last = Change(reason, event, planned) if job.cores else Change("arrival", self.event, 0)
+        for name in {name for name, _ in targets}:
+            self.jobs[name].cores = counts[name]
+        for name in dict.fromkeys(move.job for move in moves):
+            self.touch(self.jobs[name])
+
+    def adopt(self, owners: Sequence[Owner]) -> None:
+        """Take over the targets that the jobs have by now, and the owner of each core."""
+        self.ledger.move([Move(job.name, 0, target) for job in self.jobs.values() for target in job.targets.values()])
+        self.ledger.own(owners)
+        self.settle_owners()
+        for job in self.jobs.values():
+            self.touch(job)
+
+    def settle_owners(self) -> None:
+        """Bring the owners up to date with who is to have which core."""
+        for name in self.ledger.settle({job.name for job in self.jobs.values() if job.cores}):
+            self.touch(self.jobs[name])
