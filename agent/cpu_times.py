@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent import processes
-from agent.processes import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from agent.processes import Stat
+    from agent.processes import Identity, Stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,14 @@ class Times:
 
 def scan_times(proc: str = "/proc") -> Times:
     """Return the CPU time of every process; those that end meanwhile are left out."""
+    texts = {pid: _text(f"{proc}/{pid}/stat") for pid in processes.numbers(proc)}
+    stats = {pid: stat for pid, text in texts.items() if (stat := processes.parse_stat(text))}
+    ticks = {processes.Identity(pid, stat.start_time): _ticks(texts[pid]) for pid, stat in stats.items()}
+    return Times(ticks, stats)
+
+
+def thread_times(pid: int, proc: str = "/proc") -> dict[int, int]:
+    """Return the CPU time each thread of a process has used, in clock ticks, by thread id."""
     texts = {tid: _text(f"{proc}/{pid}/task/{tid}/stat") for tid in processes.threads(pid, proc)}
     return {tid: _ticks(text) for tid, text in texts.items() if processes.parse_stat(text)}
 
