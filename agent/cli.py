@@ -20,6 +20,7 @@ from agent.synthetic import TopologyError
 from dromlib import native
 from dromlib.cpulist import CpuListError
 from scheduler.cli import SchedulerError, compare, simulate
+from scheduler.reproduction.cli import app as reproduction_app
 from workloads.cli import app as workload_app
 from workloads.errors import WorkloadError
 
@@ -49,6 +50,13 @@ app.add_typer(
 )
 app.command()(simulate)
 app.command()(compare)
+app.add_typer(
+    reproduction_app,
+    name="reproduce",
+    callback=_help_alone,
+    invoke_without_command=True,
+    help=reproduction_app.info.help,
+)
 app.add_typer(orders_app)
 
 Words = Annotated[

@@ -24,7 +24,7 @@ from scheduler.series import (
     waiting,
 )
 from workloads.errors import counted
-from workloads.figures import BLUE, GREEN, ORANGE, PINK, SKY, YELLOW, blank, name_axes, save
+from workloads.figures import COLOURS, GREEN, ORANGE, blank, name_axes, save
 from workloads.files import replacing
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from scheduler.interface import Floats
     from scheduler.schedule import Schedule
 
-_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
 _ALONE = ("#9ecae1", "#6baed6", "#c6dbef", "#4292c6")
 _BINS = 400
 
@@ -55,10 +54,11 @@ def draw_all(schedule: Schedule, name: str, folder: Path, kind: str, window: Spa
         "heatmaps": heat_figure(schedule, name),
     }
     for title, figure in figures.items():
-        _write(figure, folder / f"{title}.{kind}")
+        write(figure, folder / f"{title}.{kind}")
 
 
-def _write(figure: Figure, path: Path) -> None:
+def write(figure: Figure, path: Path) -> None:
+    """Write a picture as its suffix says. Raises SchedulerError when it cannot be written."""
     try:
         with replacing(path) as stream:
             save(figure, stream, path.suffix[1:])
@@ -238,7 +238,7 @@ def _of_window(window: Span, span: Span) -> str:
 
 
 def _cycle(count: int) -> list[str]:
-    return [_COLOURS[number % len(_COLOURS)] for number in range(count)]
+    return [COLOURS[number % len(COLOURS)] for number in range(count)]
 
 
 def _name_runs(axes: Axes, runs: Mapping[str, Schedule]) -> None:

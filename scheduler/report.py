@@ -3,39 +3,25 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import itertools
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
 from scheduler.comparing import MORE_IS_BETTER, names_of, notes, number, rows_of
-from scheduler.errors import SchedulerError
 from scheduler.gantt import window_of
+from scheduler.page import image, write_page
 from scheduler.results import load, load_schedule
-from workloads.figures import save
-from workloads.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from matplotlib.figure import Figure
 
     from scheduler.comparing import Row
     from scheduler.schedule import Schedule
 
 _NOTICEABLE = 0.005
 """Ratios that differ less from 1 have no colour."""
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-table { border-collapse: collapse; } th, td { padding: .25rem .9rem; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; } td.text { text-align: left; }
-.better { color: #00694d; } .worse { color: #b34400; } .ratio { font-size: .85em; }
-img { max-width: 100%; display: block; margin: 1rem 0; } .note { color: #b34400; }
-"""
 
 
 def write_report(folders: Sequence[Path], path: Path) -> None:
@@ -57,15 +43,7 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
         "<h2>Cleaning</h2>",
         *_cleaning(told[0]),
     ]
-    title = f"drom compare: {', '.join(names)}"
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    text = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(pieces) + "\n</body></html>\n"
-    try:
-        with replacing(path) as stream:
-            stream.write(text.encode())
-    except OSError as error:
-        msg = f"The report {path} cannot be written: {error.strerror}: name another file with --html."
-        raise SchedulerError(msg) from error
+    write_page(path, f"drom compare: {', '.join(names)}", pieces, "--html")
 
 
 def _ratios(names: Sequence[str], rows: Iterable[Row]) -> str:
@@ -89,24 +67,17 @@ def _ratio(ratio: float | None, *, more: bool) -> str:
 def _pictures(runs: Mapping[str, Schedule]) -> Iterator[str]:
     first = next(iter(runs.items()))
     yield "<h2>Slowdown and malleable starts</h2>"
-    yield _image(plots.days_figure(runs), "slowdown per day and malleable starts")
+    yield image(plots.days_figure(runs), "slowdown per day and malleable starts")
     yield "<h2>Utilisation and queue</h2>"
-    yield _image(plots.load_figure(runs), "utilisation and queue over time")
+    yield image(plots.load_figure(runs), "utilisation and queue over time")
     yield "<h2>By size and run time</h2>"
-    yield _image(plots.heat_figure(first[1], first[0]), f"means of {first[0]} by size and run time")
+    yield image(plots.heat_figure(first[1], first[0]), f"means of {first[0]} by size and run time")
     for other in itertools.islice(runs.items(), 1, None):
-        yield _image(plots.ratio_figure(first, other), f"ratios of {first[0]} to {other[0]} by size and run time")
+        yield image(plots.ratio_figure(first, other), f"ratios of {first[0]} to {other[0]} by size and run time")
     yield "<h2>Gantt charts</h2>"
     window = window_of(max(runs.values(), key=plots.guests))
     for name, schedule in runs.items():
-        yield _image(plots.gantt_figure(schedule, name, window), f"Gantt chart of {name}")
-
-
-def _image(figure: Figure, alt: str) -> str:
-    stream = io.BytesIO()
-    save(figure, stream, "png")
-    data = base64.b64encode(stream.getvalue()).decode()
-    return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
+        yield image(plots.gantt_figure(schedule, name, window), f"Gantt chart of {name}")
 
 
 def _setups(names: Sequence[str], told: Sequence[dict[str, Any]]) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
+COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
 """Colours that colour-blind people tell apart (Okabe and Ito)."""
 
 

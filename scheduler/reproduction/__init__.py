@@ -1,0 +1,1 @@
+"""`drom reproduce`: the experiments of published papers run again, beside the numbers that the papers give."""

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom reproduce`. What needs numpy or numba is imported when a command runs."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.errors import SchedulerError
+from scheduler.progress import Bar, saying
+
+if TYPE_CHECKING:
+    from scheduler.reproduction.logs import Source
+    from scheduler.reproduction.outcome import Outcome
+
+app = typer.Typer(help="Run the experiments of a paper again, beside the numbers that it gives.")
+
+_WORKLOADS = range(1, 6)
+_WITH_LOG = (3, 4)
+
+
+@app.command("sd-policy")
+def sd_policy(
+    workload: Annotated[
+        list[int] | None, typer.Option(metavar="1..5", help="A workload of the paper's Table 1; default: all.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The log of workload 3 or 4; else in $DROM_WORKLOADS.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where results, pictures and a report go.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the models of workloads 1, 2 and 5.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Run what D'Amico et al. (ICPP 2019) simulate, and print tables and figures beside the paper's numbers."""
+    numbers = _numbers(workload, log)
+    with ExitStack() as stack:
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-reproduce-")))
+        sources = _sources([number for number in numbers if number != 5], log, folder, seed)
+        interrupted = _simulate(sources, folder, jobs or len(os.sched_getaffinity(0)))
+        outcomes = _outcomes(numbers, sources, folder, seed)
+        told = _told(outcomes)
+        _print(outcomes, told, as_json=json)
+        if out is not None:
+            _write(outcomes, told, out, draw=not interrupted)
+    if interrupted:
+        typer.echo("drom: interrupted: the results are partial, and marked so.", err=True)
+        raise typer.Exit(130)
+
+
+def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
+    """Return the workloads that are asked for."""
+    numbers = sorted(set(chosen or _WORKLOADS))
+    if not set(numbers) <= set(_WORKLOADS):
+        raise typer.BadParameter("--workload is 1, 2, 3, 4 or 5.")
+    if log is not None and (len(numbers) != 1 or numbers[0] not in _WITH_LOG):
+        raise typer.BadParameter("--log is the log of one workload: add --workload 3 or --workload 4.")
+    return numbers
+
+
+def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> dict[int, Source]:
+    from scheduler.reproduction.logs import source_of
+    from scheduler.reproduction.outcome import folder_of
+    from scheduler.reproduction.settings import EXPERIMENTS, SETTINGS
+    from scheduler.results import prepare
+
+    for number in numbers:
+        for setting in SETTINGS:
+            prepare(folder_of(folder, number, setting.name))
+    with saying("making and reading logs"):
+        return {number: source_of(EXPERIMENTS[number], log, folder, seed) for number in numbers}
+
+
+def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
+    """Make all simulations, the largest workload first, and return whether they were interrupted."""
+    from scheduler.reproduction.outcome import runs_of
+    from scheduler.reproduction.running import run_all
+
+    bar = Bar(sys.stderr, "simulating")
+    runs = [run for number in sorted(sources, reverse=True) for run in runs_of(number, sources[number], folder)]
+    try:
+        run_all(runs, at_once, bar.show)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        bar.clear()
+    return False
+
+
+def _outcomes(numbers: list[int], sources: dict[int, Source], folder: Path, seed: int) -> list[Outcome]:
+    from scheduler.reproduction.outcome import outcome_of, real_run
+
+    with saying("reading results"):
+        return [real_run(seed) if n == 5 else outcome_of(n, sources[n], folder) for n in numbers]
+
+
+def _told(outcomes: list[Outcome]) -> dict[str, Any]:
+    from scheduler.reproduction.outcome import SCHEMA
+
+    return {
+        "schema_version": SCHEMA,
+        "complete": all(outcome.complete for outcome in outcomes),
+        "workloads": [outcome.to_json() for outcome in outcomes],
+    }
+
+
+def _print(outcomes: list[Outcome], told: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text.dumps(told))
+        return
+    for outcome in outcomes:
+        for line in (*outcome.lines(), ""):
+            typer.echo(line)
+    typer.echo("Changes are from static backfilling. docs/reproduction.md says what they rest on.")
+
+
+def _write(outcomes: list[Outcome], told: dict[str, Any], out: Path, *, draw: bool) -> None:
+    """Write reproduction.json and, where they can be drawn, the pictures."""
+    from scheduler.reproduction.pictures import write_all
+    from workloads.errors import WorkloadError
+    from workloads.files import replacing
+
+    try:
+        with replacing(out / "reproduction.json") as stream:
+            stream.write((json_text.dumps(told, indent=1) + "\n").encode())
+    except OSError as error:
+        msg = f"The results cannot be written to {out}: {error.strerror}: name another --out."
+        raise SchedulerError(msg) from error
+    if not draw:
+        return
+    try:
+        with saying("drawing"):
+            write_all(outcomes, out)
+    except WorkloadError as error:
+        typer.echo(f"note: there are no pictures. {error}", err=True)

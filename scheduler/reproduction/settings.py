@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the SD-Policy paper simulates: the workloads of its Table 1, and the settings of its Figures 1 to 8."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from workloads.making import SAMPLE, Recipe
+
+
+class Setting(NamedTuple):
+    """A policy with parameters, as options of `drom simulate`."""
+
+    name: str
+    """That of its folder of results."""
+    label: str
+    """As the paper calls it."""
+    options: tuple[str, ...]
+
+
+def _sd(name: str, label: str, cutoff: str, model: str = "ideal") -> Setting:
+    return Setting(name, label, ("--policy", "sd", "--max-slowdown", cutoff, "--runtime-model", model))
+
+
+STATIC = Setting("static", "static", ("--policy", "slurm"))
+MAXSD_10 = _sd("maxsd-10", "MAXSD 10", "10")
+DYNAMIC = _sd("dynavgsd", "DynAVGSD", "dynavgsd")
+DYNAMIC_WORST = _sd("dynavgsd-worst", "DynAVGSD, worst case", "dynavgsd", "worst")
+CUTOFFS = (
+    _sd("maxsd-5", "MAXSD 5", "5"),
+    MAXSD_10,
+    _sd("maxsd-50", "MAXSD 50", "50"),
+    _sd("maxsd-infinite", "MAXSD infinite", "infinite"),
+    DYNAMIC,
+)
+"""Figures 1 to 3: SD-Policy with other values of MAX_SLOWDOWN, jobs by the ideal model."""
+SETTINGS = (STATIC, *CUTOFFS, DYNAMIC_WORST)
+
+
+class Real(NamedTuple):
+    """A log that is looked for: the names it may have, and which of its jobs are meant."""
+
+    names: tuple[str, ...]
+    jobs: int
+    condition: str
+    """As `workloads.where` reads it; a log that has no other jobs is taken as it is."""
+    source: str
+    """Where it comes from."""
+    stand_in: Recipe
+    """A sample that is simulated where the log is not there, on a machine of its own size."""
+
+
+class Experiment(NamedTuple):
+    """A workload of Table 1 and its machine."""
+
+    number: int
+    title: str
+    nodes: int
+    cores: int
+    jobs: Real | Recipe
+
+
+CIRNE = Recipe(model="cirne-like", jobs=5000, nodes=1024, cores=48, largest=128)
+RICC = Real(
+    ("RICC-2010-sept-10000.swf.gz", "RICC-2010-2.swf.gz"),
+    10_000,
+    "job >= 415000 and job <= 424999",
+    "the RICC log of the Parallel Workloads Archive (RICC-2010-2), of which jobs 415,000 to 424,999 are taken",
+    replace(SAMPLE, cores=8),
+)
+CURIE = Real(
+    ("CEA-Curie-2011-primary.swf.gz", "CEA-Curie-2011-2.1-cln.swf.gz"),
+    198_509,
+    "partition == 10",
+    "the cleaned CEA-Curie log of the Parallel Workloads Archive (CEA-Curie-2011-2.1-cln), of which the jobs of "
+    "partition 10 are taken",
+    replace(SAMPLE, cores=16),
+)
+EXPERIMENTS = {
+    1: Experiment(1, "Cirne-like model", 1024, 48, CIRNE),
+    2: Experiment(2, "Cirne-like model, exact requests", 1024, 48, replace(CIRNE, estimates="exact")),
+    3: Experiment(3, "RICC, September 2010", 1024, 8, RICC),
+    4: Experiment(4, "CEA-Curie 2011, primary partition", 5040, 16, CURIE),
+}
+"""Workload 5 is a run on a real machine, not a simulation."""
