@@ -25,7 +25,7 @@ from agent.load import Avoidance, Watch
 from agent.mailboxes import Mailboxes
 from agent.node import RULES, Node
 from agent.obeying import Obeying
-from agent.post import Post
+from agent.post import Post, wish_in
 from agent.processes import Identity
 from agent.report import Report
 from agent.snapshot import Snapshot, snapshot
@@ -268,6 +268,7 @@ class Daemon:
         owned: dict[str, int] = {}
         for record in sorted(self.registry.records(), key=lambda r: r.fields["arrival"]):
             task, job = registry.restore(record)
+            self._hear_wish(task)
             found.append((task, job))
             owned[job.name] = owned.get(job.name, 0) | record.masks["owned"]
         now = time.monotonic()
@@ -283,6 +284,12 @@ class Daemon:
             self._end(task, "exited")
         self._confine_all()
         self.post.read_all()
+
+    def _hear_wish(self, task: Task) -> None:
+        """Let the wish of a responder that lives count again at once: a new agent changes nothing."""
+        mail = self.mailboxes.read(task.mailbox)
+        if mail and task.responder and processes.start_time(task.responder[0]) == task.responder[1]:
+            task.said = task.wish = wish_in(mail)
 
     def _confine_all(self) -> None:
         """Bring back threads that were left on CPUs their task does not hold, by an agent that died or was frozen."""

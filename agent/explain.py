@@ -8,12 +8,12 @@ lists.
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent import policy
 from agent.jobs import Refused, action_name
 from agent.rules import in_words
+from agent.wishes import UNSAID, Wish, due
 from agent.words import duration, layout_name
 from dromlib.cpulist import format_cpulist
 
@@ -38,12 +38,11 @@ def explain(
     node: Node,
     name: str,
     now: float,
-    wishes: Mapping[int, tuple[int, int]] = MappingProxyType({}),
     user: Callable[[int], str] = str,
 ) -> list[Sentence]:
     """Return why job `name` has what it has at `now` (seconds of CLOCK_MONOTONIC). Raises `Refused` with a sentence.
 
-    `wishes` has by slot the least and the most CPUs that programs say they can use; 0: unsaid. `user` names a uid.
+    `user` names a uid.
     """
     job = node.jobs.get(name)
     if job is None:
@@ -58,7 +57,7 @@ def explain(
             found.append(Sentence("limit", f"Some of its CPUs are to be left alone, but {stays}"))
     found += [Sentence("waits", text) for text in _waits(node, job)]
     found += [Sentence("change", text) for task in job.present for text in _change(node, task, now)]
-    found += [Sentence("wish", text) for text in _wishes(job, wishes)]
+    found += [Sentence("wish", text) for text in _wishes(node, job, now)]
     return [*found, *(Sentence("mode", text) for text in _mode(node, job))]
 
 
@@ -175,6 +174,7 @@ def _happened(event: Event, job: Job, user: Callable[[int], str]) -> str:
         "release": f"{by} released {'a task of it' if mine else event.job}",
         "use": "the CPUs that may be used here changed",
         "rest": "jobs that had been resized before it had rested",
+        "wish": f"{'it' if mine else event.job} said how many CPUs it can use",
         "start": "this agent started",
     }[event.kind]
 
@@ -203,6 +203,8 @@ def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> st
     if job.job_class != "malleable":
         return f"It is {job.job_class}: it keeps these CPUs until it ends."
     if job.cores >= view.maximum:
+        if view.maximum < plan.most(job):
+            return "It has the most that it says it can use."
         narrow = view.maximum < job.task_max * len(job.ranks)
         return (
             f"It has the most that {layout_name(job.layout)} allows here." if narrow else "It has the most it can use."
@@ -225,8 +227,9 @@ def _crowded(node: Node, job: Job) -> str:
     others = [view for view in plan.running() if view.name != job.name]
     they = _listed(
         f"{view.name} keeps its {node.cores.cpus(view.cores)}"
-        if view.fixed or view.cores <= view.minimum
-        else f"{view.name} has {node.cores.cpus(view.cores)} and keeps at least {node.cores.cpus(view.minimum)}"
+        if view.fixed or view.cores <= max(view.minimum, view.keeps)
+        else f"{view.name} has {node.cores.cpus(view.cores)} and keeps at least "
+        f"{node.cores.cpus(max(view.minimum, view.keeps))}"
         for view in sorted(others, key=lambda view: -view.cores)
     )
     mine = replace(plan.view(job), fixed=False)
@@ -277,12 +280,35 @@ def _change(node: Node, task: Task, now: float) -> Iterator[str]:
         yield f"{who} is to have CPUs {format_cpulist(missing)} as well{left}."
 
 
-def _wishes(job: Job, wishes: Mapping[int, tuple[int, int]]) -> Iterator[str]:
-    for least, most in sorted({wishes.get(task.slot, (0, 0)) for task in job.present} - {(0, 0)}):
-        bounds = (
-            f"at least {_cpus(least)}" if not most else f"{least} to {_cpus(most)}" if least else f"up to {_cpus(most)}"
-        )
-        yield f"It says that it can make use of {bounds}; the agent does not go by that."
+def _wishes(node: Node, job: Job, now: float) -> Iterator[str]:
+    counted = {task.wish for task in job.present} - {UNSAID}
+    for wish in sorted(counted, key=lambda wish: (wish.least, wish.most)):
+        if wish.contradicts_itself:
+            both = f"that it needs {_cpus(wish.least)} and that it can use {wish.most}"
+            yield f"It says {both}: that cannot be, so neither counts."
+        else:
+            yield f"It says that it can make use of {_in_words(wish)}: {_heeded(node, job, wish)}."
+    for task in job.present:
+        if task.said != task.wish:
+            said = "nothing of that" if task.said == UNSAID else _in_words(task.said)
+            yield f"Now it says {said}: that counts in {duration(max(0.0, due(task, job) - now))}."
+
+
+def _in_words(wish: Wish) -> str:
+    if not wish.most:
+        return f"at least {_cpus(wish.least)}"
+    return f"{wish.least} to {_cpus(wish.most)}" if wish.least else f"up to {_cpus(wish.most)}"
+
+
+def _heeded(node: Node, job: Job, wish: Wish) -> str:
+    if job.job_class != "malleable":
+        return f"it is {job.job_class}, so that changes nothing"
+    if job.hold is not None or job.pinned:
+        return "that counts when the order for it is over"
+    left = f"arrivals leave it {_cpus(node.cores.cpus(node.plan.view(job).keeps))}"
+    if not wish.least:
+        return "it gets no more"
+    return f"it gets no more, and {left}" if wish.most else left
 
 
 def _mode(node: Node, job: Job) -> Iterator[str]:

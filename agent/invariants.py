@@ -106,6 +106,9 @@ def _rules(node: Node) -> Iterator[str]:
         ordered = any(job.hold is not None or job.pinned for job in jobs)
         if plan.cap and not ordered and sum(job.cores for job in jobs) > plan.cap:
             yield f"the jobs of user {user} have more than {plan.cap} cores."
+    for view in plan.running():
+        if view.cores > view.maximum and not view.fixed and not node.jobs[view.name].layout.strict:
+            yield f"job {view.name} has {view.cores} cores and accepts {view.maximum}."
     for job in node.jobs.values():
         if bool(job.waits_for) == bool(job.cores):
             yield f"job {job.name} has {job.cores} cores and waits for: {job.waits_for!r}."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agent.layouts import ANY, Layout
+from agent.wishes import UNSAID, Wish
 
 
 class Refused(Exception):  # noqa: N818 - a decision that is told to a person, not a fault
@@ -51,7 +52,11 @@ class Grant:
 
 @dataclass(slots=True)
 class Task:
-    """A launched process with its descendants. `grants` runs from the last acknowledged to the newest."""
+    """A launched process with its descendants. `grants` runs from the last acknowledged to the newest.
+
+    `said` is the newest wish of its program, `wish` the one that counts, and the next counts from `heeds_from` on
+    (seconds of CLOCK_MONOTONIC).
+    """
 
     slot: int
     job: str
@@ -67,6 +72,9 @@ class Task:
     pin: int = 0
     reason: str = "arrival"
     told_waiting: bool = False
+    said: Wish = UNSAID
+    wish: Wish = UNSAID
+    heeds_from: float = 0.0
 
     @property
     def started(self) -> bool:
@@ -104,8 +112,8 @@ class Event:
     """Something that happened to job `job` at `at` (seconds of CLOCK_MONOTONIC).
 
     Kinds: arrival, end (of a task of it), order, expiry (the time of an order is over), release (a task of it is not
-    managed any more), rest (somebody has rested), use (other CPUs may be handed out), start (of the agent). `by` is the
-    uid of who ordered.
+    managed any more), rest (somebody has rested), use (other CPUs may be handed out), wish (what programs of it can
+    use), start (of the agent). `by` is the uid of who ordered.
     """
 
     kind: str

@@ -106,7 +106,7 @@ class Mailboxes:
         """Forget what the last responder said, before another one sits down."""
         fd = self.open(number)
         try:
-            for name in ("applied", "points"):
+            for name in ("applied", "wanted_min", "wanted_max", "points"):
                 os.pwrite(fd, bytes(MAILBOX.fields[name].size), MAILBOX.fields[name].offset)
         finally:
             os.close(fd)

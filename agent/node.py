@@ -14,16 +14,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent import layouts
+from agent import layouts, wishes
 from agent.bounds import bounds
 from agent.cores import Cores
 from agent.grants import RETRY, Grants
 from agent.jobs import Action, Arrival, Bind, Event, Forget, Job, Refused, Task
 from agent.plan import Plan
 from agent.rules import Rules
+from agent.wishes import UNSAID, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from agent.placement import Place
 
@@ -58,6 +59,8 @@ class Node(Grants):
         self.layout = layout
         self.complete_within = complete_within
         self.arrivals = 0
+        self._unheeded: set[int] = set()
+        """The slots of all tasks whose newest wish does not count yet, and perhaps of others."""
 
     # --- arrivals -------------------------------------------------------------------------------------------------
 
@@ -141,7 +144,7 @@ class Node(Grants):
         """Do what was to be done by now.
 
         Bind the tasks whose grace time is over, give up waiting for ranks that did not come, end orders, and let those
-        grow who have rested.
+        grow who have rested, and heed the wishes whose turn it is.
         """
         actions: list[Action] = []
         for task in [] if self.frozen else self.tasks.values():
@@ -164,14 +167,47 @@ class Node(Grants):
             self.plan.event = Event("rest", "", now)
         if late or rested:
             self.plan.hand_out(now)
-        return [*actions, *self._step(now)] if late or ordered or rested else actions
+        heeded = self._heed(now)
+        return [*actions, *self._step(now)] if late or ordered or rested or heeded else actions
 
     def next_deadline(self) -> float | None:
         """Return when `tick` has something to do next, or None."""
         times = [t.deadline for t in self.tasks.values() if t.deadline is not None and not self.frozen]
         for job in self.jobs.values():
             times += [at for at in (job.complete_by, job.hold_until, job.rest_until) if at is not None]
+        times += [self._due(self.tasks[slot]) for slot in self._unheeded if slot in self.tasks]
         return min(times, default=None)
+
+    # --- wishes ---------------------------------------------------------------------------------------------------
+
+    def wished(self, said: Mapping[int, Wish], now: float) -> list[Action]:
+        """Take in, by slot, what the programs in the responders' seats say that they can use (`agent.wishes`)."""
+        for slot, wish in said.items():
+            self.tasks[slot].said = wish
+        self._unheeded |= said.keys()
+        return self._step(now) if self._heed(now) else []
+
+    def unseat(self, slot: int, now: float) -> list[Action]:
+        """Take in that the responder has gone: the whole task is bound to what it was granted, and nothing wished."""
+        return [*super().unseat(slot, now), *self.wished({slot: UNSAID}, now)]
+
+    def _heed(self, now: float) -> bool:
+        """Let the wishes count whose turn it is; say whether there were any."""
+        waiting = [self.tasks[slot] for slot in sorted(self._unheeded) if slot in self.tasks]
+        waiting = [task for task in waiting if task.said != task.wish]
+        heeded = [task for task in waiting if self._due(task) <= now]
+        for task in heeded:
+            job = self.jobs[task.job]
+            before = self.plan.view(job)
+            task.wish, task.heeds_from = task.said, now + wishes.PATIENCE
+            if self.plan.view(job) != before:
+                self.plan.event = Event("wish", job.name, now)
+                self.plan.heed(job, now)
+        self._unheeded = {task.slot for task in waiting if task.said != task.wish}
+        return bool(heeded)
+
+    def _due(self, task: Task) -> float:
+        return wishes.due(task, self.jobs[task.job])
 
     # --- the kill switch ------------------------------------------------------------------------------------------
 
@@ -258,6 +294,8 @@ class Node(Grants):
         """
         self.arrivals = arrivals
         self.plan.event = Event("start", "", now)
+        tasks = list(tasks)
+        self._unheeded = {task.slot for task, _ in tasks if task.said != task.wish}
         pins = {}
         for task, described in tasks:
             self._free_slots.remove(task.slot)

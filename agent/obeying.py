@@ -60,13 +60,7 @@ class Obeying:
         name = order.get("job")
         if not isinstance(name, str) or not name:
             raise ControlError("explain takes the name of a job.")
-        mails = {
-            slot: self._daemon.mailboxes.read(task.mailbox)
-            for slot, task in self._node.tasks.items()
-            if task.job == name
-        }
-        wishes = {slot: (mail.wanted_min, mail.wanted_max) for slot, mail in mails.items() if mail}
-        found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic(), wishes, self._user)]
+        found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic(), self._user)]
         if not self._daemon.binds:
             idle = "The CPUs are emulated: the agent sets no affinity."
             if self._daemon.settings.observe:

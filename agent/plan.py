@@ -138,11 +138,25 @@ class Plan(Replanning):
         """
         if self.avoided:
             self._leave_avoided(now)
+        self._trim(now)
         total, owed, cap = self.total(), self._owed(), self.cap
         why = "return" if owed else reason
         self._replan_as_far(lambda jobs: policy.give_back(jobs, owed, total, cap), why, now)
         self.admit_waiting(now)
         self._grow(now, reason)
+
+    def _trim(self, now: float) -> None:
+        """Take from jobs what their programs say they cannot use."""
+        for job in [job for job in self.running() if job.cores > job.maximum and not job.fixed]:
+            self._replan_as_far(partial(policy.trim, name=job.name), "wish", now)
+
+    def heed(self, job: Job, now: float) -> None:
+        """Take in that other wishes of the tasks of a job count: what it can use again it competes for, once."""
+        self.touch(job)
+        view = self.view(job)
+        if job.cores and not view.fixed and job.cores < self._share(job):
+            self._compete(job, "wish", now)
+        self.hand_out(now, "wish")
 
     def _grow(self, now: float, reason: str) -> None:
         rules, before = self.rules, None
@@ -262,14 +276,23 @@ class Plan(Replanning):
             task.pin = 0
         self.touch(job)
         if not job.frozen and not self.why_stays(job):
-            others = [other for other in self.running() if other.name != name]
-            view, total = replace(self.view(job), cores=0), self.total()
-            share = policy.equal_shares([*others, view], total, self.cap)[name]
-            counts = policy.admit(replace(view, maximum=max(view.minimum, share)), others, total, 1.0, self.cap)
-            if not isinstance(counts, Wait):
-                with suppress(Refused):
-                    self._replan(counts, "order", now)
+            self._compete(job, "order", now)
         self.hand_out(now, "order")
+
+    def _share(self, job: Job) -> int:
+        """Return the cores that are a running job's equal share, at least its minimum."""
+        view = replace(self.view(job), fixed=False)
+        others = [other for other in self.running() if other.name != job.name]
+        return max(view.minimum, policy.equal_shares([*others, view], self.total(), self.cap)[job.name])
+
+    def _compete(self, job: Job, reason: str, now: float) -> None:
+        """Give a job its equal share as if it arrived, except that SharingFactor does not bound what it takes."""
+        others = [other for other in self.running() if other.name != job.name]
+        view = replace(self.view(job), cores=0, maximum=self._share(job))
+        counts = policy.admit(view, others, self.total(), 1.0, self.cap)
+        if not isinstance(counts, Wait):
+            with suppress(Refused):
+                self._replan(counts, reason, now)
 
     def pin(self, task: Task, mask: int, now: float) -> None:
         """Give a task exactly these CPUs until `let_go`, whatever was ordered before.

@@ -5,6 +5,7 @@ An arrival is entitled to its equal share of the node (equal among users, then a
 asked. It takes free cores first, then cores of running malleable jobs, the largest first, never below a job's minimum
 nor below its own equal share, and from each at most SharingFactor of what that job has. Where that is less than the
 arrival's minimum, jobs may be taken below their share too; where even that is not enough, the arrival waits its turn.
+A job whose program says that it can use fewer cores gives up the others, and arrivals leave it those it says it needs.
 Cores that come free go back to the jobs they were taken from, then to waiting arrivals in order, then to the smallest
 jobs that can use them.
 
@@ -29,7 +30,8 @@ class JobCores:
     """One job as the policy sees it. `minimum`, `maximum` and `cores` count cores over all its `tasks`.
 
     `fixed` jobs (rigid, moldable once started, held by an order) neither lend nor grow. One that `rests` was resized
-    lately and does not grow; one that is `due` has rested or waited, so that any gain is worth a resize.
+    lately and does not grow; one that is `due` has rested or waited, so that any gain is worth a resize. Arrivals leave
+    a job what it `keeps`.
     """
 
     name: str
@@ -41,6 +43,7 @@ class JobCores:
     fixed: bool = False
     rests: bool = False
     due: bool = False
+    keeps: int = 0
 
 
 def one_each(cores: int) -> int:
@@ -112,7 +115,7 @@ def admit(
     shares = equal_shares([*running, new], total, cap)
     wanted = max(new.minimum, min(new.maximum, max(shares[new.name], free)))
     lenders = [job for job in running if not job.fixed]
-    limits = {j.name: min(j.cores - j.minimum, int(j.cores * sharing_factor)) for j in lenders}
+    limits = {j.name: min(j.cores - max(j.minimum, j.keeps), int(j.cores * sharing_factor)) for j in lenders}
     gentle = {j.name: max(0, min(limits[j.name], j.cores - shares[j.name])) for j in lenders}
     others = {j.name for j in lenders if j.user != new.user}
     loans = _take(wanted - free, lenders, gentle, others, room - free)
@@ -164,6 +167,11 @@ def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
     if sum(loans.values()) < excess:
         return Wait("the running jobs would be below their minima.")
     return {j.name: j.cores - loans.get(j.name, 0) for j in running}
+
+
+def trim(running: Sequence[JobCores], name: str) -> dict[str, int]:
+    """Return the cores of every job once job `name` has given up what is beyond its maximum."""
+    return {job.name: min(job.cores, job.maximum) if job.name == name else job.cores for job in running}
 
 
 def give_back(running: Sequence[JobCores], owed: Mapping[str, int], total: int, cap: int = 0) -> dict[str, int]:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agent import affinity
+from agent.wishes import Wish
 from dromlib import layout
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from agent.acting import Acting
     from agent.jobs import Grant, Task
-    from agent.mailboxes import Mailboxes
+    from agent.mailboxes import Mail, Mailboxes
 
 
 class Post:
@@ -40,6 +41,7 @@ class Post:
         if self._node.frozen:
             return  # it is all read when the node thaws: an acknowledgement may ask for threads to be bound
         said: dict[int, Grant] = {}
+        wishes: dict[int, Wish] = {}
         late: list[Task] = []
         for task in tasks:
             mail = self._mailboxes.read(task.mailbox)
@@ -50,6 +52,8 @@ class Post:
                 self._unseat(task)
                 self._acting.save()
                 continue
+            if (wish := wish_in(mail)) != task.said:
+                wishes[task.slot] = wish
             grant = next((grant for grant in task.grants[1:] if grant.epoch == mail.applied), None)
             if grant:
                 said[task.slot] = grant
@@ -62,6 +66,8 @@ class Post:
         believed = self._see_to_it(valid) if self._acting.binds else valid
         epochs = {slot: grant.epoch for slot, grant in believed.items()}
         self._acting.do(self._node.in_force(epochs, "applied", time.monotonic()))
+        wishes = {slot: wish for slot, wish in wishes.items() if slot in self._node.tasks}
+        self._acting.do(self._node.wished(wishes, time.monotonic()))
 
     def _bring_back(self, late: Iterable[Task]) -> None:
         """Confine programs that have applied a grant after the agent had enforced a newer one."""
@@ -101,3 +107,8 @@ class Post:
                 self._node.bind_failed(slot, time.monotonic())
                 del believed[slot]
         return believed
+
+
+def wish_in(mail: Mail) -> Wish:
+    """Return what the program says in its mail that it can use."""
+    return Wish(mail.wanted_min, mail.wanted_max)

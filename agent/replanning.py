@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent import layouts
+from agent import layouts, wishes
 from agent.arrangement import NoRoom
 from agent.jobs import Change, Event, Job, Refused
 from agent.ledger import Move
@@ -96,7 +96,9 @@ class Replanning(Seating):
         """Return the job as the policy sees it."""
         tasks = len(job.ranks)
         fixed = self._fixed(job) or bool(job.planned & self.avoided)
-        return JobCores(job.name, job.user, tasks, job.task_min * tasks, self.most(job), job.cores, fixed)
+        most = min(self.most(job), wishes.accepts(job, self.cores))
+        keeps = wishes.keeps(job, self.cores, self.rules.max_min)
+        return JobCores(job.name, job.user, tasks, job.task_min * tasks, most, job.cores, fixed, keeps=keeps)
 
     # --- a new plan -----------------------------------------------------------------------------------------------
 

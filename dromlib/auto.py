@@ -112,9 +112,11 @@ class Outside:
 
     def __init__(self, adapter: Adapter, limits: Limits) -> None:
         self.available = adapter.available
-        self.limit = adapter.limit
         self._apply = adapter.apply
         self._limits = limits
+
+    def limit(self) -> None:
+        """Say no limit: the program has not said how many CPUs it can use, and its children may use more than it."""
 
     def apply(self, grant: Grant) -> None:
         """Size the pools, or leave it to the end of the block."""

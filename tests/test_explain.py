@@ -12,6 +12,7 @@ from agent.jobs import Arrival, Job, Refused, Task
 from agent.layouts import Layout
 from agent.node import Node
 from agent.rules import Rules
+from agent.wishes import Wish
 from tests.nodes import MACHINES, make_node
 
 ANN, BEN, CLO = 1000, 1001, 1002
@@ -466,15 +467,56 @@ class TestHowItIsManaged:
         assert story.told("a", "mode")[-1] == "It did not apply its newest grant within 1.0 s: the agent bound it."
 
 
-@pytest.mark.parametrize(
-    ("wish", "bounds"), [((2, 0), "at least 2 CPUs"), ((0, 1), "up to 1 CPU"), ((1, 4), "1 to 4 CPUs")]
-)
-def test_what_a_program_says_of_itself(story: Story, wish: tuple[int, int], bounds: str) -> None:
-    """Its wish is told, and that it is one; a program that has said nothing has none."""
-    told = [text for topic, text in explain(story.node, "a", story.now, {0: wish}) if topic == "wish"]
+class TestItsWish:
+    """What a program says that it can use, and what came of that."""
 
-    assert told == [f"It says that it can make use of {bounds}; the agent does not go by that."]
-    assert story.told("a", "wish") == []
+    @pytest.mark.parametrize(
+        ("wish", "told"),
+        [
+            (Wish(2), "at least 2 CPUs: arrivals leave it 2 CPUs."),
+            (Wish(0, 1), "up to 1 CPU: it gets no more."),
+            (Wish(1, 4), "1 to 4 CPUs: it gets no more, and arrivals leave it 1 CPU."),
+        ],
+    )
+    def test_what_it_says_and_what_is_done(self, story: Story, wish: Wish, told: str) -> None:
+        """A program that has said nothing is told nothing."""
+        assert story.told("a", "wish") == []
+        story.node.wished({0: wish}, story.now)
+
+        assert story.told("a", "wish") == [f"It says that it can make use of {told}"]
+
+    def test_it_is_the_limit(self, story: Story) -> None:
+        """What it has follows from what it says, and the neighbour is told whose change it was."""
+        story.arrive("b", BEN)
+        story.node.wished({0: Wish(0, 1)}, story.now)
+        story.settle()
+
+        assert story.told("a", "limit") == ["It has the most that it says it can use."]
+        assert story.told("a", "since") == [
+            "It shrank from 4 to 1 CPU 0.0 s ago, when it said how many CPUs it can use."
+        ]
+        assert story.told("b", "since") == ["It grew from 4 to 7 CPUs 0.0 s ago, when a said how many CPUs it can use."]
+
+    def test_one_that_waits_its_turn(self, story: Story) -> None:
+        """The next one counts a second later."""
+        story.node.wished({0: Wish(0, 6)}, story.now)
+        story.node.wished({0: Wish(0, 2)}, story.now)
+
+        assert story.told("a", "wish", later=0.25)[1:] == ["Now it says up to 2 CPUs: that counts in 0.8 s."]
+
+    def test_one_that_does_not_count(self, story: Story) -> None:
+        """Because it cannot be met, the job does not change, or an order holds it."""
+        story.node.wished({0: Wish(5, 2)}, story.now)
+        assert story.told("a", "wish") == [
+            "It says that it needs 5 CPUs and that it can use 2: that cannot be, so neither counts."
+        ]
+        story.now += 1
+        story.node.wished({0: Wish(0, 2)}, story.now)
+        story.resize("a", 4)
+        assert story.told("a", "wish")[0].endswith("up to 2 CPUs: that counts when the order for it is over.")
+        rigid = story.arrive("r", job_class="rigid", max_cpus=2)
+        story.node.wished({rigid: Wish(1)}, story.now)
+        assert story.told("r", "wish")[0].endswith("at least 1 CPU: it is rigid, so that changes nothing.")
 
 
 def test_every_story_reads_well_on_threads_and_many_neighbours() -> None:

@@ -18,6 +18,7 @@ from agent.layouts import ANY, Layout
 from agent.registry import kept
 from agent.rules import Rules
 from agent.seating import MANY
+from agent.wishes import Wish
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
@@ -164,6 +165,17 @@ class NodeMachine(RuleBasedStateMachine):
         task = self.node.tasks.get(slot)
         if task and task.started:
             self.carry_out(self.node.applied(slot, task.epoch - back, self.now))
+
+    @rule(slot=slots, wish=st.builds(Wish, st.sampled_from([0, 1, 2, 5, 2**32 - 1]), st.sampled_from([0, 1, 2, 3, 9])))
+    def wishes(self, slot: int, wish: Wish) -> None:
+        """A wish takes cores from nobody but who says it, unless it is for more than the last one."""
+        task = self.node.tasks.get(slot)
+        if task and task.responder:
+            before = {job.name: job.cores for job in self.node.jobs.values()}
+            smaller = not wish.is_met_by_more_than(task.wish)
+            self.carry_out(self.node.wished({slot: wish}, self.now))
+            for job in self.node.jobs.values():
+                assert not smaller or job.name == task.job or job.cores >= before[job.name]
 
     @rule(slot=slots)
     def lies_about_the_future(self, slot: int) -> None:

@@ -6,7 +6,8 @@
  * --silent attaches and passes no malleability point; --outside does not attach; --threads sleeps in N more threads;
  * --children forks N children that attach for themselves. --holds takes a grant and applies it when it is told to go on.
  * It ends with its stdin, or at the letter q there; the letters s and p make it silent and polling, h and g make it hold
- * and go on, d detaches, a attaches again. It says which letters it has heard.
+ * and go on, d detaches, a attaches again, a digit N says that it can use at most N CPUs (0: unsaid). It says which
+ * letters it has heard.
  */
 #include <drom.h>
 #include <poll.h>
@@ -57,6 +58,8 @@ static void obey(void)
         drom_detach(seat), seat = NULL;
     if (letter == 'a')
         attach();
+    if (letter >= '0' && letter <= '9')
+        drom_want(seat, 0, (uint32_t)(letter - '0'));
     printf("heard %c\n", letter);
 }
 

@@ -223,6 +223,26 @@ def _children(pid: int) -> list[int]:
         return [int(word) for word in file.read().split()]
 
 
+def test_what_a_program_says_it_cannot_use_goes_to_others(agent: Agent, start: Programs, program: Path) -> None:
+    """It gives a core up, somebody else starts there, and it has it again when it can use it and that one has ended."""
+    a = start.start(*agent.run("--job", "a", "--", program))
+    agent.await_tasks(a="0-1")
+    a.await_out("attached .* responder")
+    a.tell("1")
+    a.await_out("cpus [01]$")
+    held = agent.tasks()["a"]["held"]
+    agent.await_tasks(a=held)
+    assert agent.tasks()["a"]["wanted_max"] == 1
+    told = agent.cli("explain", "a").stdout
+    assert "It has the most that it says it can use." in told
+    assert "It says that it can make use of up to 1 CPU: it gets no more." in told
+    b = start.start(*agent.run("--job", "b", "--cpus", "1", "--", "sleep", "1000"))
+    agent.await_tasks(a=held, b=str(1 - int(held)))
+    a.tell("0")
+    b.kill()
+    agent.await_tasks(a="0-1")
+
+
 def test_a_program_outside_any_task_becomes_one(agent: Agent, start: Programs, program: Path) -> None:
     """A process that was not launched by drom and attaches is a task named after its command, and bound."""
     a = start.start(program, "--silent", DROM_RUNTIME_DIR=str(agent.dir))

@@ -88,7 +88,9 @@ int drom_wait(drom *d, int timeout_ms);
 /* Tell how much work is done, in a unit of the program's own. */
 void drom_progress(drom *d, uint64_t done);
 
-/* Tell between how many and how many CPUs the program can use; 0: unsaid. It is a wish: a grant may be outside. */
+/* Tell between how many and how many CPUs the program can use, all processes of its task together; 0: unsaid. The agent
+ * takes back what is beyond max_cpus, and leaves min_cpus when others arrive. It is a wish: a grant may be outside, and of
+ * wishes that follow each other within a second the last one counts. */
 void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus);
 
 /* Index of the task's slot, or -1 when unmanaged, and the agent's runtime directory: with them event loops subscribe to the
