@@ -61,7 +61,7 @@ class Cores:
         """Every CPU."""
         return sum(self.masks)
 
-    @property
+    @cached_property
     def widest(self) -> int:
         """The most hardware threads that a core has."""
         return max(self._widths, default=1)
@@ -103,7 +103,8 @@ class Cores:
 
     def numbers(self, mask: int) -> list[int]:
         """Return the numbers, from 0, of the cores that `mask` touches, by lowest CPU in it."""
-        return list(dict.fromkeys(map(self._number.__getitem__, cpus_of(mask & self.all))))
+        numbers = map(self._number.__getitem__, cpus_of(mask & self.all))
+        return list(numbers if self.widest == 1 else dict.fromkeys(numbers))
 
     @cached_property
     def _least(self) -> list[int]:
@@ -111,11 +112,11 @@ class Cores:
 
     def count(self, mask: int) -> int:
         """Return how many cores the CPUs in `mask` touch."""
-        return len(self.numbers(mask))
+        return (mask & self.all).bit_count() if self.widest == 1 else len(self.numbers(mask))
 
     def whole(self, mask: int) -> int:
         """Return every CPU of the cores that `mask` touches."""
-        return sum(self.masks[number] for number in self.numbers(mask))
+        return mask & self.all if self.widest == 1 else sum(self.masks[number] for number in self.numbers(mask))
 
     def cpus(self, cores: int) -> int:
         """Return the hardware threads that any `cores` cores have at least."""

@@ -57,9 +57,8 @@ class Ledger:
     def own(self, owners: Sequence[Owner]) -> set[str]:
         """Write down the owner of each core; return the jobs that own other cores than before."""
         changed = set()
-        for core, (old, new) in enumerate(zip(self.owners, owners, strict=True)):
-            if old == new:
-                continue
+        pairs = enumerate(zip(self.owners, owners, strict=True))
+        for core, old, new in [(core, old, new) for core, (old, new) in pairs if old != new]:
             self.owners[core] = new
             mask = self.cores.masks[core]
             if old is not None:

@@ -22,20 +22,28 @@ def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: set[str]) -
 
     `owners` and `holders` name a job or None per core, in the same order; `alive` are the jobs that still run.
     """
-    now = [owner if owner in alive else None for owner in owners]
-    now = [holder if owner is None else owner for owner, holder in zip(now, holders, strict=True)]
-    lent: dict[str, list[int]] = {}
-    for core, (owner, holder) in enumerate(zip(now, holders, strict=True)):
-        if owner is not None and owner != holder:
-            lent.setdefault(owner, []).append(core)
-    for core, holder in enumerate(holders):
-        if holder is None or now[core] == holder or not lent.get(holder):
+    now = list(owners)
+    apart = [core for core, (owner, holder) in enumerate(zip(owners, holders, strict=True)) if owner != holder]
+    for core in apart:
+        if owners[core] not in alive:
+            now[core] = holders[core]
+    lent = [core for core in apart if now[core] != holders[core]]
+    both = {now[core] for core in lent} & {holders[core] for core in lent} - {None}
+    if both:
+        _swap(now, holders, lent, both)
+    return now
+
+
+def _swap(now: list[Owner], holders: Sequence[Owner], cores: Sequence[int], both: set[Owner]) -> None:
+    """Let jobs that lend and borrow at once change owners of the two cores; all that is lent is among `cores`."""
+    lent: dict[Owner, list[int]] = {job: [core for core in cores if now[core] == job] for job in both}
+    for core in cores:
+        holder, lender = holders[core], now[core]
+        if lender == holder or not lent.get(holder):
             continue
         other = lent[holder].pop()
-        lender = now[core]
         now[core], now[other] = holder, lender
-        if lender is not None:
+        if lender in lent:
             lent[lender].remove(core)
             if holders[other] != lender:
                 lent[lender].append(other)
-    return now

@@ -114,7 +114,7 @@ def admit(
     free = min(left, room)
     shares = equal_shares([*running, new], total, cap)
     wanted = max(new.minimum, min(new.maximum, max(shares[new.name], free)))
-    lenders = [job for job in running if not job.fixed]
+    lenders = [job for job in running if not job.fixed and job.cores > max(job.minimum, job.keeps)]
     limits = {j.name: min(j.cores - max(j.minimum, j.keeps), int(j.cores * sharing_factor)) for j in lenders}
     gentle = {j.name: max(0, min(limits[j.name], j.cores - shares[j.name])) for j in lenders}
     others = {j.name for j in lenders if j.user != new.user}
@@ -178,11 +178,10 @@ def give_back(running: Sequence[JobCores], owed: Mapping[str, int], total: int, 
     """Return the cores of every job after each owner that does not rest has taken back the free cores it is owed."""
     free = total - sum(job.cores for job in running)
     rooms = {user: room_of(user, running, total, cap) for user in {job.user for job in running}}
-    cores = {}
-    for job in running:
-        back = min(owed.get(job.name, 0), max(0, job.maximum - job.cores), free, rooms[job.user])
-        back = 0 if job.fixed or job.rests else back
-        cores[job.name] = job.cores + back
+    cores = {job.name: job.cores for job in running}
+    for job in [job for job in running if job.name in owed and not job.fixed and not job.rests]:
+        back = min(owed[job.name], max(0, job.maximum - job.cores), free, rooms[job.user])
+        cores[job.name] += back
         free -= back
         rooms[job.user] -= back
     return cores
