@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 MAX_MESSAGE = 1 << 20
 """Bytes of a request; longer ones are dropped by ZeroMQ and the connection closed."""
-TIMEOUT_MS = 5000
+TIMEOUT_MS = 30_000
+"""How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
 
 
 class ControlError(Exception):
@@ -118,18 +119,18 @@ def _caller(frame: zmq.Frame) -> Caller:
 def order(runtime_dir: Path, name: str, **fields: Any) -> Any:  # noqa: ANN401 - a JSON value
     """Send one order to the agent of `runtime_dir` and return the value it answers.
 
-    Raises `ControlError` when it refuses, or when no agent answers within five seconds.
+    Raises `ControlError` when it refuses, when nobody listens, or when there is no answer within `TIMEOUT_MS`.
     """
     address = endpoint(runtime_dir, "control")
-    nobody = f"no agent answers in {runtime_dir}: start one with: drom agent --runtime-dir {runtime_dir}"
     if not _listens(runtime_dir / "control"):
-        raise ControlError(nobody)
+        raise ControlError(f"no agent answers in {runtime_dir}: start one with: drom agent --runtime-dir {runtime_dir}")
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
         sock.connect(address)
         sock.send(json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode())
         if not sock.poll(TIMEOUT_MS):
-            raise ControlError(nobody)
+            silence = f"for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
+            raise ControlError(f"the agent in {runtime_dir} has not answered {silence}")
         answer = _answer(sock.recv())
     if "value" not in answer:
         raise ControlError(str(answer.get("error") or f"the agent in {runtime_dir} is of another version: restart it."))

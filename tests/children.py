@@ -140,7 +140,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
-        os.sched_yield()
+        time.sleep(0.001)
 
 
 def our_masks() -> dict[int, int]:

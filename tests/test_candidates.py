@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,7 +116,7 @@ def test_a_process_of_another_pid_namespace() -> None:
         try:
             children = [child for child in processes.process_tree(pid) if child != pid]
             while not children:
-                os.sched_yield()
+                time.sleep(0.001)
                 children = [child for child in processes.process_tree(pid) if child != pid]
             with pytest.raises(ControlError, match=rf"^process {children[0]} is in another pid namespace"):
                 candidates().look(children[0], ME, everybody=True)

@@ -66,7 +66,7 @@ def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "the awaited state did not come"
-        os.sched_yield()
+        time.sleep(0.001)
 
 
 def shown(output: str) -> dict[str, str]:

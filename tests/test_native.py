@@ -368,11 +368,6 @@ def gibberish(knock: Knock, registry: Registry) -> None:
     knock.door.send(b"x" * 3000)
 
 
-def silence(knock: Knock, registry: Registry) -> None:
-    """Say nothing."""
-    del knock, registry
-
-
 def hang_up(knock: Knock, registry: Registry) -> None:
     """Close the connection."""
     del registry
@@ -391,7 +386,6 @@ BAD_ANSWERS = (
     pipes,
     refusal,
     gibberish,
-    silence,
     hang_up,
 )
 
@@ -400,13 +394,23 @@ BAD_ANSWERS = (
 def test_a_bad_answer_leaves_the_program_unmanaged(
     start: Callable[[], Client], registry: Registry, tmp_path: Path, answer: Callable[[Knock, Registry], None]
 ) -> None:
-    """Whatever the agent answers, or none at all, attach returns in seconds and leaks no descriptor."""
+    """Whatever the agent answers, attach returns at once and leaks no descriptor."""
     with open_door(tmp_path, lambda knock: answer(knock, registry)):
         client = start()
         before = client.ask("fds")
         assert client.ask("attach") == f"attach {UNMANAGED}"
         assert client.ask("fds") == before
         assert client.ask("poll") == "poll 0"
+
+
+def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    """A program that has waited long enough for an answer is unmanaged; this one waits for a second."""
+    sources = [native_build.SOURCES / "client.c", *sorted((native_build.NATIVE / "src").glob("*.c"))]
+    native_build.compile_c(tmp_path / "client", sources, ["-DDROMI_ANSWER_SECONDS=1"])
+    with open_door(tmp_path, lambda _: None):
+        client = Client(tmp_path / "client", tmp_path)
+        assert client.ask("attach") == f"attach {UNMANAGED}"
+        client.end()
 
 
 def test_apply_binds_every_thread(start: Callable[[], Client], tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def test_threads_share_the_session(program: Path, tmp_path: Path) -> None:
                 epoch = registry.publish(0, mask)
                 await_applied(registry, epoch)
                 await_cpus(client, mask.bit_count())
+            assert client.ask("points") == "points"
+            assert registry.mail(0, "points") == 1 << layout.ENUMS["POINTS"].index("mpi")
             assert client.ask("fork") == "fork 0"
             assert client.ask("ncpus") == "ncpus 3"
             assert len(door.knocks) == 1

@@ -51,6 +51,9 @@ int main(void)
         else if (strcmp(line, "attach\n") == 0) {
             int mode = drom_mode(drom_attach());
             printf("attach %d %u\n", mode, ncpus());
+        } else if (strcmp(line, "points\n") == 0) {
+            have_points(DROM_POINTS_MPI);
+            puts("points");
         } else
             printf("ncpus %u\n", ncpus());
     }

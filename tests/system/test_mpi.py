@@ -131,6 +131,7 @@ def test_ranks_follow_their_grants(agent: Agent, mpi: Library, kind: str, start:
     await_working(agent, "m", 2, [2, 2])
     points = "libgomp and mpi" if kind == "openmp" else "mpi"
     await_threads(program, 2 if kind == "openmp" else 0)
+    wait_until(lambda: [row["points"] for row in agent.order("ps")["tasks"]] == [points, points], lambda: agent.log)
     for cpus in (1, 2, 1):
         resize(agent, program, cpus, points)
         await_threads(program, cpus if kind == "openmp" else 0)

@@ -14,7 +14,7 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* whose it is puts the
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and stores into `session` */
 static struct handle *handle;
 static drom_grant grant;
-static uint32_t points; /* atomic: where malleability points are */
+static uint32_t points; /* where malleability points are: bits */
 
 static void show(const uint64_t *epoch, uint64_t *points, uint64_t seen, uint32_t ncpus)
 {
@@ -60,17 +60,26 @@ static void refresh(void)
          managed ? grant.ncpus : 0);
 }
 
+static void tell_points(void)
+{
+    if (handle && handle->mailbox)
+        __atomic_store_n(&handle->mailbox->points, points, __ATOMIC_RELAXED);
+}
+
 void have_points(unsigned kind)
 {
-    __atomic_fetch_or(&points, 1u << kind, __ATOMIC_RELAXED);
+    pthread_once(&once, prepare);
+    pthread_mutex_lock(&lock);
+    points |= 1u << kind;
+    tell_points();
+    pthread_mutex_unlock(&lock);
 }
 
 static void take(void)
 {
     if (!handle)
         handle = dromi_attach(true);
-    if (handle && handle->mailbox)
-        __atomic_store_n(&handle->mailbox->points, __atomic_load_n(&points, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    tell_points();
     if (handle && drom_take(&handle->head, &grant) > 0)
         drom_apply(&handle->head, &grant);
     if (handle)

@@ -16,7 +16,7 @@ struct session {
 };
 extern struct session session;
 
-/* Tell the agent, with the next grant, where malleability points are: bit `kind`, a DROM_POINTS_*. */
+/* Tell the agent where malleability points are: bit `kind`, a DROM_POINTS_*. */
 void have_points(unsigned kind);
 
 /* Put the newest grant in force: every thread is bound to it and the agent is told. */

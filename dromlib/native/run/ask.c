@@ -7,7 +7,6 @@
 #include "run.h"
 
 #define SECOND UINT64_C(1000000000)
-#define ANSWER_SECONDS 30
 #define RECONNECT_SECONDS 30
 
 /* How one connection ended. */
@@ -17,7 +16,7 @@ static enum end listen_to(int door, struct answer *answer, bool *waiting)
 {
     for (;;) {
         /* The first answer comes at once; a grant may take as long as the jobs before us. */
-        int rc = dromi_receive(door, answer, *waiting ? 0 : dromi_now_ns() + ANSWER_SECONDS * SECOND);
+        int rc = dromi_receive(door, answer, *waiting ? 0 : dromi_now_ns() + DROMI_ANSWER_SECONDS * SECOND);
         dromi_close_answer(answer);
         if (rc == -ETIMEDOUT || rc == -EPROTO)
             return END_SILENT;
@@ -37,7 +36,7 @@ static enum end listen_to(int door, struct answer *answer, bool *waiting)
 static enum end knock(const char *path, const struct drom_request_message *request, struct answer *answer)
 {
     bool waiting = false;
-    int door = dromi_connect(path, ANSWER_SECONDS);
+    int door = dromi_connect(path, DROMI_ANSWER_SECONDS);
     if (door < 0)
         return END_CLOSED;
     int rc = dromi_send(door, request);

@@ -14,7 +14,10 @@
 #include "drom.h"
 #pragma GCC visibility pop
 
-#define DROMI_ANSWER_SECONDS 3
+/* An agent that listens answers in milliseconds, on an overloaded machine in seconds. */
+#ifndef DROMI_ANSWER_SECONDS
+#define DROMI_ANSWER_SECONDS 30
+#endif
 
 struct handle {
     drom head; /* first: a handle is seen from outside as a drom */
