@@ -63,16 +63,21 @@ def outcome_of(number: int, source: Source, folder: Path) -> Outcome:
     runs = {name: one["metrics"] for name, one in told.items() if one is not None}
     rows = [*table_1(number, runs), *figures_1_to_3(number, runs)]
     if number == 4:
-        rows += figure_7(runs)
-        if {STATIC.name, MAXSD_10.name} <= runs.keys():
-            pair = [load_schedule(folder_of(folder, number, setting.name)) for setting in (STATIC, MAXSD_10)]
-            rows += [*day_rows(*pair), *class_rows(*pair)]
+        rows += _classes_and_days(runs, folder)
     rows += figure_8(number, runs)
     notes = [f"{_size(told)}on {counted(source.nodes, 'node')} of {counted(source.cores, 'core')}. {source.note}"]
     missing = [setting.label for setting in SETTINGS if setting.name not in runs]
     if missing:
         notes.append(f"Partial: {', '.join(missing)} did not run to the end.")
     return Outcome(number, EXPERIMENTS[number].title, notes, source.stands_in, runs, rows, not missing)
+
+
+def _classes_and_days(runs: dict[str, Metrics], folder: Path) -> list[Row]:
+    """Return Figures 4 to 7, which are about workload 4."""
+    if not {STATIC.name, MAXSD_10.name} <= runs.keys():
+        return figure_7(runs)
+    pair = [load_schedule(folder_of(folder, 4, setting.name)) for setting in (STATIC, MAXSD_10)]
+    return [*class_rows(*pair), *figure_7(runs), *day_rows(*pair)]
 
 
 def real_run(seed: int) -> Outcome:
