@@ -142,12 +142,12 @@ def routine(function: F) -> F:
 
 
 def lean(function: F) -> F:
-    """Mark a routine that neither makes nor returns arrays: it counts no references, which saves most of its time."""
-    register_jitable(_nrt=False)(function)
+    """Mark a compilable one that neither makes nor returns arrays: it counts no references, and is far faster."""
+    register_jitable(forceinline=True, _nrt=False)(function)
     return function
 
 
-@compilable
+@lean
 def add(  # noqa: PLR0917 - a row by position
     actions: Actions, kind: int, job: int, first: int, second: int, third: int
 ) -> None:
@@ -162,37 +162,48 @@ def add(  # noqa: PLR0917 - a row by position
         actions.rows[row, 4] = third
 
 
-@compilable
+@lean
 def start(actions: Actions, job: int) -> None:
     """Start a job with all its cores on free nodes, which the driver chooses (the lowest numbers)."""
     add(actions, START, job, 0, 0, 0)
 
 
-@compilable
+@lean
 def place(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
     """Start a job on these nodes with so many cores of each; residents must have given up as many before."""
     add(actions, PLACE, job, append(actions, nodes), len(nodes), cores)
 
 
-@compilable
+@lean
+def place_run(actions: Actions, job: int, first: int, count: int, cores: int) -> None:
+    """Start a job on so many nodes that follow each other, as `place` does."""
+    offset = actions.used[1]
+    actions.used[1] = offset + count
+    if actions.used[1] <= len(actions.nodes):
+        for i in range(count):
+            actions.nodes[offset + i] = first + i
+    add(actions, PLACE, job, offset, count, cores)
+
+
+@lean
 def resize(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
     """Let a running job have so many cores on each of these nodes of its own: shrink it, or expand it."""
     add(actions, RESIZE, job, append(actions, nodes), len(nodes), cores)
 
 
-@compilable
+@lean
 def set_limit(actions: Actions, job: int, limit: int) -> None:
     """Let a running job take so many seconds from its start; its predicted end moves."""
     add(actions, LIMIT, job, limit, 0, 0)
 
 
-@compilable
+@lean
 def plan(actions: Actions, job: int, when: int) -> None:
     """Note when a waiting job is expected to start, for the policy's next call and for people."""
     add(actions, PLAN, job, when, 0, 0)
 
 
-@compilable
+@lean
 def append(actions: Actions, nodes: Ints) -> int:
     """Copy nodes into the answer and return their offset; what does not fit is only counted."""
     offset = actions.used[1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduler.interface import NEVER, RUNNING, compilable
+from scheduler.interface import NEVER, RUNNING, compilable, lean
 
 if TYPE_CHECKING:
     from scheduler.interface import Ints, State
@@ -25,7 +25,7 @@ class Profile(NamedTuple):
     size: Ints
 
 
-@compilable
+@lean
 def predicted_end(state: State, job: int) -> int:
     """Return the predicted end of a running job, or of a waiting one that starts now."""
     if state.jobs.state[job] == RUNNING:
@@ -61,7 +61,7 @@ def profile_of(state: State, reservations: int) -> Profile:
     return profile
 
 
-@compilable
+@lean
 def earliest(profile: Profile, need: int, length: int) -> int:
     """Return the first time from which `need` nodes stay free for `length` seconds; NEVER if there is none."""
     times, free, size, i = profile.times, profile.free, profile.size[0], 0
@@ -76,7 +76,7 @@ def earliest(profile: Profile, need: int, length: int) -> int:
     return NEVER
 
 
-@compilable
+@lean
 def least_free(profile: Profile, begin: int, end: int) -> int:
     """Return the least number of nodes that are free at any time from `begin` until `end`."""
     times, free, size = profile.times, profile.free, profile.size[0]
@@ -89,7 +89,7 @@ def least_free(profile: Profile, begin: int, end: int) -> int:
     return int(least)
 
 
-@compilable
+@lean
 def take(profile: Profile, begin: int, end: int, nodes: int) -> None:
     """Reserve nodes from `begin` until `end`; negative: give them back. What lies before the profile is left out."""
     if begin >= end:
@@ -99,7 +99,7 @@ def take(profile: Profile, begin: int, end: int, nodes: int) -> None:
         free[i] -= nodes
 
 
-@compilable
+@lean
 def cut(profile: Profile, time: int) -> int:
     """Let a step of the profile begin at this time and return its place."""
     times, free, size = profile.times, profile.free, profile.size[0]

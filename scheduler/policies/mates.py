@@ -51,12 +51,15 @@ class Mates(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """By number of nodes: the longest request that a mate, and that a second one, may be able to host."""
+    """Who may be mate, by number of nodes: a step per number that there is, in rising order."""
 
+    nodes: Ints
     first: Ints
+    """The longest request that one of so many nodes may be able to host."""
     second: Ints
-    longest: Ints
-    """Shape ``(1,)``: the longest of all."""
+    """The longest that a second one may be able to; 0 without a second."""
+    used: Ints
+    """Shape ``(2,)``: how many steps, and the longest request of all."""
 
 
 @lean
@@ -113,53 +116,81 @@ def longest_guest(state: State, rules: Rules, job: int, limit: int, end: int) ->
     return int(bound)
 
 
-@routine
-def no_reach(nodes: int) -> Reach:
-    """Return the reach of no mates, of at most so many nodes."""
-    return Reach(np.zeros(nodes + 1, np.int64), np.zeros(nodes + 1, np.int64), np.zeros(1, np.int64))
-
-
 @lean
 def extend(reach: Reach, nodes: int, longest: int) -> None:
-    """Count in a mate; one of more nodes than any guest is left out."""
-    if nodes >= len(reach.first):
-        return
-    reach.longest[0] = max(reach.longest[0], longest)
-    if longest > reach.first[nodes]:
-        reach.second[nodes] = reach.first[nodes]
-        reach.first[nodes] = longest
-    elif longest > reach.second[nodes]:
-        reach.second[nodes] = longest
+    """Count in one more that may be mate."""
+    sizes, first, second, used, i = reach.nodes, reach.first, reach.second, reach.used[0], 0
+    while i < used and sizes[i] < nodes:
+        i += 1
+    if i == used or sizes[i] > nodes:
+        for k in range(used, i, -1):
+            sizes[k], first[k], second[k] = sizes[k - 1], first[k - 1], second[k - 1]
+        sizes[i], first[i], second[i] = nodes, 0, 0
+        reach.used[0] = used + 1
+    reach.used[1] = max(reach.used[1], longest)
+    second[i] = max(second[i], min(first[i], longest))
+    first[i] = max(first[i], longest)
 
 
 @routine
 def reach_of(state: State, rules: Rules, queue: Ints) -> Reach:
-    """Return the reach of the running jobs, for guests of a queue."""
+    """Return the reach of the running jobs, for guests of a queue, with room for jobs of it that start."""
+    room, most = len(state.running) + len(queue), largest(state, queue)
+    reach = Reach(np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(2, np.int64))
+    extend_by_running(state, rules, reach, most)
+    return reach
+
+
+@lean
+def largest(state: State, queue: Ints) -> int:
+    """Return the nodes of the largest job of a queue."""
     most = 0
     for job in queue:
         most = max(most, state.jobs.nodes[job])
-    reach = no_reach(most)
+    return most
+
+
+@lean
+def extend_by_running(state: State, rules: Rules, reach: Reach, most: int) -> None:
+    """Count in the running jobs of at most so many nodes."""
     for job in state.running:
         if state.jobs.nodes[job] <= most and may_host(state, rules, job):
             longest = longest_guest(state, rules, job, state.jobs.limit[job], state.jobs.ends[job])
             extend(reach, state.jobs.nodes[job], longest)
-    return reach
 
 
 @lean
 def may_find(reach: Reach, rules: Rules, need: int, length: int) -> bool:
     """Return whether mates may be found for a guest; exact for at most two mates, else only a bound."""
-    if reach.longest[0] < length:
+    if reach.used[1] < length:
         return False
-    if reach.first[need] >= length:
+    sizes, first = reach.nodes, reach.first
+    low, high = 0, reach.used[0] - 1
+    while high >= 0 and sizes[high] > need:
+        high -= 1
+    if rules.mix or rules.mates > 2:
+        return longest_up_to(reach, high) >= length
+    if high >= 0 and sizes[high] == need and first[high] >= length:
         return True
-    loose = rules.mix or rules.mates > 2
-    for nodes in range(1, need if loose else need // 2 + 1):
-        if reach.first[nodes] >= length:
-            other = reach.second if nodes + nodes == need else reach.first
-            if loose or (rules.mates > 1 and other[need - nodes] >= length):
-                return True
+    while rules.mates > 1 and low <= high:
+        both = sizes[low] + sizes[high]
+        other = reach.second[low] if low == high else first[low]
+        if both == need and first[high] >= length and other >= length:
+            return True
+        if both <= need:
+            low += 1
+        if both >= need:
+            high -= 1
     return False
+
+
+@lean
+def longest_up_to(reach: Reach, last: int) -> int:
+    """Return the longest request that a mate up to this step may be able to host."""
+    longest = 0
+    for i in range(last + 1):
+        longest = max(longest, reach.first[i])
+    return longest
 
 
 @routine

@@ -24,6 +24,7 @@ from scheduler.interface import (
     lean,
     nodes_of,
     place,
+    place_run,
     plan,
     resize,
     routine,
@@ -108,6 +109,16 @@ class Pass(NamedTuple):
     """What a pass knows beside the state."""
 
     rules: Rules
+    test: bool
+    """Whether a job shares only if it ends earlier so."""
+    far: bool
+    """Whether a start beyond the window counts as predicted."""
+    window: int
+    resolution: int
+    queue: Ints
+    """The jobs that are tried, in order."""
+    least: Ints
+    """For each place of the queue, the nodes of the smallest job from there on."""
     profile: Profile
     """Free nodes, less all reservations of this pass."""
     guarded: Profile
@@ -115,11 +126,16 @@ class Pass(NamedTuple):
     reach: Reach
     latest: int
     """The job that started last at this second; NOBODY if none did."""
+    tally: Ints
+    """Started jobs of this pass, reservations, the last place of the queue whose job may find mates."""
 
 
-STARTED, ANEW, WAITS = 0, 1, 2
-"""What comes of a job in a pass: it starts on free nodes; it starts on shared ones, or may, once the jobs that have
-just started are on their nodes; it has a reservation."""
+FRESH, RESERVED, HOPE = range(3)
+"""Places in `Pass.tally`."""
+
+STARTED, WAITS, ANEW, SHARES = range(4)
+"""What comes of a job in a pass: it has started on free nodes; it has a reservation; it has started, and the pass is to
+be made anew; it would end earlier on shared nodes."""
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
@@ -142,79 +158,99 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
     last are then tried statically only: they had their turn. So it is before the first malleable trial after a static
     start, whose job may be mate at once.
     """
-    jobs, free, rules = state.jobs, state.free, rules_of(state, options)
-    latest, started = starts_now(state)
-    queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
-    reach, least = reach_of(state, rules, queue), smallest_from(state, queue)
-    hope = last_hope(state, rules, reach, latest, queue)
-    if len(queue) > 0 and (free >= least[0] or hope >= 0):
-        profile = profile_of(state, len(queue))
-        guarded = profile_of(state, len(queue)) if rules.guard > 0 else profile
-        known = Pass(rules, profile, guarded, reach, latest)
-        fresh, reserved = 0, 0
-        for i in range(len(queue)):
-            if free < least[i] and i > hope:
-                break
-            outcome = schedule(state, known, options, queue[i], fresh, reserved, actions)
-            if outcome == ANEW:
-                return int(state.now)
-            if outcome == WAITS:
-                reserved += 1
-                continue
-            fresh += 1
-            free -= jobs.nodes[queue[i]]
-            hope = max(hope, last_hope(state, rules, reach, latest, queue))
+    known, i = pass_of(state, options), 0
+    while len(known.queue) > 0:
+        i, begin, outcome = go_on(state, known, i, actions)
+        if i == len(known.queue):
+            break
+        if outcome == ANEW or known.tally[FRESH] > 0:
+            return int(state.now)
+        s_mates = select_nodes(state, known, known.queue[i])
+        if len(s_mates) > 0:
+            update_stats_and_run(state, known.rules, known.queue[i], s_mates, actions)
+            return int(state.now)
+        reserve(state, known, known.queue[i], begin, actions)
+        i += 1
     return NEVER
 
 
 @routine
-def schedule(  # noqa: PLR0917 - numba wants them by position
-    state: State, known: Pass, options: Floats, j: int, fresh: int, reserved: int, actions: Actions
-) -> int:
-    """Start a job on free nodes, else on those of mates if it ends earlier so, else reserve (Listing 1)."""
-    jobs, now, rules = state.jobs, state.now, known.rules
-    begin = get_start(state, known, j)
+def pass_of(state: State, options: Floats) -> Pass:
+    """Return what is known before the first trial; the queue is empty if no job can start."""
+    rules = rules_of(state, options)
+    latest, started = starts_now(state)
+    queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
+    reach, least, tally = reach_of(state, rules, queue), smallest_from(state, queue), np.zeros(3, np.int64)
+    tally[HOPE] = last_hope(state, rules, reach, latest, queue, -1)
+    if len(queue) > 0 and state.free < least[0] and tally[HOPE] < 0:
+        queue = queue[:0]
+    profile = profile_of(state, len(queue))
+    return Pass(
+        rules,
+        options[TEST] > 0,
+        options[FAR] > 0,
+        int(options[slurm.WINDOW]),
+        int(options[slurm.RESOLUTION]),
+        queue,
+        least,
+        profile,
+        profile_of(state, len(queue)) if rules.guard > 0 else profile,
+        reach,
+        latest,
+        tally,
+    )
+
+
+@lean
+def go_on(state: State, known: Pass, place: int, actions: Actions) -> tuple[int, int, int]:
+    """Try the jobs from a place of the queue on, up to the first that does more than start or wait.
+
+    Return its place, when it could start on free nodes, and what comes of it; else the length of the queue.
+    """
+    queue, tally = known.queue, known.tally
+    for i in range(place, len(queue)):
+        if known.profile.free[0] < known.least[i] and i > tally[HOPE]:
+            break
+        begin = get_start(state, known, queue[i])
+        outcome = schedule(state, known, queue[i], begin, actions)
+        if outcome == STARTED:
+            tally[HOPE] = last_hope(state, known.rules, known.reach, known.latest, queue, tally[HOPE])
+        elif outcome != WAITS:
+            return i, begin, outcome
+    return len(queue), NEVER, WAITS
+
+
+@lean
+def schedule(state: State, known: Pass, j: int, begin: int, actions: Actions) -> int:
+    """Start a job on free nodes, else say that on those of mates it would end earlier, else reserve (Listing 1)."""
+    length, now = state.jobs.requested[j], state.now
     if begin == now:
         return run_job(state, known, j, actions)
-    if may_share(state, rules, known.reach, known.latest, j):
-        static_end = far_or(state, options, begin) + jobs.requested[j]
-        mall_end = now + stretched(rules, jobs.requested[j])
-        if options[TEST] == 0 or static_end > mall_end:
-            if fresh > 0:
-                return ANEW
-            s_mates = select_nodes(state, known, j)
-            if len(s_mates) > 0:
-                update_stats_and_run(state, rules, j, s_mates, actions)
-                return ANEW
-    if begin <= now + options[slurm.WINDOW]:
-        reserve(state, known, options, j, begin, reserved, actions)
+    static_end = begin + length if known.far or begin <= now + known.window else NEVER
+    mall_end = now + stretched(known.rules, length) if known.rules.share > 0 else NEVER
+    ends_earlier = not known.test or static_end > mall_end
+    if ends_earlier and may_share(state, known.rules, known.reach, known.latest, j):
+        return SHARES
+    reserve(state, known, j, begin, actions)
     return WAITS
 
 
-@routine
+@lean
 def get_start(state: State, known: Pass, j: int) -> int:
     """Return when a job could start on free nodes: now, or the time of its reservation."""
-    jobs, rules = state.jobs, known.rules
-    begin = earliest(known.profile, jobs.nodes[j], jobs.requested[j])
-    if begin == state.now and rules.contiguous and len(free_run(state, jobs.nodes[j])) == 0:
+    need = state.jobs.nodes[j]
+    begin = earliest(known.profile, need, state.jobs.requested[j])
+    if begin == state.now and known.rules.contiguous and free_run(state, need) == NOBODY:
         return int(next_end(state))
     return begin
 
 
 @lean
-def far_or(state: State, options: Floats, begin: int) -> int:
-    """Return a predicted start; one beyond the window counts as NEVER unless it is to count as predicted."""
-    if options[FAR] == 0 and begin > state.now + options[slurm.WINDOW]:
-        return NEVER
-    return begin
-
-
-@routine
 def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
     """Start a job on free nodes; where all are to be contiguous the pass goes on when it has them."""
     jobs, rules, until = state.jobs, known.rules, state.now + state.jobs.requested[j]
     if rules.contiguous:
-        place(actions, j, free_run(state, jobs.nodes[j]), state.cores)
+        place_run(actions, j, free_run(state, jobs.nodes[j]), jobs.nodes[j], state.cores)
         return ANEW
     start(actions, j)
     take(known.profile, state.now, until, jobs.nodes[j])
@@ -222,6 +258,7 @@ def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
         take(known.guarded, state.now, until, jobs.nodes[j])
     if jobs.cls[j] == MALLEABLE and rules.share > 0:
         extend(known.reach, jobs.nodes[j], longest_guest(state, rules, j, jobs.limit[j], state.now + jobs.limit[j]))
+    known.tally[FRESH] += 1
     return STARTED
 
 
@@ -253,17 +290,19 @@ def update_stats_and_run(state: State, rules: Rules, j: int, s_mates: Ints, acti
     set_limit(actions, j, stretched(rules, jobs.requested[j]))
 
 
-@routine
-def reserve(  # noqa: PLR0917 - numba wants them by position
-    state: State, known: Pass, options: Floats, j: int, begin: int, reserved: int, actions: Actions
-) -> None:
-    """Keep nodes for a job from its predicted start on, as `slurm` does."""
-    jobs, resolution, end = state.jobs, int(options[slurm.RESOLUTION]), begin + state.jobs.requested[j]
+@lean
+def reserve(state: State, known: Pass, j: int, begin: int, actions: Actions) -> None:
+    """Keep nodes for a job from its predicted start on, as `slurm` does; none for one beyond the window."""
+    if begin > state.now + known.window:
+        known.tally[RESERVED] += 1
+        return
+    jobs, resolution, end = state.jobs, known.resolution, begin + state.jobs.requested[j]
     if jobs.planned[j] != begin:
         plan(actions, j, begin)
     take(known.profile, begin - begin % resolution, end - end % resolution, jobs.nodes[j])
-    if reserved < known.rules.guard:
+    if known.tally[RESERVED] < known.rules.guard:
         take(known.guarded, begin - begin % resolution, end - end % resolution, jobs.nodes[j])
+    known.tally[RESERVED] += 1
 
 
 @lean
@@ -315,12 +354,14 @@ def may_share(state: State, rules: Rules, reach: Reach, latest: int, j: int) -> 
 
 
 @lean
-def last_hope(state: State, rules: Rules, reach: Reach, latest: int, queue: Ints) -> int:
-    """Return the last place of a queue whose job may find mates; -1 without one."""
-    for i in range(len(queue) - 1, -1, -1):
+def last_hope(  # noqa: PLR0917 - numba wants them by position
+    state: State, rules: Rules, reach: Reach, latest: int, queue: Ints, known: int
+) -> int:
+    """Return the last place of a queue whose job may find mates; `known` if there is none after that."""
+    for i in range(len(queue) - 1, known, -1):
         if may_share(state, rules, reach, latest, queue[i]):
             return i
-    return -1
+    return known
 
 
 @routine
@@ -356,15 +397,15 @@ def first_free(state: State, count: int) -> Ints:
     return nodes
 
 
-@routine
-def free_run(state: State, count: int) -> Ints:
-    """Return the first free nodes that follow each other; none if there are not so many."""
+@lean
+def free_run(state: State, count: int) -> int:
+    """Return the first node of the first so many free ones that follow each other; NOBODY if there are not."""
     run = 0
     for node in range(len(state.nodes.up)):
         run = run + 1 if state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY else 0
         if run == count:
-            return np.arange(node - count + 1, node + 1)
-    return np.empty(0, np.int64)
+            return node - count + 1
+    return NOBODY
 
 
 @lean
