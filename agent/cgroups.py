@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 V2 = "cgroup2"
 _CPUS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
 _NODES = ("cpuset.mems.effective", "cpuset.effective_mems", "cpuset.mems", "mems")
+_QUOTAS = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
 _USUAL_MOUNTS = (
     ((V2,), "/", "/sys/fs/cgroup"),
     *(((name,), "/", f"/sys/fs/cgroup/{name}") for name in ("cpuset", "cpu", "memory")),
@@ -45,12 +46,7 @@ class Limits:
 
 def read_limits(root: Root) -> Limits:
     """Return what the control groups below `root` leave this process. Raises nothing."""
-    own = parse_own_cgroups(root.text("proc/self/cgroup") or "")
-    if not own and (path := root.text("proc/self/cpuset")):
-        own = dict.fromkeys((V2, "cpuset"), path)
-    mounts = parse_mounts(root.long_text("proc/self/mountinfo") or root.long_text("proc/mounts"))
-    mounts = mounts or list(_USUAL_MOUNTS)
-    chains = {kind: list(_chains(mounts, own, kind)) for kind in ("cpuset", "cpu", "memory")}
+    chains = _our_chains(root)
     cpusets = [found for chain in chains["cpuset"] if (found := _nearest(root, chain, _CPUS))]
     nodes = [found[0] for chain in chains["cpuset"] if (found := _nearest(root, chain, _NODES))]
     quotas = [_quota(root, group) for chain in chains["cpu"] for group in chain]
@@ -61,6 +57,24 @@ def read_limits(root: Root) -> Limits:
         quota=min((quota for quota in quotas if quota), default=None),
         memory=min((size for size in memory if size > 0), default=None),
     )
+
+
+def cpu_files(root: Root) -> tuple[str, ...]:
+    """Return the files that are there of which one changes whenever our control groups leave us other CPUs."""
+    chains = _our_chains(root)
+    sets = [f"{group}/{name}" for chain in chains["cpuset"] for group in chain for name in _CPUS]
+    quotas = [f"{group}/{name}" for chain in chains["cpu"] for group in chain for name in _QUOTAS]
+    return tuple(path for path in dict.fromkeys((*sets, *quotas)) if root.text(path) is not None)
+
+
+def _our_chains(root: Root) -> dict[str, list[list[str]]]:
+    """Return by controller, for each of its hierarchies, the folders of our group and of its ancestors."""
+    own = parse_own_cgroups(root.text("proc/self/cgroup") or "")
+    if not own and (path := root.text("proc/self/cpuset")):
+        own = dict.fromkeys((V2, "cpuset"), path)
+    mounts = parse_mounts(root.long_text("proc/self/mountinfo") or root.long_text("proc/mounts"))
+    mounts = mounts or list(_USUAL_MOUNTS)
+    return {kind: list(_chains(mounts, own, kind)) for kind in ("cpuset", "cpu", "memory")}
 
 
 def parse_own_cgroups(text: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from agent.obeying import Obeying
 from agent.post import Post, wish_in
 from agent.processes import Identity
 from agent.report import Report
+from agent.rereading import Rereading
 from agent.snapshot import Snapshot, snapshot
 from dromlib.cpulist import format_cpulist
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from agent.log import Log
     from agent.placement import Place
     from agent.rules import Rules
+    from agent.topology import Topology
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats in the registry's header."""
@@ -49,7 +51,7 @@ class Settings:
     """What an agent is started with. Durations are seconds; the `unit` handed out is a "core" or a "thread".
 
     `claims` is the file of `agent.claims` (None: nothing is claimed); `memory` is what jobs may declare
-    together, in bytes (0: not counted).
+    together, in bytes (0: not counted). `reread` returns the machine as it is by then (None: it never changes).
     """
 
     runtime_dir: Path
@@ -65,6 +67,7 @@ class Settings:
     exclude: Exclusions = field(default_factory=Exclusions)
     claims: Path | None = None
     avoidance: Avoidance = field(default_factory=lambda: Avoidance(0.0, 0.0))
+    reread: Callable[[], Topology] | None = None
 
     @property
     def switch(self) -> Path:
@@ -95,6 +98,8 @@ class Daemon:
             layout=settings.layout,
         )
         self.watch_load = Watch(settings.avoidance, [mask for *_, mask in self.rows])
+        self.rereading = Rereading(machine, settings.reread or (lambda: machine), settings.unit)
+        self._busy = 0
         self._claims = Claims(settings.claims) if settings.claims and self.binds else None
         if self._claims:
             self._claims.take(self.node.cores.all)
@@ -189,6 +194,7 @@ class Daemon:
                 if self._selector.get_map().get(key.fd) is key:
                     key.data()
             self.acting.do(self.node.tick(time.monotonic()))
+            self._look_at_machine()
             self._look_at_load()
             self.admission.tend()
             # ZeroMQ's descriptor signals edges: whatever happened, look once more.
@@ -215,10 +221,26 @@ class Daemon:
         if self.settings.topology.emulated:
             return
         now, tasks = time.monotonic(), [first_process(task) for task in self.node.tasks.values()]
-        avoided = self.watch_load.look(now, tasks)
-        if avoided is not None:
-            self.log("avoiding", cpus=format_cpulist(avoided) or "none", reason="unmanaged programs keep them busy")
-            self.acting.do(self.node.use(self.node.cores.all & ~avoided, now))
+        busy = self.watch_load.look(now, tasks, self.node.plan.lost)
+        if busy is not None:
+            self._busy = busy
+            self.log("avoiding", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
+            self._use(now)
+
+    def _look_at_machine(self) -> None:
+        """Hand out only CPUs that are there and allowed, as hotplug, cpusets and quotas leave them."""
+        now = time.monotonic()
+        if self.settings.reread is None or not self.rereading.look(now):
+            return
+        found = self.rereading.available
+        masks = {"managed": found.managed, "gone": found.gone, "more": found.more}
+        self.log("cpus", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
+        self._use(now)
+        self._confine_all()  # where a cpuset changes, older kernels forget what its threads were bound to
+
+    def _use(self, now: float) -> None:
+        found = self.rereading.available
+        self.acting.do(self.node.use(found.managed & ~self._busy, now, found.gone))
 
     def _timeout(self) -> float:
         now = time.monotonic()

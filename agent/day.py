@@ -373,7 +373,7 @@ def restarted(node: Node, now: float) -> tuple[Node, list[Action]]:
     old = node.fork()
     new = Node(old.cores, old.plan.place, rules=old.plan.rules, memory=old.plan.memory, grace=old.grace)
     new.plan.many = old.plan.many
-    new.use(old.plan.usable, now)
+    new.use(old.plan.usable, now, old.plan.gone)
     if old.frozen:
         new.freeze(now)
     described = []

@@ -54,7 +54,8 @@ def explain(
         found.append(Sentence("since", _since(job, now, user)))
         found.append(Sentence("limit", _limit(node, job, now, user)))
         if stays := node.plan.why_stays(job):
-            found.append(Sentence("limit", f"Some of its CPUs are to be left alone, but {stays}"))
+            lost = job.planned & node.plan.lost
+            found.append(Sentence("limit", stays if lost else f"Some of its CPUs are to be left alone, but {stays}"))
     found += [Sentence("waits", text) for text in _waits(node, job)]
     found += [Sentence("change", text) for task in job.present for text in _change(node, task, now)]
     found += [Sentence("wish", text) for text in _wishes(node, job, now)]
@@ -112,9 +113,11 @@ def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int]
 
 def _has(node: Node, job: Job) -> Iterator[str]:
     ledger = node.plan.ledger
-    has = job.planned
+    has = _there(node, job.planned)
+    states = {"waiting" if task is None else node.state(task) for task in job.ranks.values()}
     owns = ledger.owned.get(job.name, 0)
-    text = f"It {'has' if job.settled else 'is to have'} {_cpus(has.bit_count())} ({format_cpulist(has)})"
+    holds = "has" if states <= {"running", "enforced"} else "is to have"
+    text = f"It {holds} {_cpus(has.bit_count())} ({format_cpulist(has)})"
     if len(job.ranks) > 1:
         parts = [f"task {rank} {format_cpulist(mask)}" for rank, mask in sorted(job.targets.items())]
         text += f": {_listed(parts)}"
@@ -141,6 +144,11 @@ def _has(node: Node, job: Job) -> Iterator[str]:
         yield f"It owns {format_cpulist(owns)} and lends {whom}."
     if idle:
         yield f"It owns {format_cpulist(idle)} as well, which nobody uses now."
+
+
+def _there(node: Node, mask: int) -> int:
+    """Return the CPUs that are there; all of them when none is."""
+    return mask & ~node.plan.gone or mask
 
 
 def _since(job: Job, now: float, user: Callable[[int], str]) -> str:

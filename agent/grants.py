@@ -216,6 +216,11 @@ class Grants:
             return {"shrink": "shrinking", "grow": "growing"}.get(name, "moving")
         return "enforced" if task.enforced else "running"
 
+    def why_short(self, task: Task) -> str:
+        """Return a sentence: why a task has CPUs that are not there any more; empty when it has none."""
+        job = self.jobs[task.job]
+        return self.plan.why_stays(job) if job.planned & self.plan.lost else ""
+
     def why_waiting(self, task: Task) -> str:
         """Return a sentence: what a task that has no grant yet waits for."""
         job = self.jobs[task.job]

@@ -50,7 +50,8 @@ def _tasks(node: Node) -> Iterator[str]:
         job = node.jobs[task.job]
         if job.ranks.get(task.rank) is not task:
             yield f"the task in slot {task.slot} is in no job."
-        if task.started and task.granted.bit_count() < node.cores.cpus(job.task_min):
+        less = task.started and task.granted.bit_count() < node.cores.cpus(job.task_min)
+        if less and not node.plan.gone and not node.frozen:
             yield f"{task.job}/{task.rank} was granted less than its minimum."
         if task.held & ~usable:
             yield f"{task.job}/{task.rank} holds CPUs that are not there."

@@ -103,9 +103,11 @@ class Avoidance:
         return set(self.avoided)
 
 
-def per_core(load: Mapping[int, float], cores: Sequence[int]) -> list[float]:
-    """Return the load of the busiest CPU of each core (masks)."""
-    return [max((load.get(cpu, 0.0) for cpu in cpus(core)), default=0.0) for core in cores]
+def per_core(load: Mapping[int, float], cores: Sequence[int], lost: int = 0) -> list[float]:
+    """Return the load of the busiest CPU of each core (masks); cores in `lost` are like the least loaded one."""
+    loads = {core: max((load.get(cpu, 0.0) for cpu in cpus(core)), default=0.0) for core in cores if core & ~lost}
+    least = min(loads.values(), default=0.0)
+    return [loads.get(core, least) for core in cores]
 
 
 class Watch:
@@ -119,13 +121,16 @@ class Watch:
         self._avoided = 0
         self._next = 0.0
 
-    def look(self, now: float, tasks: Collection[Identity]) -> int | None:
-        """Return the OS CPUs to avoid from now on when that has changed; None too when it is not time to look."""
+    def look(self, now: float, tasks: Collection[Identity], lost: int = 0) -> int | None:
+        """Return the OS CPUs to avoid from now on when that has changed; None too when it is not time to look.
+
+        Those in `lost` are not there, so that nothing runs on them.
+        """
         if not self._avoidance.threshold or now < self._next:
             return None
         self._next = now + PERIOD
         self.load = self._meter.look(now, tasks)
-        avoided = sum(self._cores[core] for core in self._avoidance.decide(per_core(self.load, self._cores), now))
+        avoided = sum(self._cores[core] for core in self._avoidance.decide(per_core(self.load, self._cores, lost), now))
         changed = avoided != self._avoided
         self._avoided = avoided
         return avoided if changed else None

@@ -273,13 +273,15 @@ class Node(Grants):
         task = self.tasks[slot]
         return self._let_go(task, Event("release", task.job, now, by))
 
-    def use(self, mask: int, now: float) -> list[Action]:
+    def use(self, mask: int, now: float, gone: int = 0) -> list[Action]:
         """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
 
         Rigid and pinned jobs keep theirs, and so do those whose minimum has no place elsewhere: see `Plan.why_stays`.
+        `gone` are CPUs that are not there any more: grants leave them out, and whose cores are gone moves, if there is
+        a place, whatever it is.
         """
         self.plan.event = Event("use", "", now)
-        self.plan.use(mask, now)
+        self.plan.use(mask, now, gone & self.cores.all)
         return self._step(now)
 
     # --- restart --------------------------------------------------------------------------------------------------
@@ -306,10 +308,13 @@ class Node(Grants):
             if task.pin not in (0, task.granted):
                 pins[task.slot], task.pin = task.pin, 0
             if task.started:
-                job.targets[task.rank] = task.granted
+                gone = 0 if task.pin else self.cores.whole(task.granted) & self.plan.gone
+                job.targets[task.rank] = task.granted | gone
                 job.cores = sum(self.cores.count(mask) for mask in job.targets.values())
         self.plan.adopt([next((name for name, mask in owned.items() if mask & core), None) for core in self.cores])
         for job in list(self.jobs.values()):
+            if job.cores:  # CPUs may have gone, and nobody made room for what it has less
+                job.task_min = min(job.task_min, *map(self.cores.count, job.targets.values()))
             self.plan.adopt_late_ranks(job, now)
             if job.cores and self.plan.rules.residence:
                 job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize anybody

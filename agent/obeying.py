@@ -44,7 +44,7 @@ class Obeying:
         if name == "ps":
             return self._daemon.snapshot().to_json()
         if name == "topology":
-            return self._daemon.settings.topology.to_json()
+            return self._daemon.rereading.machine.to_json()
         try:
             if name == "explain":
                 return self._explain(order)

@@ -63,11 +63,14 @@ def tasks(value: dict[str, Any], *, as_json: bool) -> None:
     print("\n".join(listing.tasks(value["tasks"], user_name, width) if value["tasks"] else [NOBODY]))
     for task in value["tasks"]:
         if task["detail"]:
-            print(f"{task['job']} (pid {task['pid']}) waits: {task['detail']}")
+            what = "waits" if task["state"] == "waiting" else "is short"
+            print(f"{task['job']} (pid {task['pid']}) {what}: {task['detail']}")
     if value["observe"]:
         print("This agent only observes: no mask is changed.")
     if value.get("avoided"):
         print(f"CPUs {value['avoided']} are left to unmanaged programs, which keep them busy.")
+    if value.get("unavailable"):
+        print(f"CPUs {value['unavailable']} are gone or not allowed now: they are handed out again when they are back.")
     if value.get("frozen_since"):
         print(f"Frozen since {value['frozen_since']}: nothing changes until the freeze file is removed.")
 

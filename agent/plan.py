@@ -30,7 +30,7 @@ class Plan(Replanning):
     """What every event means for the numbers of cores; `ledger` says who is to hold and who owns each core.
 
     `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved, or would fall below its
-    minimum, stays on others.
+    minimum, stays on others. Nobody who has a place elsewhere stays on cores that are `lost`.
     """
 
     # --- asking ---------------------------------------------------------------------------------------------------
@@ -59,6 +59,12 @@ class Plan(Replanning):
         """Return a sentence: why a job is on CPUs that are to be left alone; empty when it is on none."""
         if not job.planned & self.avoided:
             return ""
+        if (lost := job.planned & self.lost) and self._must_leave(job):
+            needs = self.cores.cpus(job.cores if job.frozen else job.task_min * len(job.ranks))
+            return (
+                f"CPUs {format_cpulist(lost)} are gone, and there are no {needs} for job {job.name} elsewhere: it runs "
+                "where the kernel lets it."
+            )
         if job.frozen:
             return f"job {job.name} is {job.job_class}: it keeps its cores until it ends."
         if job.pinned:
@@ -82,8 +88,9 @@ class Plan(Replanning):
         return sum(cores[job.name] - job.cores for job in after_rest)
 
     def target(self, task: Task) -> int:
-        """Return the CPUs the plan wants the task to have."""
-        return self.jobs[task.job].targets.get(task.rank, 0)
+        """Return the CPUs the plan wants the task to have, as far as they are there, if any is."""
+        target = self.jobs[task.job].targets.get(task.rank, 0)
+        return target & ~self.gone or target
 
     def owned(self, task: Task) -> int:
         """Return the CPUs whose entitlement is that of the task's job: its tasks own them together."""
@@ -168,15 +175,18 @@ class Plan(Replanning):
         if rules.residence:
             self._set_to_rest(now, idle=spare > sum(job.cores for job in self.running()))
 
-    def use(self, mask: int, now: float) -> None:
-        """Hand out only the CPUs in `mask` from now on, and of these only whole cores."""
-        self.usable = sum(core for core in self.cores if not core & ~mask)
+    def use(self, mask: int, now: float, gone: int = 0) -> None:
+        """Hand out only the CPUs in `mask` from now on, and of these only whole cores, but for what is `gone`."""
+        changed, self.gone = self.gone ^ gone, gone
+        self.usable = sum(core for core in self.cores if core & ~gone and not core & ~gone & ~mask)
         self._views.clear()
+        for job in [job for job in self.jobs.values() if job.planned & changed]:
+            self.touch(job)
         self.hand_out(now, "avoid")
 
     def _leave_avoided(self, now: float) -> None:
         """Move jobs off the CPUs that are to be left alone, and shrink whom it takes: all, or else whoever can."""
-        there = [j for j in self.jobs.values() if j.planned & self.avoided and not j.frozen and not j.pinned]
+        there = [job for job in self.jobs.values() if job.planned & self.avoided and self._must_leave(job)]
         if there and not self._move_off(there, now) and len(there) > 1:
             for job in there:
                 self._move_off([job], now)
@@ -184,6 +194,15 @@ class Plan(Replanning):
         pairs = zip(self.cores, self.ledger.owners, strict=True)
         for name in self.ledger.own([None if core & free else owner for core, owner in pairs]):
             self.touch(self.jobs[name])
+
+    def _must_leave(self, job: Job) -> bool:
+        """Say whether a job on cores that are to be left alone may not stay there, if it has a place elsewhere.
+
+        Exact CPUs count as long as one of them is there.
+        """
+        if job.pinned:
+            return any(mask and not mask & ~self.gone for mask in job.targets.values())
+        return not job.frozen or bool(job.planned & self.lost)
 
     def _move_off(self, movers: Sequence[Job], now: float) -> bool:
         names = {job.name for job in movers}
@@ -196,6 +215,8 @@ class Plan(Replanning):
             self._replan(counts, "avoid", now, {(job.name, rank): 0 for job in movers for rank in job.ranks})
         except Refused:
             return False
+        for job in movers:
+            job.hold_by = job.hold_by if job.hold is not None else None  # exact CPUs that are gone end their order
         return True
 
     def _set_to_rest(self, now: float, *, idle: bool) -> None:

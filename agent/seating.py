@@ -32,13 +32,15 @@ AVOIDED: Key = ("", -2)
 class Seating:
     """The jobs of a node by name in the order of arrival, and the targets of their tasks, which `ledger` knows by core.
 
-    `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved stays on others.
+    `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved stays on others. `gone` are CPUs
+    that are not there any more: a core is handed out with those that are left of it.
     """
 
     def __init__(self, cores: Cores, place: Place) -> None:
         self.cores = cores
         self.place = place
         self.usable = cores.all
+        self.gone = 0
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger(cores)
         self.restless: set[str] = set()
@@ -49,6 +51,11 @@ class Seating:
     def avoided(self) -> int:
         """The CPUs that are not to be handed out."""
         return self.cores.all & ~self.usable
+
+    @property
+    def lost(self) -> int:
+        """The CPUs of cores of which none is there any more."""
+        return sum(core for core in self.cores if not core & ~self.gone) if self.gone else 0
 
     def floor(self, job: Job) -> int:
         """Return the CPUs below which a task of the job is never granted."""
@@ -77,7 +84,7 @@ class Seating:
 
         All others together are one seat, which stays where it is.
         """
-        self.restless = {name for name in self.restless if name in self.jobs and not self.jobs[name].settled}
+        self.restless = {name for name in self.restless if name in self.jobs and not self._rests(self.jobs[name])}
         pinned = self.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
         ordered = {name for name, _ in pins}
         mobile, still = {}, self.ledger.planned
@@ -91,6 +98,10 @@ class Seating:
         if still:
             seats.append(Seat(STILL, self.cores.count(still), held=still, granted=still, fixed=still))
         return seats
+
+    def _rests(self, job: Job) -> bool:
+        """Say whether a job is settled and stays so: the grants of one on CPUs that are gone change without a plan."""
+        return job.settled and not job.planned & self.gone
 
     def _all_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
         return [seat for name, cores in counts.items() for seat in self._seats(self.jobs[name], cores, pins)]

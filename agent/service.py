@@ -75,7 +75,8 @@ def main(described: str) -> None:
 
 def run(machine: Topology, options: Options) -> None:
     """Run an agent until it is told to stop. Raises `ControlError` with a sentence when it cannot start."""
-    machine = without(machine, parse_cpulist(options.reserved))
+    reserved = parse_cpulist(options.reserved)
+    machine = without(machine, reserved)
     if not machine.allowed:
         raise ControlError("no CPU may be managed here: check this process's affinity and cpuset, and --reserved.")
     directory = Path(options.runtime_dir)
@@ -116,6 +117,7 @@ def run(machine: Topology, options: Options) -> None:
         claims=claims_file(os.environ),
         avoidance=Avoidance(options.avoid_load, options.avoid_after),
         layout=parse_layout(options.distribution),
+        reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
     )
     placer = Placer(machine, unit)
     try:
@@ -129,6 +131,12 @@ def run(machine: Topology, options: Options) -> None:
         raise ControlError(str(error)) from error
     finally:
         placer.close()
+
+
+def _reread(start: Topology, reserved: int, *, words: bool) -> Topology:
+    """Return the machine as it is now; where an agent was told what it looks like, what is left of that."""
+    now = without(read_topology(), reserved)
+    return replace(start, allowed=start.allowed & now.allowed, quota=now.quota) if words else now
 
 
 def _unit(directory: Path, wanted: str, log: Log) -> str:

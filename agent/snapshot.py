@@ -104,14 +104,15 @@ class Overview:
 class Snapshot:
     """The tasks at one moment; `frozen_since` is when the kill switch was seen (seconds since 1970).
 
-    `avoided` are the OS CPUs left alone now, `unmanaged` what unmanaged programs took of each CPU (share) where that is
-    measured.
+    `avoided` are the OS CPUs left alone now, `unavailable` those that are gone or not allowed now, `unmanaged` what
+    unmanaged programs took of each CPU (share) where that is measured.
     """
 
     tasks: tuple[TaskView, ...]
     observe: bool
     frozen_since: float | None = None
     avoided: int = 0
+    unavailable: int = 0
     unmanaged: tuple[tuple[int, float], ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -121,6 +122,7 @@ class Snapshot:
             "observe": self.observe,
             "frozen_since": None if self.frozen_since is None else iso(self.frozen_since),
             "avoided": format_cpulist(self.avoided),
+            "unavailable": format_cpulist(self.unavailable),
             "tasks": [task.to_json() for task in self.tasks],
         }
 
@@ -150,7 +152,7 @@ def snapshot(daemon: Daemon) -> Snapshot:
                 state=node.state(task),
                 mode="unmanaged" if daemon.settings.observe else task.mode,
                 reason=task.reason,
-                detail=node.why_waiting(task) if waits else "",
+                detail=node.why_waiting(task) if waits else node.why_short(task),
                 min=node.cores.cpus(job.task_min),
                 max=node.cores.cpus(job.task_max),
                 owned=listed(node.plan.owned(task)),
@@ -174,7 +176,9 @@ def snapshot(daemon: Daemon) -> Snapshot:
             )
         )
     since = None if node.frozen_since is None else time.time() - (time.monotonic() - node.frozen_since)
-    return Snapshot(tuple(views), daemon.settings.observe, since, node.plan.avoided, _load(daemon))
+    unavailable = node.cores.all & ~daemon.rereading.available.managed
+    avoided = node.plan.avoided & ~unavailable
+    return Snapshot(tuple(views), daemon.settings.observe, since, avoided, unavailable, _load(daemon))
 
 
 def _points(bits: int) -> str:

@@ -16,6 +16,7 @@ from agent import metrics
 from agent.jobs import Arrival
 from agent.metrics import Histogram, NodeCollector, Utilisation
 from agent.report import Counters
+from agent.rereading import Available
 from agent.snapshot import snapshot
 from tests.nodes import MACHINES, make_node
 
@@ -117,6 +118,7 @@ def daemon() -> Daemon:
         settings=SimpleNamespace(observe=False),
     )
     stub.watch_load = SimpleNamespace(load={3: 0.25})
+    stub.rereading = SimpleNamespace(available=Available(node.cores.all, 0))
     stub.snapshot = lambda: snapshot(cast("Daemon", stub))
     return cast("Daemon", stub)
 

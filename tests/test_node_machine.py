@@ -252,6 +252,15 @@ class NodeMachine(RuleBasedStateMachine):
             assert not job.planned & plan.avoided & ~before[job.name], f"{job.name} gets CPUs that are to be left alone"
             assert bool(plan.why_stays(job)) == bool(job.planned & plan.avoided)
 
+    @rule(gone=st.sampled_from([0, 0, 1, 2, 0b110, 0b1001, 0b1111, 0b01010101, 0b11100000, 0x7F, 0xFF]))
+    def cpus_go_and_come_back(self, gone: int) -> None:
+        """Grants leave out what is gone; who is on nothing else has a reason, and gets its own back."""
+        self.carry_out(self.node.use(-1, self.now, gone))
+        plan = self.node.plan
+        for task in self.node.tasks.values():
+            lost = bool(plan.target(task) & plan.gone)
+            assert not lost or "are gone" in plan.why_stays(self.node.jobs[task.job])
+
     @rule()
     def agent_restarts(self) -> None:
         held = {t.slot: t.held for t in self.node.tasks.values() if t.started}

@@ -41,9 +41,9 @@ def task(**fields: Any) -> dict[str, Any]:
     return {**base, **fields}
 
 
-def shown(capsys: pytest.CaptureFixture[str], *tasks: dict[str, Any], observe: bool = False) -> list[str]:
+def shown(capsys: pytest.CaptureFixture[str], *tasks: dict[str, Any], **more: Any) -> list[str]:
     """Return the lines that `ps` prints."""
-    output.tasks({"tasks": list(tasks), "observe": observe}, as_json=False)
+    output.tasks({"tasks": list(tasks), "observe": False} | more, as_json=False)
     return capsys.readouterr().out.splitlines()
 
 
@@ -99,9 +99,17 @@ def test_the_screen_of_a_file_is_not_cleared(capsys: pytest.CaptureFixture[str])
 
 def test_a_waiting_task_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     """Below the table stands a sentence for each task that waits."""
-    lines = shown(capsys, task(), task(job="b", detail="others arrived before it."))
+    lines = shown(capsys, task(), task(job="b", state="waiting", detail="others arrived before it."))
 
     assert lines[3:] == ["b (pid 100) waits: others arrived before it."]
+
+
+def test_a_task_on_cpus_that_are_gone_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that runs and lacks CPUs is short of them, and the CPUs are named."""
+    lines = shown(capsys, task(detail="CPUs 1 are gone."), unavailable="1")
+
+    assert lines[2] == "a (pid 100) is short: CPUs 1 are gone."
+    assert lines[3] == "CPUs 1 are gone or not allowed now: they are handed out again when they are back."
 
 
 def test_an_observing_agent_is_named(capsys: pytest.CaptureFixture[str]) -> None:
