@@ -69,6 +69,7 @@ MALLEABLE = {
     "D19 guard=1": ("--set", "guard=1"),
     "D19 guard=10": ("--set", "guard=10"),
     "contiguous=1": ("--set", "contiguous=1"),
+    "D1, D4, main as in the published code": ("--set", "test=0", "--set", "objective=weighted", "--set", "main=1"),
 }
 """Switches of SD-Policy alone."""
 

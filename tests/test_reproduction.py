@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
+from scheduler.policies import sd
 from scheduler.reproduction import outcome, paper, settings
 from scheduler.reproduction.classes import class_rows, day_rows
 from scheduler.reproduction.logs import source_of
@@ -139,6 +142,21 @@ def test_numbers_of_the_paper() -> None:
     assert shares == [30.5, 30.8, 35.5, 2.6, 0.6]
     assert given == ["MAXSD 10: makespan", "MAXSD 10: response", "MAXSD 10: slowdown", "best setting: slowdown"]
     assert paper.MODELS[3][paper.RESPONSE] == Given(1.5, bound=True)
+
+
+def test_the_page() -> None:
+    """Every parameter that docs/reproduction.md names is one, and every option of its commands."""
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    told, _ = drom("reproduce", "sd-policy", "--help")
+    options = {word for line in re.findall(r"^drom reproduce .*", page, re.MULTILINE) for word in line.split()[3::2]}
+
+    choices = set(re.findall(r"`([a-z_]+)=([a-z\d.]+|[A-Z]+)`", page))
+    assert len(choices) > 15
+    for name, value in choices:
+        load_policy("sd", [] if value.isupper() else [f"{name}={value}"])
+        assert name in sd.OPTIONS
+    assert options
+    assert all(option in told for option in options)
 
 
 def test_the_log_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def sd_policy(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the models of workloads 1, 2 and 5.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Run what D'Amico et al. (ICPP 2019) simulate, and print tables and figures beside the paper's numbers."""
+    """Run the simulations of the SD-Policy paper (ICPP 2019); print its tables and figures beside its numbers."""
     numbers = _numbers(workload, log)
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-reproduce-")))
