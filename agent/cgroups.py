@@ -99,7 +99,7 @@ def parse_mounts(text: str) -> list[Mount]:
         (kind, options), (top, place) = (more[::2], fields[3:5]) if len(more) == 3 else (fields[2:4], ("/", fields[1]))
         if ".." in place.split("/"):
             continue
-        top, place = _unescape(top), _unescape(place)
+        top, place = unescape(top), unescape(place)
         if kind == V2:
             found.append(((V2,), top, place))
         elif kind in {"cgroup", "cpuset"}:
@@ -151,5 +151,6 @@ def _memory(root: Root, group: str) -> int:
     return max(root.amount(f"{group}/{name}") for name in ("memory.max", "memory.limit_in_bytes"))
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
+    """Return a path in ``mountinfo`` as it is."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
+import platform
 import re
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent import processes
-from agent.cgroups import parse_own_cgroups
+from agent.cgroups import parse_own_cgroups, unescape
 from agent.claims import holders, runtime_dir_of
 from dromlib.cpulist import format_cpulist, mask_of
 
@@ -29,6 +32,10 @@ ACTORS = {
 }
 """What else acts on CPUs, by the name of the process, and what that means."""
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "pit")
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+"""Number of the system call by machine."""
+_FUTEX_WAIT_BITSET = 9
+_IN_MEMORY = ("tmpfs", "ramfs")
 PER_TASK = 2
 """Descriptors an agent keeps for a task: pidfds of its first process and its responder."""
 FOR_ITSELF = 64
@@ -78,15 +85,17 @@ def delegation(root: Path) -> Finding:
 
 
 def reachable(name: str, find: Callable[[], Path], *, runs: bool) -> Finding:
-    """Look whether every user can read a file, or run it."""
+    """Look whether every user can load a file, or run it."""
     try:
         file = find().resolve()
         bad = next((folder for folder in file.parents if not folder.stat().st_mode & 0o001), None)
         mode = file.stat().st_mode
     except OSError as error:
         return Finding(name, "fail", f"{error}")
-    if runs and os.statvfs(file).f_flag & os.ST_NOEXEC:
-        return Finding(name, "fail", f"{file} is on a file system mounted noexec: install drom elsewhere.")
+    if os.statvfs(file).f_flag & os.ST_NOEXEC:
+        what = "run" if runs else "loaded"
+        text = f"{file} cannot be {what}: it is on a file system mounted noexec: install drom elsewhere."
+        return Finding(name, "fail", text)
     if bad:
         return Finding(name, "warn", f"Other users cannot reach {file} through {bad}: chmod o+x it.")
     if not mode & 0o004 or (runs and not mode & 0o001):
@@ -144,6 +153,44 @@ def kernel_features() -> list[Finding]:
             text += ": a reused pid could be mistaken; Linux 6.5 or newer can."
             found.append(Finding("sockets", "ok" if known else "warn", text))
     return found
+
+
+def futex(number: int | None = _FUTEX.get(platform.machine())) -> Finding:
+    """Try whether a program may sleep on memory that it may only read; `number` is that of the system call."""
+    if number is None:
+        text = f"Whether programs can sleep until a grant comes cannot be tried on {platform.machine()}."
+        return Finding("futex", "warn", text)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    fd = os.memfd_create("drom-doctor", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, mmap.PAGESIZE)
+        page = ctypes.c_void_p(libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0))
+    finally:
+        os.close(fd)
+    # The word is 0 and we wait for it to leave 1: a kernel that can wait there says at once that it has.
+    libc.syscall(number, page, _FUTEX_WAIT_BITSET, 1, None, None, ctypes.c_uint(0xFFFFFFFF))
+    error = ctypes.get_errno()
+    libc.munmap(page, mmap.PAGESIZE)
+    if error == errno.EAGAIN:
+        return Finding("futex", "ok", "Programs can sleep until a grant comes.")
+    text = f"Programs cannot sleep on what they may only read ({os.strerror(error)}): let them poll for grants."
+    return Finding("futex", "warn", text)
+
+
+def storage(path: Path, proc: Path) -> Finding:
+    """Look whether the runtime directory is in memory."""
+    kinds = {}
+    for line in _text(proc / "self/mountinfo").splitlines():
+        head, _, tail = line.partition(" - ")
+        fields = head.split()
+        if len(fields) > 4 and tail:
+            kinds[unescape(fields[4])] = tail.split()[0]
+    kind = next((kinds[str(folder)] for folder in (path, *path.parents) if str(folder) in kinds), "")
+    if kind in _IN_MEMORY:
+        return Finding("storage", "ok", f"{path} is in memory ({kind}).")
+    text = f"{path} is on {kind or 'an unknown file system'}, not in memory: what programs say is written to disk; "
+    return Finding("storage", "warn", f"{text}choose a --runtime-dir on a tmpfs, such as below /dev/shm.")
 
 
 def inotify(proc: Path) -> Finding:

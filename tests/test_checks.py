@@ -13,6 +13,8 @@ from agent import checks
 from agent.checks import Finding
 from tests.test_claims import holding
 
+ROOT = str(Path(checks.__file__).parents[1])
+
 
 def put(path: Path, text: str) -> Path:
     """Write a file of a made-up machine; return it."""
@@ -79,6 +81,56 @@ def test_reachable_files(tmp_path: Path) -> None:
         for folder, mode in zip(opened, modes, strict=True):
             folder.chmod(mode)
     assert checks.reachable("x", lambda: tmp_path / "none", runs=False).state == "fail"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a file system")
+def test_files_that_may_not_be_run(tmp_path: Path) -> None:
+    """Where a file system is mounted noexec, neither programs nor libraries serve."""
+    look = "from agent.checks import reachable; from pathlib import Path\n"
+    look += "for runs in (True, False): print(reachable('x', lambda: Path('file'), runs=runs))"
+    steps = 'mount -t tmpfs -o noexec none "$1" && cd "$1" && touch file && "$2" -c "$3"'
+    command = ["unshare", "--mount", "sh", "-c", steps, "sh", str(tmp_path), sys.executable, look]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": ROOT})
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no file system can be mounted here: {done.stderr}")
+
+    said = "it is on a file system mounted noexec: install drom elsewhere."
+    assert done.stdout.count(said) == done.stdout.count("state='fail'") == 2
+    assert "file cannot be run: " in done.stdout
+    assert "file cannot be loaded: " in done.stdout
+
+
+def test_sleeping_on_memory_that_may_only_be_read() -> None:
+    """The kernel is asked; where the number of the call is not known or is another's, that is a warning."""
+    assert checks.futex() == Finding("futex", "ok", "Programs can sleep until a grant comes.")
+    assert checks.futex(None).state == "warn"
+    found = checks.futex(-1)
+    assert found.state == "warn"
+    assert "(Function not implemented)" in found.text
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/run/drom", "/run/drom is in memory (tmpfs)."),
+        ("/run", "/run is in memory (tmpfs)."),
+        ("/running/drom", "/running/drom is on ext4, not in memory"),
+        ("/a b/drom", "/a b/drom is on nfs4, not in memory"),
+    ],
+)
+def test_where_the_runtime_directory_is(tmp_path: Path, path: str, text: str) -> None:
+    """The nearest mount point above it decides; blanks in its name are escaped."""
+    mounts = """21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+22 21 0:5 / /run rw,nosuid - tmpfs tmpfs rw,size=5k
+23 21 0:6 / /a\\040b rw shared:7 - nfs4 server:/x rw
+odd
+"""
+    put(tmp_path / "self/mountinfo", mounts)
+    found = checks.storage(Path(path), tmp_path)
+
+    assert found.text.startswith(text)
+    assert found.state == ("ok" if "in memory (" in found.text else "warn")
+    assert checks.storage(Path(path), tmp_path / "none").state == "warn"
 
 
 def test_other_agents(tmp_path: Path) -> None:

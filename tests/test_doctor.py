@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 CHECKS = {
     "configuration", "topology", "other agents", "agent", "capabilities", "descriptors", "cgroups", "kernel cache",
-    "library", "launcher", "directory", "actors", "pidfd", "sockets", "inotify", "clock", "load",
+    "library", "preload", "launcher", "directory", "storage", "actors", "pidfd", "sockets", "futex", "inotify",
+    "clock", "load",
 }  # fmt: skip
 
 
