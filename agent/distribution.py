@@ -48,7 +48,12 @@ Core = tuple[int, int, int]
 DEFAULT_BUDGET = 2500
 UNLIMITED = 1 << 60
 PLAIN_DIVISOR = 5  # plain Python searches this much less, so that an answer still comes within a second
-MODULES = ("agent.distribution_kernel", "agent.distribution_pairs", "agent.distribution_search")
+MODULES = (
+    "agent.distribution_kernel",
+    "agent.distribution_pairs",
+    "agent.distribution_tree",
+    "agent.distribution_search",
+)
 
 
 class Objective(NamedTuple):
@@ -209,7 +214,8 @@ def _signatures(
     types: Any,  # noqa: ANN401 - numba is untyped
     problems: ModuleType,
     pairs: ModuleType,
-    search: ModuleType,
+    trees: ModuleType,
+    _: ModuleType,
 ) -> dict[str, Any]:
     """Return the signature of every function of the kernel, in an order in which each comes after those it calls."""
     i, truth, none = types.int64, types.boolean, types.none
@@ -218,7 +224,7 @@ def _signatures(
     p = types.NamedTuple((row, row, i, row, row, row, flags, flags, grid, row, row, grid), problems.Problem)
     st = types.NamedTuple((grid, row, row, row, grid, grid), problems.State)
     tb = types.NamedTuple((grid, grid, row, grid, grid), pairs.Table)
-    tree = types.NamedTuple((row, grid, flags, row, row, grid, row, row, flags), search.Tree)
+    tree = types.NamedTuple((row, grid, flags, row, row, grid, row, row, flags), trees.Tree)
     return {
         "weights": row(i, i),
         "new_state": st(p),

@@ -1,7 +1,7 @@
 """Decide which cores each task gets, once the number of cores per task is known: problem, greedy placements, bounds.
 
-Nothing here imports numba: `agent.distribution.kernel` compiles the functions of this module, `distribution_pairs` and
-`distribution_search` in place; without numba the same functions run as they stand.
+Nothing here imports numba: `agent.distribution.kernel` compiles the functions of this module, `distribution_pairs`,
+`distribution_tree` and `distribution_search` in place; without numba the same functions run as they stand.
 
 Constants
     u          unit (a whole core, or a hardware thread), in socket S(u) and in leaf D(u): a memory domain, or the part
