@@ -10,10 +10,10 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel test test-random test-crash test-vm lint demo bench clean
+.PHONY: help setup kernel test test-random test-crash test-programs test-vm lint demo bench clean
 
 help: ## say what there is (the default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## prepare .venv with drom and its tools; does nothing when nothing changed
 
@@ -33,6 +33,10 @@ test-random: kernel ## run the property tests with examples that were never trie
 
 test-crash: kernel ## run the tests that kill agents and programs at every moment
 	$(PYTEST) -m crash
+
+test-programs: kernel ## put real programs of Debian and PyPI through storms of resizes
+	@scripts/programs.sh $(VENV)
+	$(PYTEST) -m programs tests/programs
 
 test-vm: $(READY) ## run the tests that boot virtual machines
 	$(PYTEST) -m vm

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
- *     openmp loop | asks | asked-once | buffers | threadprivate | clauses | forks
+ *     openmp loop | asks | asked-once | buffers | threadprivate | clauses | forks | late
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
@@ -179,6 +179,18 @@ static void clauses(void)
     tell(fixed);
 }
 
+/* The runtime starts on all CPUs, and makes threads once there is a single one left. */
+static void late(void)
+{
+    cpu_set_t set;
+    check(omp_get_num_procs() > 0, "processors");
+    do
+        check(omp_get_max_threads() > 0 && sched_getaffinity(0, sizeof set, &set) == 0, "questions");
+    while (CPU_COUNT(&set) > 1);
+    for (;;)
+        clauses();
+}
+
 /* A child made between two regions lives and ends as ever. */
 static void forks(void)
 {
@@ -211,6 +223,8 @@ int main(int argc, char **argv)
             clauses();
         else if (strcmp(kind, "forks") == 0)
             forks();
+        else if (strcmp(kind, "late") == 0)
+            late();
         else
             return 2;
     }

@@ -164,6 +164,16 @@ def test_without_an_agent_a_program_is_as_ever(tmp_path: Path, start: Programs, 
     assert program.err == ""
 
 
+def test_threads_made_after_a_shrink_are_bound(agent: Agent, start: Programs, build: Build) -> None:
+    """LLVM's runtime gives a new thread the CPUs that the process had at first; then it has those of the grant."""
+    program = start.start(*agent.run("--job", "a", "--openmp-runtime", build.runtime, build.program(), "late"))
+    agent.await_tasks(a="0-1")
+    agent.order("resize", job="a", cpus=1)
+    agent.await_tasks(a="0")
+    program.await_out("^threads")
+    assert program.out == f"{BOUND}\n"
+
+
 def test_a_program_that_forks_is_resized(agent: Agent, start: Programs, build: Build) -> None:
     """Children made between regions end well, and say nothing for their parent."""
     resize(agent, build, begin(agent, start, build, build.program(), "forks"), {1: ONE, 2: BOTH}, cycles=1)

@@ -12,6 +12,16 @@ static const struct runtime *llvm; /* the one that is managed */
 static dompt_set_callback set_callback;
 static dompt_get_place_num get_place_num;
 
+/* In a new thread, which the runtime has given the CPUs that the process had when the runtime started. */
+static void thread_begin(int kind, dompt_data *thread)
+{
+    (void)thread;
+    if (kind == DOMPT_THREAD_INITIAL)
+        return;
+    heed_news();
+    bind_self();
+}
+
 /* In the thread that forks, before the size of the team is decided. */
 static void parallel_begin(void *task, const void *frame, dompt_data *parallel, unsigned requested, int flags,
                            const void *return_address)
@@ -45,6 +55,7 @@ static int initialize(dompt_lookup lookup, int device, dompt_data *data)
     get_place_num = (dompt_get_place_num)lookup("ompt_get_place_num");
     if (!set_callback)
         return 0;
+    set_callback(DOMPT_THREAD_BEGIN, (dompt_function)thread_begin);
     set_callback(DOMPT_PARALLEL_BEGIN, (dompt_function)parallel_begin);
     set_callback(DOMPT_PARALLEL_END, (dompt_function)parallel_end);
     if (may_be_pinned)

@@ -6,9 +6,10 @@
 
 #include <stdint.h>
 
-enum { DOMPT_PARALLEL_BEGIN = 3, DOMPT_PARALLEL_END = 4, DOMPT_IMPLICIT_TASK = 7 };
+enum { DOMPT_THREAD_BEGIN = 1, DOMPT_PARALLEL_BEGIN = 3, DOMPT_PARALLEL_END = 4, DOMPT_IMPLICIT_TASK = 7 };
 enum { DOMPT_SCOPE_BEGIN = 1 };
 enum { DOMPT_TASK_INITIAL = 1 };
+enum { DOMPT_THREAD_INITIAL = 1 };
 
 typedef void (*dompt_function)(void);
 typedef dompt_function (*dompt_lookup)(const char *name);

@@ -18,6 +18,19 @@ __attribute__((constructor)) static void read_environment(void)
     may_be_pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
 }
 
+/* Until no other grant has come in between: who puts that in force may have passed us by then. */
+void bind_self(void)
+{
+    int saved = errno;
+    drom_grant g;
+    uint32_t bound = 0;
+    for (uint32_t serial = copy_grant(&g); serial && serial != bound; serial = copy_grant(&g)) {
+        dromi_bind(0, g.mask, g.mask_words);
+        bound = serial;
+    }
+    errno = saved;
+}
+
 /* The CPUs of thread `index` among `count`: an even part of the grant's, at least one. */
 static void part_of(drom_grant *g, unsigned index, unsigned count)
 {
