@@ -34,7 +34,7 @@ test-random: kernel ## run the property tests with examples that were never trie
 test-crash: kernel ## run the tests that kill agents and programs at every moment
 	$(PYTEST) -m crash
 
-test-programs: kernel ## put real programs of Debian and PyPI through storms of resizes
+test-programs: $(READY) ## put real programs of Debian and PyPI through storms of resizes
 	@scripts/programs.sh $(VENV)
 	$(PYTEST) -m programs tests/programs
 

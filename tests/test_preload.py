@@ -83,6 +83,14 @@ def test_a_program_of_the_address_sanitizer_is_said_to_be_bound(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a program of another user")
+def test_a_child_of_the_address_sanitizer_starts(tmp_path: Path) -> None:
+    """A program that starts one built with it is not kept from that by what is loaded into both."""
+    program = compiled(tmp_path, "checked", "-fsanitize=address")
+    done = run_granted(tmp_path, "--", "sh", "-c", f"{program}; echo $? $ASAN_OPTIONS", ASAN_OPTIONS="color=never")
+
+    assert done.stdout == "0 verify_asan_link_order=0:color=never\n", done.stderr
+
+
 def test_a_setuid_program_is_said_to_be_bound(tmp_path: Path) -> None:
     """The loader ignores LD_PRELOAD in a setuid program: a sentence says so."""
     program = compiled(tmp_path, "other")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 LINES = pytest.StashKey[list[str]]()
 HEAD = (
-    "| program | quantity | tolerance | control | storm | applied + bound |",
-    "|---|---|---|---|---|---|",
+    "| program | version | quantity | tolerance | control | storm | applied + bound |",
+    "|---|---|---|---|---|---|---|",
 )
 
 

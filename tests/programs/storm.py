@@ -45,6 +45,7 @@ class Row:
     """What came of it. Deviations are relative to the run alone; `applied` orders the program put in force itself."""
 
     program: str
+    version: str
     quantity: str
     tolerance: float
     control: float
@@ -54,7 +55,7 @@ class Row:
 
     def __str__(self) -> str:
         numbers = f"{self.tolerance:.0e} | {self.control:.1e} | {self.storm:.1e}"
-        return f"| {self.program} | {self.quantity} | {numbers} | {self.applied} + {self.bound} |"
+        return f"| {self.program} | {self.version} | {self.quantity} | {numbers} | {self.applied} + {self.bound} |"
 
 
 def put_through(case: Case, agent: Agent, start: Programs, folder: Path) -> Row:
@@ -69,7 +70,8 @@ def put_through(case: Case, agent: Agent, start: Programs, folder: Path) -> Row:
     stop.touch()
     results = finish_right(program)
     row = Row(
-        f"{case.name} {case.version}",
+        case.name,
+        case.version,
         case.quantity,
         case.tolerance,
         deviation([control], alone),
@@ -134,7 +136,7 @@ def masks(pid: int) -> set[int]:
     return set(processes.thread_masks(processes.process_tree(pid)).values())
 
 
-def median_ms(program: Program, count: int = 50) -> float:
+def median_ms(program: Program, count: int = 200) -> float:
     """Return the median of the next times that a program prints, one a line, in milliseconds."""
     said = len(program.out.splitlines())
     wait_until(lambda: len(program.out.splitlines()) > said + count, program.show)

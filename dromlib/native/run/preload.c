@@ -109,6 +109,13 @@ static void load_first(const char *library, const char *runtime)
     free(all);
 }
 
+/* A child built with the address sanitizer would refuse to start because it is not loaded first. It need not be: nothing of
+ * ours stands in front of what it replaces. */
+static void spare_asan(void)
+{
+    add_to_list("ASAN_OPTIONS", "verify_asan_link_order=0");
+}
+
 /* Whatever the command is: it may be a script that starts Python. */
 static void hook_python(void)
 {
@@ -140,6 +147,8 @@ void preload(const struct options *options, bool malleable)
     else if (strpbrk(library, " :"))
         say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
             "Install drom elsewhere.", library);
-    else
+    else {
+        spare_asan();
         load_first(library, choose_runtime(options, &program, command));
+    }
 }
