@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent import layouts
 from agent.jobs import Refused
 from agent.rules import refuse_memory
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.jobs import Arrival
@@ -30,22 +31,16 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
     most = cores.needed_for(arrival.max_cpus) or -(-total // size)
     if arrival.job_class == "rigid":
         least = most = cores.needed_for(arrival.max_cpus) or max(least, now // size)
+    needs = f"it needs at least {counted(least * wide, 'CPU')}"
+    if size > 1:
+        needs = f"{size} tasks of at least {counted(least * wide, 'CPU')} need {least * size * wide}"
     if least * size > total:
-        msg = (
-            f"{size} task(s) of at least {_cpus(least * wide)} need {least * size * wide}, this node has "
-            f"{cores.all.bit_count()}: ask for fewer."
-        )
+        msg = f"{needs}, this node has {cores.all.bit_count()}: ask for fewer."
         raise Refused(msg)
     if arrival.layout.strict and least * size > can:
-        msg = (
-            f"{arrival.layout} gives a job at most {_cpus(cores.cpus(can))} here and {size} task(s) of at "
-            f"least {_cpus(least * wide)} need {least * size * wide}: ask for more on each socket."
-        )
+        can_have = counted(cores.cpus(can), "CPU")
+        msg = f"{needs}, and {arrival.layout} gives a job at most {can_have} here: ask for more on each socket."
         raise Refused(msg)
     rules.refuse(arrival, least * size, cores)
     refuse_memory(arrival.memory * size, plan.memory)
     return least, max(least, min(most, can))
-
-
-def _cpus(count: int) -> str:
-    return f"{count} CPU{'' if count == 1 else 's'}"

@@ -14,7 +14,7 @@ from agent import policy
 from agent.jobs import Refused, action_name
 from agent.rules import in_words
 from agent.wishes import UNSAID, Wish, due
-from agent.words import duration, layout_name
+from agent.words import counted, duration, layout_name
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
     share, here = shares[job.name], f"of the {_cpus(cpus(total))} here"
     text = f"Its equal share is {cpus(share)} {here}"
     if share < mine.minimum:
-        text = f"An equal share would be less than its minimum, so {cpus(mine.minimum)} {here} are due to it"
+        due = cpus(mine.minimum)
+        are = "is" if due == 1 else "are"
+        text = f"An equal share would be less than its minimum, so {due} {here} {are} due to it"
     elif share >= mine.maximum:
         return f"{text}, the most it can use."
     elif cap and share == cap:
@@ -98,10 +100,10 @@ def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int]
     mine = [other for other in jobs if other.user == job.user]
     if len(jobs) == 1:
         return "it is alone"
-    has = _counted(len(mine), "job")
-    among = f"{len(users)} users share them equally, and user {user(job.user)} has {has}"
+    has = f"{'has' if job.cores else 'would have'} {counted(len(mine), 'running job')}"
+    among = f"{len(users)} users share them equally, and user {user(job.user)} {has}"
     if len(users) == 1:
-        among = f"user {user(job.user)}, alone here, has {has}"
+        among = f"user {user(job.user)}, alone here, {has}"
     cap = node.plan.cap
     if cap and len(mine) > 1 and sum(shares[other.name] for other in mine) >= cap:
         among += f", which may have {_cpus(node.cores.cpus(cap))} together"
@@ -164,7 +166,7 @@ def _since(job: Job, now: float, user: Callable[[int], str]) -> str:
     if old != new:
         change = f"{'shrank' if new < old else 'grew'} from {old} to {_cpus(new)}"
     elif action == "keep":
-        return f"Its CPUs were fixed {ago}, when {_happened(last.event, job, user)}."
+        return f"Its tasks exchanged CPUs {ago}, when {_happened(last.event, job, user)}."
     else:
         change = f"moved from {format_cpulist(last.before)} to {format_cpulist(has)}"
     what = {"return": " and what it owns came back", "avoid": " and some CPUs were to be avoided"}.get(last.reason, "")
@@ -176,6 +178,7 @@ def _happened(event: Event, job: Job, user: Callable[[int], str]) -> str:
     by = "somebody" if event.by is None else f"user {user(event.by)}"
     return {
         "arrival": f"{event.job} arrived",
+        "admission": f"{event.job}, which had waited, got its first CPUs",
         "end": "one of its tasks ended" if mine else f"{event.job} ended",
         "order": f"{by} gave an order for {'it' if mine else event.job}",
         "expiry": f"the time of the order for {'it' if mine else event.job} was over",
@@ -268,7 +271,7 @@ def _waits(node: Node, job: Job) -> Iterator[str]:
     missing = [rank for rank, task in job.ranks.items() if task is None]
     if missing:
         have = "has" if len(missing) == 1 else "have"
-        yield f"{_counted(len(missing), 'task')} of it {have} not arrived yet: their places are kept."
+        yield f"{counted(len(missing), 'task')} of it {have} not arrived yet: their places are kept."
 
 
 def _change(node: Node, task: Task, now: float) -> Iterator[str]:
@@ -328,18 +331,14 @@ def _mode(node: Node, job: Job) -> Iterator[str]:
     if answering:
         yield f"It takes its grants itself (pid {_listed(map(str, answering))})."
     if silent:
-        whose = "its" if not answering else f"the other {_counted(silent, 'task')}'s"
+        whose = "its" if not answering else f"the other {counted(silent, 'task')}'s"
         yield f"No process of it asks for grants: the agent binds {whose} threads, which stay as many as they are."
     if any(task.enforced for task in tasks):
         yield f"It did not apply its newest grant within {duration(node.grace)}: the agent bound it."
 
 
 def _cpus(count: int) -> str:
-    return _counted(count, "CPU")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return counted(count, "CPU")
 
 
 def _listed(words: Iterable[str]) -> str:

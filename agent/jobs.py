@@ -111,9 +111,9 @@ class Task:
 class Event:
     """Something that happened to job `job` at `at` (seconds of CLOCK_MONOTONIC).
 
-    Kinds: arrival, end (of a task of it), order, expiry (the time of an order is over), release (a task of it is not
-    managed any more), rest (somebody has rested), use (other CPUs may be handed out), wish (what programs of it can
-    use), start (of the agent). `by` is the uid of who ordered.
+    Kinds: arrival, admission (after it had waited), end (of a task of it), order, expiry (the time of an order is
+    over), release (a task of it is not managed any more), rest (somebody has rested), use (other CPUs may be handed
+    out), wish (what programs of it can use), start (of the agent). `by` is the uid of who ordered.
     """
 
     kind: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent.control import ControlError
 from agent.jobs import Arrival, Refused
 from agent.layouts import ANY, Layout
-from agent.words import LARGEST, LONGEST, WordError, clean_name, parse_layout
+from agent.words import LARGEST, LONGEST, WordError, clean_name, counted, parse_layout
 from dromlib import layout as binary
 from dromlib.cpulist import CpuListError, parse_cpulist
 
@@ -185,7 +185,7 @@ def check_right(order: Order, caller: Caller, agent_uid: int, node: Node) -> Non
         raise ControlError(msg)
     has = job.planned.bit_count()
     if order.cpus is not None and order.cpus > has:
-        msg = f"job {job.name} has {has} CPUs: only root and the agent's own user may order more than that."
+        msg = f"job {job.name} has {counted(has, 'CPU')}: only root and the agent's own user may order more than that."
         raise ControlError(msg)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent import listing
 from agent.config import toml
 from agent.users import user_name
+from agent.words import counted
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ def topology(machine: Topology, *, as_json: bool) -> None:
         emit(machine.to_json())
         return
     print(
-        f"{_counted(len(machine.packages), 'package')}, {_counted(len(machine.numa), 'NUMA node')}, "
-        f"{_counted(len(machine.cores), 'core')}, {_counted(machine.online.bit_count(), 'CPU')}"
+        f"{counted(len(machine.packages), 'package')}, {counted(len(machine.numa), 'NUMA node')}, "
+        f"{counted(len(machine.cores), 'core')}, {counted(machine.online.bit_count(), 'CPU')}"
     )
     for name in ("online", "allowed", "offline", "isolated", "nohz_full"):
         if name in {"online", "allowed"} or getattr(machine, name):
@@ -152,10 +153,6 @@ def _alike_cores(machine: Topology, parts: list[str]) -> list[list[str]]:
 
 def _index(number: int) -> str:
     return "-" if number < 0 else str(number)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _bytes(number: int) -> str:

@@ -15,7 +15,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from agent import policy
-from agent.jobs import Change, Job, Refused, Task
+from agent.jobs import Job, Refused, Task
 from agent.ledger import Move
 from agent.policy import Wait
 from agent.replanning import Misplaced, Replanning
@@ -239,7 +239,8 @@ class Plan(Replanning):
         gone = {rank} if job.present else {rank, *job.targets}  # places kept for ranks that have not come end with it
         before = job.planned
         masks = [job.targets.pop(rank, 0) for rank in gone]
-        job.last = Change("death", self.event, before) if any(masks) else job.last
+        if any(masks):
+            self._note(job, before, "death", self.event)
         self.ledger.move([Move(job.name, mask, 0) for mask in masks])
         job.cores -= sum(map(self.cores.count, masks))
         if not job.present:

@@ -21,6 +21,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.words import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
@@ -124,10 +126,10 @@ def admit(
     got = free + sum(loans.values())
     if got < new.minimum:
         lent = sum(_take(new.minimum - left, lenders, limits).values())
-        needs = f"needs at least {_counted(cpus(new.minimum))}"
+        needs = f"needs at least {counted(cpus(new.minimum), 'CPU')}"
         if left + lent < new.minimum:
             return Wait(f"{needs}: {cpus(max(0, left))} free, running jobs may lend {cpus(lent)}.")
-        return Wait(f"{needs}: its user's jobs may have {_counted(cpus(cap))} together.", "user")
+        return Wait(f"{needs}: its user's jobs may have {counted(cpus(cap), 'CPU')} together.", "user")
     got = min(got, wanted)
     if loans:
         # Tasks get equal counts (D26), but what is free is nobody's loss.
@@ -154,7 +156,7 @@ def hold(
     lenders = [job for job in others if not job.fixed]
     loans = _take(cores - free, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if free + sum(loans.values()) < cores:
-        most = _counted(cpus(max(0, free + sum(loans.values()))))
+        most = counted(cpus(max(0, free + sum(loans.values()))), "CPU")
         return Wait(f"at most {most} can be had: the other jobs are at their minimum.")
     return {j.name: j.cores - loans.get(j.name, 0) for j in others} | {name: cores}
 
@@ -258,7 +260,3 @@ def _take(
         if loans[name] < limits[name]:
             heapq.heappush(heap, (have + 1, i))
     return loans
-
-
-def _counted(cpus: int) -> str:
-    return f"{cpus} CPU{'' if cpus == 1 else 's'}"

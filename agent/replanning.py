@@ -36,7 +36,7 @@ class Misplaced(Refused):
 class Replanning(Seating):
     """Jobs by name in the order of arrival, their targets, and who owns each core.
 
-    `event` is what happens to the node just now. `touched` collects the slots of tasks of which anything that a
+    `touched` collects the slots of tasks of which anything that a
     registry keeps may have changed, until somebody empties it. `memory` is what the node has (bytes), 0 when nobody
     knows.
     """
@@ -45,9 +45,19 @@ class Replanning(Seating):
         super().__init__(cores, place)
         self.rules = rules
         self.memory = memory
-        self.event = Event("start", "", 0.0)
         self.touched: set[int] = set()
         self._views: dict[str, JobCores] = {}
+        self.event = Event("start", "", 0.0)
+
+    @property
+    def event(self) -> Event:
+        """What happens to the node just now. However many plans follow from it, a job changes once by it."""
+        return self._event
+
+    @event.setter
+    def event(self, event: Event) -> None:
+        self._event = event
+        self._before: dict[str, tuple[int, Change | None]] = {}
 
     # --- as the policy sees it ------------------------------------------------------------------------------------
 
@@ -148,7 +158,9 @@ class Replanning(Seating):
         moves: list[Move] = []
         before: dict[str, int] = {}
         new = next((name for name, _ in targets if not self.jobs[name].cores), None)
-        event = self.event if new is None else replace(self.event, kind="arrival", job=new)
+        event = self.event
+        if new is not None and (event.kind, event.job) != ("arrival", new):
+            event = replace(event, kind="admission", job=new)
         for (name, rank), mask in targets.items():
             job = self.jobs[name]
             old = job.targets.get(rank, 0)
@@ -162,12 +174,19 @@ class Replanning(Seating):
             moves.append(Move(name, old, mask))
         self.ledger.move(moves)
         for name, planned in before.items():
-            job = self.jobs[name]
-            job.last = Change(reason, event, planned) if job.cores else Change("arrival", self.event, 0)
+            self._note(self.jobs[name], planned, reason, event)
         for name in {name for name, _ in targets}:
             self.jobs[name].cores = counts[name]
         for name in dict.fromkeys(move.job for move in moves):
             self.touch(self.jobs[name])
+
+    def _note(self, job: Job, planned: int, reason: str, event: Event) -> None:
+        """Note how the job has changed since `self.event`, before which it was to have the CPUs `planned` or others."""
+        before, last = self._before.setdefault(job.name, (planned, job.last))
+        if not before:
+            job.last = Change("arrival", self.event, 0)
+        else:
+            job.last = last if job.planned == before and len(job.ranks) == 1 else Change(reason, event, before)
 
     def adopt(self, owners: Sequence[Owner]) -> None:
         """Take over the targets that the jobs have by now, and the owner of each core."""

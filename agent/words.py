@@ -74,6 +74,11 @@ def clock(seconds: float) -> str:
     return f"{round(seconds / 86400)}d"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: ``1 CPU``, ``2 CPUs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def layout_name(layout: Layout) -> str:
     """Return the text of a layout, or an empty one when none was asked for."""
     return "" if layout == ANY else str(layout)

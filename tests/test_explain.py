@@ -117,7 +117,7 @@ class TestItsShare:
         story.arrive("c", BEN)
 
         assert story.told("b", "share") == [
-            "Its equal share is 2 of the 8 CPUs here: 2 users share them equally, and user 1001 has 2 jobs."
+            "Its equal share is 2 of the 8 CPUs here: 2 users share them equally, and user 1001 has 2 running jobs."
         ]
 
     def test_among_the_jobs_of_one_user(self, story: Story) -> None:
@@ -125,7 +125,7 @@ class TestItsShare:
         story.arrive("b")
 
         assert story.told("b", "share") == [
-            "Its equal share is 4 of the 8 CPUs here: user 1000, alone here, has 2 jobs."
+            "Its equal share is 4 of the 8 CPUs here: user 1000, alone here, has 2 running jobs."
         ]
 
     def test_beside_jobs_that_keep_theirs(self, story: Story) -> None:
@@ -133,7 +133,7 @@ class TestItsShare:
         story.arrive("b", BEN, job_class="rigid", max_cpus=2)
 
         assert story.told("a", "share")[0] == (
-            "Its equal share is 6 of the 8 CPUs here: 2 users share them equally, and user 1000 has 1 job; "
+            "Its equal share is 6 of the 8 CPUs here: 2 users share them equally, and user 1000 has 1 running job; "
             "one of the others keeps what it has."
         )
 
@@ -154,7 +154,7 @@ class TestItsShare:
         assert story.told("c", "share") == [
             (
                 "An equal share would be less than its minimum, so 2 of the 8 CPUs here are due to it: "
-                "user 1000, alone here, has 3 jobs, which may have 2 CPUs together."
+                "user 1000, alone here, has 3 running jobs, which may have 2 CPUs together."
             )
         ]
 
@@ -172,8 +172,8 @@ class TestItsShare:
 
         assert story.told("b", "share") == [
             (
-                "An equal share would be less than its minimum, so 1 of the 1 CPU here are due to it: "
-                "user 1000, alone here, has 2 jobs."
+                "An equal share would be less than its minimum, so 1 of the 1 CPU here is due to it: "
+                "user 1000, alone here, would have 2 running jobs."
             )
         ]
 
@@ -230,6 +230,21 @@ class TestSinceWhen:
         story.arrive("b", BEN)
 
         assert story.told("a", "since", 5) == ["It shrank from 8 to 4 CPUs 5.0 s ago, when b arrived."]
+
+    def test_the_admission_of_one_that_had_waited(self) -> None:
+        """However many start at once, a job changed once, and a job that starts has never been elsewhere."""
+        story = Story()
+        story.arrive("a", min_cpus=2)
+        big = story.arrive("big", min_cpus=8)
+        story.arrive("b", max_cpus=2)
+        story.arrive("rig", job_class="rigid", max_cpus=2)
+        story.end(big)
+
+        assert story.told("a", "since") == [
+            "It shrank from 8 to 4 CPUs 0.0 s ago, when rig, which had waited, got its first CPUs."
+        ]
+        assert story.told("b", "since") == ["It started 0.0 s ago, when big ended."]
+        assert story.told("rig", "since") == ["It started 0.0 s ago, when big ended."]
 
     def test_a_return(self, story: Story) -> None:
         """What was lent comes back."""

@@ -458,9 +458,9 @@ class TestOrders:
             (lambda s: s.node.pin(1, 0b11, 0.0), r"^job r is rigid: it keeps its cores until it ends\.$"),
             (
                 lambda s: s.knock("b", job_class="rigid", max_cpus=9),
-                r"^1 task\(s\) of at least 9 CPUs need 9, .*\.$",
+                r"^it needs at least 9 CPUs, this node has 8: .*\.$",
             ),
-            (lambda s: s.knock("b", min_cpus=3, size=3), r"^3 task\(s\) of at least 3 CPUs need 9, .*\.$"),
+            (lambda s: s.knock("b", min_cpus=3, size=3), r"^3 tasks of at least 3 CPUs need 9, .*\.$"),
             (lambda s: s.knock("b", min_cpus=3, max_cpus=2), r"^--min 3 is above --cpus 2: .*\.$"),
             (lambda s: s.knock("b", rank=2, size=2), r"^local rank 2 is outside a job of 2 tasks: .*\.$"),
         ],

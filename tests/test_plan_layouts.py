@@ -221,7 +221,9 @@ class TestPerSocket:
 
     def test_what_can_never_be_is_refused(self, stage: Stage) -> None:
         """A strict job whose minimum is above the cap is told at once; best effort exceeds N."""
-        with pytest.raises(Refused, match=r"^per-socket=1! gives a job at most 2 CPUs here and .* need 3: .*\.$"):
+        with pytest.raises(
+            Refused, match=r"^it needs at least 3 CPUs, and per-socket=1! gives a job at most 2 CPUs here: .*\.$"
+        ):
             stage.arrive("a", 4, strict(ONE_EACH), min_cpus=3)
         assert stage.arrive("a", 4, ONE_EACH, min_cpus=3).granted.bit_count() == 3
 

@@ -357,7 +357,7 @@ def test_more_tasks_than_cores_are_refused(agent: Agent, start: Programs) -> Non
             OMPI_COMM_WORLD_LOCAL_SIZE="3",
         )
         assert one.wait() == 1
-        assert one.err == "drom: refused: 3 task(s) of at least 1 CPU need 3, this node has 2: ask for fewer.\n"
+        assert one.err == "drom: refused: 3 tasks of at least 1 CPU need 3, this node has 2: ask for fewer.\n"
 
 
 def test_an_agent_with_another_capacity_adopts_the_registry_as_it_is(tmp_path: Path, start: Programs) -> None:

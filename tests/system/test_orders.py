@@ -313,7 +313,7 @@ class TestOtherUsers:
 
         assert said[0] == f"process {mine.pid} is job mine on CPUs 0-1."
         assert said[1] == said[3] == said[4] == "done"
-        assert said[2] == "job mine has 1 CPUs: only root and the agent's own user may order more than that."
+        assert said[2] == "job mine has 1 CPU: only root and the agent's own user may order more than that."
         assert said[5].startswith(f"mine (pid {mine.pid}) may use CPUs ")
         assert affinity(mine.pid) == affinity(os.getpid())
 
