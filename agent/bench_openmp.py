@@ -14,7 +14,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent import bench_agent, bench_mpi, control
+from agent import bench_agent, bench_dlb, bench_mpi, control
 from agent.bench_publish import percentile
 from agent.control import ControlError
 from agent.sysfs import read_topology
@@ -25,6 +25,7 @@ from dromlib.layout import MAILBOX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from agent.bench_agent import Agent
 
@@ -61,19 +62,22 @@ def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> d
     from agent.bench import machine
 
     chosen = [runtime for runtime in RUNTIMES if runtime.name in names and _is_there(runtime)]
-    figures = [row for runtime in chosen for row in _figures(runtime, runs)]
+    dlb = bench_dlb.library()
+    figures = [row for runtime in chosen for row in _figures(runtime, runs, dlb if runtime.name == "libomp" else None)]
     if "mpi" in names and bench_mpi.is_possible():
         figures.append(_mpi(runs))
     return {"schema_version": SCHEMA_VERSION, "machine": machine(), "runs": runs, "figures": figures}
 
 
-def _figures(runtime: Runtime, runs: int) -> list[dict[str, Any]]:
+def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, Any]]:
     rows = []
     with bench_agent.running_agent() as agent:
         bench = Bench(agent, runtime)
         extra = [bench.extra_ns() for _ in range(runs)]
         name = f"{runtime.name}: extra per parallel region, nothing changed, serial team"
-        rows.append(_row(name, "ns", extra, runtime.region_ns, runtime.peer))
+        measured = [bench.dlb_extra_ns(dlb) for _ in range(runs)] if dlb else []
+        peer = f"{statistics.median(measured):.0f} ns (DLB, {dlb})" if measured else runtime.peer
+        rows.append(_row(name, "ns", extra, runtime.region_ns, peer))
         for grain, (us, count, reach) in STEADY.items():
             slower = [bench.slower_percent(grain) for _ in range(runs)]
             words = f"{count} regions of {us} us under `drom run`, grant unchanged, over alone"
@@ -119,6 +123,12 @@ class Bench:
         """Return how much longer an empty serial region takes under `drom-run`, in nanoseconds."""
         alone, managed = self._pair("empty", *BURSTS)
         return managed - alone
+
+    def dlb_extra_ns(self, library: Path) -> float:
+        """Return how much longer an empty serial region takes with DLB's DROM, in nanoseconds."""
+        command = [self._program, "empty", *map(str, BURSTS)]
+        alone = float(_run(command, self._alone))
+        return float(_run(command, self._environment | bench_dlb.environment(library, LLVM))) - alone
 
     def slower_percent(self, grain: str) -> float:
         """Return how much longer regions of a size take under `drom-run`, in per cent."""

@@ -3,10 +3,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import bench_mpi, bench_openmp
+from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp
+from agent.control import ControlError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -38,3 +44,26 @@ def test_a_call_of_mpi_is_measured() -> None:
 
     assert (row["name"], row["unit"], row["reach"]) == ("MPI: extra per call, nothing changed", "ns", 3)
     assert math.isfinite(row["median"])
+
+
+def test_an_installation_of_dlb_is_found_where_its_kin_put_libraries(tmp_path: Path) -> None:
+    """`$DLB_HOME` names it; one that holds no library is a sentence."""
+    (tmp_path / "lib" / "x86_64-linux-gnu").mkdir(parents=True)
+    with pytest.raises(ControlError, match=rf"^DLB_HOME is {tmp_path}, which has no lib/libdlb.so: "):
+        bench_dlb.library({"DLB_HOME": str(tmp_path)})
+    there = tmp_path / "lib" / "x86_64-linux-gnu" / "libdlb.so"
+    there.touch()
+    assert bench_dlb.library({"DLB_HOME": str(tmp_path)}) == there
+    assert bench_dlb.library({}) is None
+
+
+def test_a_peer_is_loaded_before_the_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The program runs with the peer's library in it; an empty one, as DLB is not here, costs a finite time."""
+    runtime = next(one for one in bench_openmp.RUNTIMES if one.name == "libomp")
+    if not bench_openmp._is_there(runtime):
+        pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
+    library = tmp_path / "libdlb.so"
+    subprocess.run(["gcc", "-xc", "/dev/null", "-shared", "-fPIC", "-o", str(library)], check=True)
+    monkeypatch.setattr(bench_openmp, "BURSTS", (100, 10))
+    with bench_agent.running_agent() as agent:
+        assert math.isfinite(bench_openmp.Bench(agent, runtime).dlb_extra_ns(library))

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what a parallel region costs under DLB, where `$DLB_HOME` names an installation of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from agent.control import ControlError
+
+ARGS = "--drom --ompt"
+"""As a user of DROM sets DLB_ARGS; its segments get a key of their own."""
+
+
+def library(environment: dict[str, str] | None = None) -> Path | None:
+    """Return libdlb.so of the installation in `$DLB_HOME`, or None when that is not set.
+
+    Raises `ControlError` when there is none in it.
+    """
+    home = (os.environ if environment is None else environment).get("DLB_HOME")
+    if not home:
+        return None
+    for pattern in ("lib/libdlb.so", "lib64/libdlb.so", "lib/*/libdlb.so"):
+        for found in sorted(Path(home).glob(pattern)):
+            return found
+    raise ControlError(f"DLB_HOME is {home}, which has no lib/libdlb.so: name an installation of DLB, or unset it.")
+
+
+def environment(preload: Path, llvm: str) -> dict[str, str]:
+    """Return what a program finds in its environment that runs on LLVM's runtime with DLB's tool."""
+    return {"LD_PRELOAD": f"{preload}:{llvm}", "DLB_ARGS": f"{ARGS} --shm-key=drom-bench-{os.getpid()}"}
