@@ -316,7 +316,7 @@ def _heeded(node: Node, job: Job, wish: Wish) -> str:
         return f"it is {job.job_class}, so that changes nothing"
     if job.hold is not None or job.pinned:
         return "that counts when the order for it is over"
-    left = f"arrivals leave it {_cpus(node.cores.cpus(node.plan.view(job).keeps))}"
+    left = f"arrivals leave it {_cpus(node.cores.cpus(node.plan.view(job).keeps))} where they can"
     if not wish.least:
         return "it gets no more"
     return f"it gets no more, and {left}" if wish.most else left

@@ -5,7 +5,7 @@ An arrival is entitled to its equal share of the node (equal among users, then a
 asked. It takes free cores first, then cores of running malleable jobs, the largest first, never below a job's minimum
 nor below its own equal share, and from each at most SharingFactor of what that job has. Where that is less than the
 arrival's minimum, jobs may be taken below their share too; where even that is not enough, the arrival waits its turn.
-A job whose program says that it can use fewer cores gives up the others, and arrivals leave it those it says it needs.
+A job whose program says that it can use fewer cores gives up the others, and what it says it needs is like its share.
 Cores that come free go back to the jobs they were taken from, then to waiting arrivals in order, then to the smallest
 jobs that can use them.
 
@@ -32,8 +32,8 @@ class JobCores:
     """One job as the policy sees it. `minimum`, `maximum` and `cores` count cores over all its `tasks`.
 
     `fixed` jobs (rigid, moldable once started, held by an order) neither lend nor grow. One that `rests` was resized
-    lately and does not grow; one that is `due` has rested or waited, so that any gain is worth a resize. Arrivals leave
-    a job what it `keeps`.
+    lately and does not grow; one that is `due` has rested or waited, so that any gain is worth a resize. Arrivals that
+    can start without leave a job what it `keeps`.
     """
 
     name: str
@@ -116,9 +116,9 @@ def admit(
     free = min(left, room)
     shares = equal_shares([*running, new], total, cap)
     wanted = max(new.minimum, min(new.maximum, max(shares[new.name], free)))
-    lenders = [job for job in running if not job.fixed and job.cores > max(job.minimum, job.keeps)]
-    limits = {j.name: min(j.cores - max(j.minimum, j.keeps), int(j.cores * sharing_factor)) for j in lenders}
-    gentle = {j.name: max(0, min(limits[j.name], j.cores - shares[j.name])) for j in lenders}
+    lenders = [job for job in running if not job.fixed and job.cores > job.minimum]
+    limits = {j.name: min(j.cores - j.minimum, int(j.cores * sharing_factor)) for j in lenders}
+    gentle = {j.name: max(0, min(limits[j.name], j.cores - max(shares[j.name], j.keeps))) for j in lenders}
     others = {j.name for j in lenders if j.user != new.user}
     loans = _take(wanted - free, lenders, gentle, others, room - free)
     if free + sum(loans.values()) < new.minimum:

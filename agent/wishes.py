@@ -5,7 +5,7 @@ A wish is no order: it gives a program nothing that it could not have asked for 
 bounds of its job, what it insists on also within the site's cap on that (`Rules.max_min`), and alike for all tasks:
 
     accepts = tasks * max over tasks of most     (all that the job may have if any task leaves it unsaid)
-    keeps   = tasks * max over tasks of least    (below which an arrival does not shrink the job)
+    keeps   = tasks * max over tasks of least    (left to the job by arrivals that can start without)
 
 in whole cores, rounded up. A wish that contradicts itself counts for nothing.
 """
@@ -51,7 +51,7 @@ def accepts(job: Job, cores: Cores) -> int:
 
 
 def keeps(job: Job, cores: Cores, max_min: int) -> int:
-    """Return the cores below which no arrival is to shrink a job, as its programs say.
+    """Return the cores that arrivals which can start without leave to a job, as its programs say.
 
     `max_min`: the CPUs that a job may insist on, 0 for any number.
     """

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WAIT_SECONDS = 60
-THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+THREADS = {
+    "OMP_NUM_THREADS": "8",
+    "NUMBA_NUM_THREADS": "8",
+    "NUMBA_THREADING_LAYER_PRIORITY": "omp tbb workqueue",
+}
+"""What a program is told of its threads that can be granted at most 8 CPUs."""
 OURS = ("DROM_TASK", "DROM_RUNTIME_DIR", "DROM_CPUS", *THREADS, "XDG_RUNTIME_DIR")
 SHOW = f"""
 import os
-for name in {OURS[:5]}:
+for name in {OURS[:-1]}:
     print(name, os.environ.get(name))
 print("pid", os.getpid(), "fds", sorted(os.listdir("/proc/self/fd"))[:-1])
 print("cpus", sorted(os.sched_getaffinity(0)))
@@ -243,7 +248,7 @@ def test_a_granted_command_finds_its_grant_in_the_environment(tmp_path: Path) ->
     assert int(start) > 0
     assert words["DROM_RUNTIME_DIR"] == str(tmp_path)
     assert words["DROM_CPUS"] == "0-3,8,100"
-    assert [words[name] for name in THREADS] == ["8", "8"]
+    assert {name: words[name] for name in THREADS} == THREADS
     assert words["cpus"] == str(sorted(os.sched_getaffinity(0)))
 
 
@@ -268,11 +273,12 @@ def test_a_grant_that_cannot_be_bound_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", THREADS)
 @pytest.mark.parametrize("value", ["3", ""])
 def test_threads_set_by_the_user_stay(tmp_path: Path, name: str, value: str) -> None:
-    """A number of threads is not touched when it is set, even to nothing, and the other is exported."""
+    """What is set, even to nothing, is not touched, and the others are exported."""
     with open_door(tmp_path, lambda knock: knock.grant(0b11, max_cpus=8)):
         done = run("--runtime-dir", tmp_path, sys.executable, "-c", SHOW, **{name: value})
 
-    assert [shown(done.stdout)[other] for other in THREADS] == [value if name == other else "8" for other in THREADS]
+    words = shown(done.stdout)
+    assert {other: words[other] for other in THREADS} == {**THREADS, name: value}
 
 
 def test_a_relative_directory_is_exported_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

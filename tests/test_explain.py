@@ -488,9 +488,9 @@ class TestItsWish:
     @pytest.mark.parametrize(
         ("wish", "told"),
         [
-            (Wish(2), "at least 2 CPUs: arrivals leave it 2 CPUs."),
+            (Wish(2), "at least 2 CPUs: arrivals leave it 2 CPUs where they can."),
             (Wish(0, 1), "up to 1 CPU: it gets no more."),
-            (Wish(1, 4), "1 to 4 CPUs: it gets no more, and arrivals leave it 1 CPU."),
+            (Wish(1, 4), "1 to 4 CPUs: it gets no more, and arrivals leave it 1 CPU where they can."),
         ],
     )
     def test_what_it_says_and_what_is_done(self, story: Story, wish: Wish, told: str) -> None:

@@ -89,7 +89,7 @@ int drom_wait(drom *d, int timeout_ms);
 void drom_progress(drom *d, uint64_t done);
 
 /* Tell between how many and how many CPUs the program can use, all processes of its task together; 0: unsaid. The agent
- * takes back what is beyond max_cpus, and leaves min_cpus when others arrive. It is a wish: a grant may be outside, and of
+ * takes back what is beyond max_cpus, and leaves min_cpus when others arrive that can start without. It is a wish: a grant may be outside, and of
  * wishes that follow each other within a second the last one counts. */
 void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus);
 

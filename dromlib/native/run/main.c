@@ -56,10 +56,12 @@ static void export_grant(const struct answer *answer, const char *dir, const cha
     setenv("DROM_TASK", task, 1);
     setenv("DROM_RUNTIME_DIR", dir, 1);
     setenv("DROM_CPUS", cpus, 1);
-    /* What is bound to fewer CPUs would be launched with fewer threads, and numba's can never be more. */
+    /* What is bound to fewer CPUs would be launched with fewer threads, and numba's can never be more: on oneTBB, its own
+     * first choice, they stay as few as the CPUs at the launch. */
     if (answer->reply.max_cpus) {
         export_number("OMP_NUM_THREADS", answer->reply.max_cpus);
         export_number("NUMBA_NUM_THREADS", answer->reply.max_cpus);
+        setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
     }
 }
 

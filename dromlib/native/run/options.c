@@ -27,8 +27,9 @@ static const char HELP[] =
     "  --require           fail when no agent answers instead of running unmanaged\n"
     "  --help, --version\n"
     "\n"
-    "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS and, unless they are set already, OMP_NUM_THREADS and\n"
-    "NUMBA_NUM_THREADS in its environment. Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
+    "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS and, unless they are set already, OMP_NUM_THREADS,\n"
+    "NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER_PRIORITY in its environment.\n"
+    "Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
 
 static const char *const CLASSES[] = {"malleable", "moldable", "rigid"};
 static const char *const MALLEABILITIES[] = {"auto", "next-region", "bind-only"};
