@@ -33,6 +33,8 @@ class Case(NamedTuple):
     cores: int
     policy: str
     reach: float | None = None
+    choices: tuple[str, ...] = ()
+    """Parameters of the policy."""
 
 
 SMALL = Recipe(jobs=20_000, nodes=1024, seed=1, load=0.8)
@@ -40,6 +42,7 @@ REAL = (
     Case("EASY, CEA-Curie", CURIE, 5040, 16, "easy", 1),
     Case("Slurm-like, depth 100, CEA-Curie", CURIE, 5040, 16, "slurm", 3),
     Case("SD-Policy, MAX_SLOWDOWN 10, CEA-Curie", CURIE, 5040, 16, "sd", 5),
+    Case("SD-Policy, reservations on nodes, CEA-Curie", CURIE, 5040, 16, "sd", 30, ("reservations=nodes",)),
     Case("conservative, KTH-SP2", KTH, 100, 1, "conservative", 2),
 )
 GROWN = (
@@ -114,6 +117,8 @@ def _made(case: Case, scratch: str) -> Path:
 def _run(case: Case, log: Path) -> dict[str, float]:
     """Simulate in a process of its own; return its seconds, its peak memory and what it took in all."""
     options = ["--nodes", str(case.nodes), "--cores", str(case.cores), "--policy", case.policy, "--json"]
+    for choice in case.choices:
+        options += ["--set", choice]
     begun = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "agent", "simulate", str(log), *options], capture_output=True, text=True, check=False

@@ -37,6 +37,10 @@ def simulate(
     max_slowdown: Annotated[
         str | None, typer.Option(metavar="P", help="sd: the cut-off for mates: a number, infinite or dynavgsd.")
     ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", metavar="N=NODES", help="Where its jobs may be, as 2=0-99; reservations=nodes."),
+    ] = None,
     event_rule: Annotated[str, typer.Option(metavar="RULE", help="instant, pyss or cqsim.")] = "instant",
     runtime_model: Annotated[
         str, typer.Option(metavar="MODEL", help="How fast shared jobs are: worst or ideal.")
@@ -72,6 +76,7 @@ def simulate(
     from scheduler import metrics, results
     from scheduler.compiling import load_policy
     from scheduler.explain import explain as explained
+    from scheduler.partitions import parse_partitions
     from scheduler.simulation import Machine, Simulation
     from workloads import cleaning, tables
     from workloads.classes import Shares, parse_shares
@@ -87,9 +92,10 @@ def simulate(
         raw = tables.read_log(log)
     work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
     shares = Shares() if classes is None else parse_shares(classes)
-    machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers)
+    machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, parse_partitions(partition or ()))
     with saying("compiling, which is kept for the next time"):
         run = Simulation.of(work, machine, chosen)
+    _say_which_are_empty(run)
     run.world.jobs.cls[:] = drawn(run.work.job, shares, seed)
     if resume is not None:
         run.resume(resume)
@@ -142,6 +148,12 @@ def _say_what_is_missing() -> None:
 
     if not has_parquet():
         _say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
+
+
+def _say_which_are_empty(run: Simulation) -> None:
+    for number, _ in run.machine.partitions:
+        if not (run.work.partition == number).any():
+            _say(f"note: no job of this log is in partition {number}.")
 
 
 def _window(text: str | None) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ import numpy as np
 from numba.core.types.function_type import WrapperAddressProtocol
 
 from agent.numba_cache import cache_folder
-from scheduler import ends, engine, interface, profile, sharing, world
+from scheduler import ends, engine, interface, nodesets, profile, sharing, timetable, world
 from scheduler.errors import SchedulerError
 from workloads.errors import short
 from workloads.workload import make_workload
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 numba: Any = importlib.import_module("numba")  # untyped
 
 BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd")
-_SHARED = (interface, profile)
+_SHARED = (interface, nodesets, profile, timetable)
 _ENGINE = (interface, world, ends, sharing, engine)
 _PARAMETERS = ("state", "event", "options", "actions")
 
@@ -55,6 +55,11 @@ class Policy(NamedTuple):
     def layers(self) -> int:
         """How many jobs may share a node under it: an owner and `guests`, if it has such a parameter."""
         return 1 + int(self.options.get("guests", 1))
+
+    @property
+    def knows_nodes(self) -> bool:
+        """Whether it plans with the nodes themselves, so that jobs may be confined to partitions."""
+        return bool(self.options.get("reservations", 0))
 
     def parameters(self) -> dict[str, float | str]:
         """Return the parameters as people write them."""

@@ -56,6 +56,8 @@ class Jobs(NamedTuple):
     cores: Ints
     """All cores the job asks for, over its nodes."""
     cls: Ints
+    partition: Ints
+    """The row of `Nodes.allowed` that has the nodes a job may be on; NOBODY: all."""
     priority: Ints
     """The queue is in order of falling priority, then of submission."""
     state: Ints
@@ -91,6 +93,8 @@ class Nodes(NamedTuple):
     """Shape ``(nodes, layers)``: the cores that each resident has on the node."""
     up: Ints
     """Shape ``(nodes,)``: 1, or 0 for a node that takes no job."""
+    allowed: Ints
+    """Shape ``(partitions, nodes)``: 1 for the nodes of a partition, else 0."""
 
 
 class State(NamedTuple):

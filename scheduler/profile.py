@@ -64,7 +64,14 @@ def profile_of(state: State, reservations: int) -> Profile:
 @lean
 def earliest(profile: Profile, need: int, length: int) -> int:
     """Return the first time from which `need` nodes stay free for `length` seconds; NEVER if there is none."""
-    times, free, size, i = profile.times, profile.free, profile.size[0], 0
+    step = next_fit(profile, need, length, 0)
+    return int(profile.times[step]) if step < profile.size[0] else NEVER
+
+
+@lean
+def next_fit(profile: Profile, need: int, length: int, step: int) -> int:
+    """Return the first step, from one on, at which `need` nodes stay free for so long; the number of steps if none."""
+    times, free, size, i = profile.times, profile.free, profile.size[0], step
     while i < size:
         while i < size and free[i] < need:
             i += 1
@@ -72,8 +79,8 @@ def earliest(profile: Profile, need: int, length: int) -> int:
         while i < size and free[i] >= need and times[i] - times[first] < length:
             i += 1
         if first < size and (i == size or times[i] - times[first] >= length):
-            return int(times[first])
-    return NEVER
+            return int(first)
+    return int(size)
 
 
 @lean

@@ -34,6 +34,7 @@ from scheduler.world import (
     TOO_SHORT,
     WORST,
     WRONG_CLASS,
+    WRONG_PARTITION,
     engine_part,
 )
 
@@ -47,6 +48,8 @@ def start_job(world: World, job: int, now: int) -> int:
     s, need = world.scalars, world.jobs.nodes[job]
     if need > s[FREE]:
         return NO_ROOM
+    if world.jobs.partition[job] != NOBODY:
+        return WRONG_PARTITION
     resident, share, up = world.nodes.resident, world.nodes.share, world.nodes.up
     given = world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]
     blocks, cores, count, block = world.free_in_block, s[CORES], 0, 0
@@ -69,7 +72,7 @@ def place_job(  # noqa: PLR0911 - a reason each
     world: World, job: int, nodes: Ints, cores: int, now: int
 ) -> int:
     """Start a job on these nodes with so many cores of each; return what is wrong."""
-    house, first = world.nodes, world.nodes.first[job]
+    house, first, partition = world.nodes, world.nodes.first[job], world.jobs.partition[job]
     if len(nodes) != world.jobs.nodes[job]:
         return NO_ROOM
     if world.jobs.cls[job] == RIGID and cores < world.scalars[CORES]:
@@ -79,6 +82,8 @@ def place_job(  # noqa: PLR0911 - a reason each
     for node in nodes:
         if node < 0 or node >= len(house.up) or not house.up[node]:
             return NO_ROOM
+        if partition != NOBODY and not house.allowed[partition, node]:
+            return WRONG_PARTITION
         if house.resident[node, -1] != NOBODY or house.share[node].sum() + cores > world.scalars[CORES]:
             return NO_ROOM
         if layer_of(world, job, node) != NOBODY:

@@ -18,6 +18,7 @@ from scheduler.engine import FAILED, MORE, OVER
 from scheduler.errors import SchedulerError
 from scheduler.faults import naming_errors
 from scheduler.interface import NEVER
+from scheduler.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from scheduler.world import (
     BAD_SHARE,
     CULPRIT,
@@ -37,6 +38,7 @@ from scheduler.world import (
     TOO_SHORT,
     UNKNOWN_ACTION,
     WRONG_CLASS,
+    WRONG_PARTITION,
     World,
     make_actions,
     make_world,
@@ -66,6 +68,7 @@ FAULTS = {
     TOO_SHORT: "gives a job a limit that has passed",
     IN_THE_PAST: "wants to be called again at a time that is not in the future, without having started a job",
     WRONG_CLASS: "gives part of a node to a rigid job, or resizes one that is not malleable",
+    WRONG_PARTITION: "starts a job on nodes that may not be of its partition",
 }
 
 
@@ -78,6 +81,8 @@ class Machine(NamedTuple):
     runtime_model: str = "worst"
     layers: int = 2
     """Jobs that may share a node, at least 2."""
+    partitions: Partitions = ()
+    """On which nodes the jobs of a partition of the log may be; of others on all."""
 
 
 @dataclass
@@ -100,6 +105,7 @@ class Simulation:
         work = work.take(np.lexsort((work.job, work.submit)))
         _choice("event rule", machine.event_rule, EVENT_RULES)
         _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
+        allowed = nodes_of_partitions(machine.partitions, machine.nodes)
         world = make_world(
             work,
             machine.nodes,
@@ -108,7 +114,12 @@ class Simulation:
             cls=classes,
             layers=machine.layers,
             model=RUNTIME_MODELS[machine.runtime_model],
+            allowed=allowed,
         )
+        world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
+        if machine.partitions and not policy.knows_nodes:
+            msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
+            raise SchedulerError(msg)
         return cls(work, machine, policy, compile_program(policy), world)
 
     @property
@@ -165,7 +176,7 @@ class Simulation:
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a saved run to go on."""
         return {
-            "machine": list(self.machine),
+            "machine": json.loads(json.dumps(self.machine)),
             "policy": self.policy.name,
             "parameters": self.policy.parameters(),
             "jobs": len(self.work),

@@ -44,7 +44,8 @@ BUSY: node seconds with a job on the node."""
     TOO_SHORT,
     IN_THE_PAST,
     WRONG_CLASS,
-) = range(11)
+    WRONG_PARTITION,
+) = range(12)
 """What a policy can do wrong."""
 
 BLOCK_BITS = 6
@@ -111,6 +112,7 @@ def make_world(
     priority: Ints | None = None,
     layers: int = 2,
     model: int = WORST,
+    allowed: Ints | None = None,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission."""
     count = len(work)
@@ -126,6 +128,7 @@ def make_world(
         nodes=need,
         cores=work.allocated.copy(),
         cls=column(MALLEABLE) if cls is None else cls.astype(np.int64),
+        partition=column(NOBODY),
         priority=column(0) if priority is None else priority,
         state=column(FUTURE),
         start=column(NEVER),
@@ -145,6 +148,7 @@ def make_world(
         resident=np.full((nodes, layers), NOBODY, np.int64),
         share=np.zeros((nodes, layers), np.int64),
         up=np.ones(nodes, np.int64),
+        allowed=np.zeros((0, nodes), np.int64) if allowed is None else allowed,
     )
     blocks = np.full(-(-nodes // BLOCK), BLOCK, np.int64)
     blocks[-1] = nodes - BLOCK * (len(blocks) - 1)

@@ -15,8 +15,8 @@ from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, MOLDABLE, NOBODY, RIGID
 from scheduler.policies.mates import Mates, Rules, loss, pick_mates, stretched
-from scheduler.profile import Profile
 from scheduler.simulation import Machine, Simulation
+from scheduler.timetable import counts_of
 from scheduler.world import view
 from tests.schedules import NODES, Row, logs, simulation
 
@@ -290,7 +290,7 @@ class TestPickMates:
         weights, penalties = [w for w, _ in found], [p / 8 for _, p in found]  # exact in binary
         mates = Mates(np.arange(len(found)), np.array(penalties), np.array(weights))
         run = simulation([(0, 1, 1, 1)], "sd")
-        nothing = Profile(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64))
+        nothing = counts_of(view(run.world), 0)
         rules = rules_with(mates=most, weighted=weighted)
         picked = pick_mates(view(run.world), rules, mates, need, min(spare, need - 1), 1, nothing)
         spare = min(spare, need - 1)
@@ -345,6 +345,8 @@ CHOICES = st.sampled_from(
         (*FREELY, "sharing_factor=0.3", "recompute=1"),
         (*FREELY, "guard=2", "far=predicted"),
         (*FREELY, "contiguous=1"),
+        (*FREELY, "reservations=nodes"),
+        (*FREELY, "reservations=nodes", "contiguous=1", "guard=1"),
     )
 )
 

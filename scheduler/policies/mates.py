@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from scheduler.interface import MALLEABLE, NOBODY, lean, nodes_of, routine
+from scheduler.nodesets import contains_all, contains_any
 from scheduler.profile import Profile, least_free, take
+from scheduler.timetable import USABLE, Timetable, has_sets
 
 if TYPE_CHECKING:
     from scheduler.interface import Floats, Ints, State
@@ -194,14 +196,18 @@ def longest_up_to(reach: Reach, last: int) -> int:
 
 
 @routine
-def filter_and_sort(state: State, rules: Rules, length: int) -> Mates:
-    """Return the running jobs that may shrink for a guest of so many seconds, the best `candidates` of them."""
+def filter_and_sort(state: State, rules: Rules, length: int, table: Timetable) -> Mates:
+    """Return the running jobs that may shrink for a guest of so many seconds, the best `candidates` of them.
+
+    Where nodes are known, only those all of whose nodes are usable.
+    """
     jobs, count, increase, worst = state.jobs, 0, loss(rules, length), stretched(rules, length)
     found = np.empty(len(state.running), np.int64)
     for job in state.running:
         outlasts = not rules.inside or jobs.ends[job] + increase >= state.now + worst
         below = penalty_of(state, job, increase) < rules.max_slowdown
-        if outlasts and below and may_host(state, rules, job) and has_room(state, rules, job):
+        hosts = outlasts and below and may_host(state, rules, job) and is_usable(state, table, job)
+        if hosts and has_room(state, rules, job):
             found[count] = job
             count += 1
     found = np.sort(found[:count])
@@ -215,6 +221,14 @@ def filter_and_sort(state: State, rules: Rules, length: int) -> Mates:
 
 
 @lean
+def is_usable(state: State, table: Timetable, job: int) -> bool:
+    """Return whether a guest may have the nodes of a running job: of its partition, and reserved for nobody."""
+    first = state.nodes.first[job]
+    nodes = state.nodes.place[first : first + state.jobs.nodes[job]]
+    return not has_sets(table) or contains_all(table.sets[USABLE], nodes)
+
+
+@lean
 def penalty_of(state: State, job: int, increase: int) -> float:
     """Return the predicted slowdown of a mate with one more guest (Equation 4)."""
     jobs = state.jobs
@@ -223,7 +237,7 @@ def penalty_of(state: State, job: int, increase: int) -> float:
 
 @routine
 def pick_mates(  # noqa: PLR0917 - numba wants them by position
-    state: State, rules: Rules, mates: Mates, need: int, spare: int, length: int, guarded: Profile
+    state: State, rules: Rules, mates: Mates, need: int, spare: int, length: int, guarded: Timetable
 ) -> Ints:
     """Return the places of the mates with the least performance impact (Equation 1) whose nodes are `need` (3).
 
@@ -261,12 +275,34 @@ def added(rules: Rules, penalty: float, nodes: int) -> float:
 
 
 @routine
-def is_allowed(state: State, rules: Rules, mates: Ints, length: int, guarded: Profile) -> bool:
+def is_allowed(state: State, rules: Rules, mates: Ints, length: int, guarded: Timetable) -> bool:
     """Return whether a combination delays no guarded reservation and, where it must be, is contiguous."""
     if rules.contiguous and not is_contiguous(nodes_of_all(state, mates)):
         return False
     if rules.guard == 0:
         return True
+    if has_sets(guarded):
+        return spares_nodes(state, rules, mates, length, guarded)
+    return spares_numbers(state, rules, mates, length, guarded.profile)
+
+
+@lean
+def spares_nodes(state: State, rules: Rules, mates: Ints, length: int, guarded: Timetable) -> bool:
+    """Return whether no node on which mates stay longer is in a guarded reservation then."""
+    jobs, house, increase = state.jobs, state.nodes, loss(rules, length)
+    for mate in mates:
+        begin, end = jobs.ends[mate], jobs.ends[mate] + increase
+        nodes = house.place[house.first[mate] : house.first[mate] + jobs.nodes[mate]]
+        for i in range(guarded.used[1]):
+            then = guarded.begin[i] < end and guarded.end[i] > begin
+            if then and guarded.rank[i] < rules.guard and contains_any(guarded.held[i], nodes):
+                return False
+    return True
+
+
+@routine
+def spares_numbers(state: State, rules: Rules, mates: Ints, length: int, guarded: Profile) -> bool:
+    """Return whether enough nodes are left for guarded reservations while mates stay longer."""
     jobs, increase = state.jobs, loss(rules, length)
     size = guarded.size[0]
     room = size + 2 * len(mates)

@@ -24,14 +24,13 @@ from scheduler.interface import (
     lean,
     nodes_of,
     place,
-    place_run,
-    plan,
     resize,
     routine,
     set_limit,
-    start,
 )
+from scheduler.nodesets import count, fill, keep_lowest, members
 from scheduler.policies import slurm
+from scheduler.policies.limits import correct_limits
 from scheduler.policies.mates import (
     Reach,
     Rules,
@@ -46,8 +45,18 @@ from scheduler.policies.mates import (
     reach_of,
     stretched,
 )
-from scheduler.policies.slurm import smallest_from, start_heads
-from scheduler.profile import Profile, earliest, least_free, profile_of, take
+from scheduler.policies.planning import (
+    Plan,
+    get_start,
+    keep_for,
+    keep_numbers,
+    smallest_from,
+    start_heads,
+    start_now,
+    table_of,
+)
+from scheduler.profile import least_free, take
+from scheduler.timetable import FREE, USABLE, Timetable, available, counts_of, has_sets, narrow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,27 +77,36 @@ OPTIONS = slurm.OPTIONS | {
     "guard": 0,
     "min_cores": 1,
     "recompute": 0,
-    "contiguous": 0,
 }
 """Those of `slurm`, and: SharingFactor; MAX_SLOWDOWN (dynavgsd: the mean of running jobs); m; how many candidates are
 looked at (0: all); the objective (sum, or weighted by nodes); whether static_end > mall_end is tested; whether a start
 beyond the window counts as infinitely far or as predicted; whether guests must end before their mates; guests per node;
 whether free nodes may be among a guest's; how many reservations mates may not delay; the least cores of a node that a
-job keeps; whether limits are corrected when sharing ends; whether all jobs are on contiguous nodes."""
+job keeps; whether limits are corrected when sharing ends. Jobs may be on contiguous nodes with reservations of numbers
+as well."""
 
-WORDS: dict[str, dict[str, float]] = {
+WORDS: dict[str, dict[str, float]] = slurm.WORDS | {
     "max_slowdown": {"infinite": np.inf, "dynavgsd": 0},
     "objective": {"sum": 0, "weighted": 1},
     "far": {"infinite": 0, "predicted": 1},
 }
-(SHARING_FACTOR, MAX_SLOWDOWN, MATES, CANDIDATES, OBJECTIVE, TEST, FAR, INSIDE, GUESTS, MIX, GUARD) = range(6, 17)
-(MIN_CORES, RECOMPUTE, CONTIGUOUS) = range(17, 20)
-_FLAGS = ("objective", "test", "far", "inside", "mix", "recompute", "contiguous")
+(SHARING_FACTOR, MAX_SLOWDOWN, MATES, CANDIDATES, OBJECTIVE, TEST, FAR, INSIDE, GUESTS, MIX, GUARD) = range(8, 19)
+(MIN_CORES, RECOMPUTE) = range(19, 21)
+_FLAGS = ("objective", "test", "far", "inside", "mix", "recompute")
 _LEAST = {"mates": 1, "candidates": 0, "guests": 1, "guard": 0, "min_cores": 1}
 
 
 def check(options: Mapping[str, float]) -> str:
     """Return what is wrong with the parameters; empty if nothing is."""
+    return (
+        check_sharing(options)
+        or check_combinations(options)
+        or slurm.check_backfilling({name: options[name] for name in slurm.OPTIONS})
+    )
+
+
+def check_sharing(options: Mapping[str, float]) -> str:
+    """Return which parameter of the malleable trial is wrong, and why."""
     if not 0 < options["sharing_factor"] < 1:
         return f"sharing_factor is between 0 and 1, not {options['sharing_factor']:g}."
     if not options["max_slowdown"] >= 0:
@@ -100,9 +118,18 @@ def check(options: Mapping[str, float]) -> str:
     for name, least in _LEAST.items():
         if not least <= options[name] <= 1_000_000 or options[name] != int(options[name]):
             return f"{name} is a whole number from {least} to 1000000, not {options[name]:g}."
+    return ""
+
+
+def check_combinations(options: Mapping[str, float]) -> str:
+    """Return which parameters do not go together."""
     if options["guests"] > 1 and options["mix"]:
         return "mix is for one guest per node: set guests=1 or mix=0."
-    return slurm.check({name: options[name] for name in slurm.OPTIONS})
+    if options["contiguous"] and options["mix"]:
+        return "contiguous=1 is for guests without free nodes: set mix=0."
+    if options["contiguous"] and options["main"] and not options["reservations"]:
+        return "contiguous=1 with main=1 needs reservations=nodes."
+    return ""
 
 
 class Pass(NamedTuple):
@@ -113,16 +140,13 @@ class Pass(NamedTuple):
     """Whether a job shares only if it ends earlier so."""
     far: bool
     """Whether a start beyond the window counts as predicted."""
-    window: int
-    resolution: int
+    plan: Plan
     queue: Ints
     """The jobs that are tried, in order."""
     least: Ints
     """For each place of the queue, the nodes of the smallest job from there on."""
-    profile: Profile
-    """Free nodes, less all reservations of this pass."""
-    guarded: Profile
-    """Free nodes, less those reservations that mates may not delay."""
+    guarded: Timetable
+    """Free nodes, less those reservations that mates may not delay; on sets of nodes that of the plan."""
     reach: Reach
     latest: int
     """The job that started last at this second; NOBODY if none did."""
@@ -146,7 +170,9 @@ def decide(state: State, _event: Event, options: Floats, actions: Actions) -> in
     since = (state.now - int(options[slurm.PHASE])) % interval
     if since == 0:
         return make_pass(state, options, actions)
-    started = start_heads(state, actions) if options[slurm.MAIN] > 0 else 0
+    started = 0
+    if options[slurm.MAIN] > 0:
+        started = start_heads(state, int(options[slurm.RESERVATIONS]), int(options[slurm.CONTIGUOUS]), actions)
     return int(state.now - since + interval) if started < len(state.queue) else NEVER
 
 
@@ -167,7 +193,7 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
             return int(state.now)
         s_mates = select_nodes(state, known, known.queue[i])
         if len(s_mates) > 0:
-            update_stats_and_run(state, known.rules, known.queue[i], s_mates, actions)
+            update_stats_and_run(state, known, known.queue[i], s_mates, actions)
             return int(state.now)
         reserve(state, known, known.queue[i], begin, actions)
         i += 1
@@ -180,25 +206,15 @@ def pass_of(state: State, options: Floats) -> Pass:
     rules = rules_of(state, options)
     latest, started = starts_now(state)
     queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
-    reach, least, tally = reach_of(state, rules, queue), smallest_from(state, queue), np.zeros(3, np.int64)
+    reach, least, tally = reach_of(state, rules, queue), np.empty(len(queue), np.int64), np.zeros(3, np.int64)
+    smallest_from(state, queue, least)
     tally[HOPE] = last_hope(state, rules, reach, latest, queue, -1)
     if len(queue) > 0 and state.free < least[0] and tally[HOPE] < 0:
         queue = queue[:0]
-    profile = profile_of(state, len(queue))
-    return Pass(
-        rules,
-        options[TEST] > 0,
-        options[FAR] > 0,
-        int(options[slurm.WINDOW]),
-        int(options[slurm.RESOLUTION]),
-        queue,
-        least,
-        profile,
-        profile_of(state, len(queue)) if rules.guard > 0 else profile,
-        reach,
-        latest,
-        tally,
-    )
+    table = table_of(state, int(options[slurm.RESERVATIONS]), len(queue))
+    guarded = counts_of(state, len(queue)) if rules.guard > 0 and not has_sets(table) else table
+    known = slurm.plan_with(table, options)
+    return Pass(rules, options[TEST] > 0, options[FAR] > 0, known, queue, least, guarded, reach, latest, tally)
 
 
 @lean
@@ -209,9 +225,9 @@ def go_on(state: State, known: Pass, place: int, actions: Actions) -> tuple[int,
     """
     queue, tally = known.queue, known.tally
     for i in range(place, len(queue)):
-        if known.profile.free[0] < known.least[i] and i > tally[HOPE]:
+        if known.plan.table.profile.free[0] < known.least[i] and i > tally[HOPE]:
             break
-        begin = get_start(state, known, queue[i])
+        begin = get_start(state, known.plan, queue[i])
         outcome = schedule(state, known, queue[i], begin, actions)
         if outcome == STARTED:
             tally[HOPE] = last_hope(state, known.rules, known.reach, known.latest, queue, tally[HOPE])
@@ -226,7 +242,7 @@ def schedule(state: State, known: Pass, j: int, begin: int, actions: Actions) ->
     length, now = state.jobs.requested[j], state.now
     if begin == now:
         return run_job(state, known, j, actions)
-    static_end = begin + length if known.far or begin <= now + known.window else NEVER
+    static_end = begin + length if known.far or begin <= now + known.plan.window else NEVER
     mall_end = now + stretched(known.rules, length) if known.rules.share > 0 else NEVER
     ends_earlier = not known.test or static_end > mall_end
     if ends_earlier and may_share(state, known.rules, known.reach, known.latest, j):
@@ -236,26 +252,14 @@ def schedule(state: State, known: Pass, j: int, begin: int, actions: Actions) ->
 
 
 @lean
-def get_start(state: State, known: Pass, j: int) -> int:
-    """Return when a job could start on free nodes: now, or the time of its reservation."""
-    need = state.jobs.nodes[j]
-    begin = earliest(known.profile, need, state.jobs.requested[j])
-    if begin == state.now and known.rules.contiguous and free_run(state, need) == NOBODY:
-        return int(next_end(state))
-    return begin
-
-
-@lean
 def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
-    """Start a job on free nodes; where all are to be contiguous the pass goes on when it has them."""
+    """Start a job on free nodes; where they are known by number but must be contiguous, the pass is made anew."""
     jobs, rules, until = state.jobs, known.rules, state.now + state.jobs.requested[j]
-    if rules.contiguous:
-        place_run(actions, j, free_run(state, jobs.nodes[j]), jobs.nodes[j], state.cores)
+    start_now(state, known.plan, j, actions)
+    if rules.contiguous and not has_sets(known.plan.table):
         return ANEW
-    start(actions, j)
-    take(known.profile, state.now, until, jobs.nodes[j])
-    if rules.guard > 0:
-        take(known.guarded, state.now, until, jobs.nodes[j])
+    if counts_guard(known):
+        take(known.guarded.profile, state.now, until, jobs.nodes[j])
     if jobs.cls[j] == MALLEABLE and rules.share > 0:
         extend(known.reach, jobs.nodes[j], longest_guest(state, rules, j, jobs.limit[j], state.now + jobs.limit[j]))
     known.tally[FRESH] += 1
@@ -265,19 +269,32 @@ def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
 @routine
 def select_nodes(state: State, known: Pass, j: int) -> Ints:
     """Return the best mates of a job, none if there are no mates for it (Listing 2)."""
-    jobs, rules = state.jobs, known.rules
-    spare, until = 0, state.now + stretched(rules, jobs.requested[j])
+    jobs, rules, table = state.jobs, known.rules, known.plan.table
+    spare, length = 0, jobs.requested[j]
     if rules.mix:
-        spare = min(jobs.nodes[j] - 1, max(0, least_free(known.profile, state.now, until)))
-    mates = filter_and_sort(state, rules, jobs.requested[j])
-    picked = pick_mates(state, rules, mates, jobs.nodes[j], spare, jobs.requested[j], known.guarded)
+        spare = min(jobs.nodes[j] - 1, count_free(state, table, j, stretched(rules, length)))
+    if has_sets(table):
+        fill(table.sets[USABLE])
+        narrow(table, table.sets[USABLE], state.now, state.now + length, jobs.partition[j])
+    mates = filter_and_sort(state, rules, length, table)
+    picked = pick_mates(state, rules, mates, jobs.nodes[j], spare, length, known.guarded)
     return mates.jobs[picked]
 
 
+@lean
+def count_free(state: State, table: Timetable, j: int, length: int) -> int:
+    """Return how many nodes are free for a job for so long from now on."""
+    if has_sets(table):
+        available(table, table.sets[FREE], state.now, state.now + length, state.jobs.partition[j])
+        return count(table.sets[FREE])
+    return max(0, least_free(table.profile, state.now, state.now + length))
+
+
 @routine
-def update_stats_and_run(state: State, rules: Rules, j: int, s_mates: Ints, actions: Actions) -> None:
+def update_stats_and_run(state: State, known: Pass, j: int, s_mates: Ints, actions: Actions) -> None:
     """Shrink the mates and give them more time, then start the guest on their nodes with the time it may take."""
-    jobs, increase = state.jobs, loss(rules, state.jobs.requested[j])
+    jobs, rules = state.jobs, known.rules
+    increase = loss(rules, jobs.requested[j])
     for mate in s_mates:
         nodes = nodes_of(state, mate)
         resize(actions, mate, nodes, state.nodes.share[nodes[0], 0] - rules.share)
@@ -285,24 +302,40 @@ def update_stats_and_run(state: State, rules: Rules, j: int, s_mates: Ints, acti
     nodes = nodes_of_all(state, s_mates)
     spare = jobs.nodes[j] - len(nodes)
     if spare > 0:
-        nodes = np.concatenate((nodes, first_free(state, spare)))
+        nodes = np.concatenate((nodes, first_free(state, known.plan.table, spare)))
     place(actions, j, nodes, rules.share)
     set_limit(actions, j, stretched(rules, jobs.requested[j]))
 
 
+@routine
+def first_free(state: State, table: Timetable, wanted: int) -> Ints:
+    """Return the free nodes with the lowest numbers; of those that were counted, where they are known."""
+    if has_sets(table):
+        keep_lowest(table.sets[FREE], wanted)
+        return members(table.sets[FREE])
+    nodes, found, node = np.empty(wanted, np.int64), 0, 0
+    while found < wanted:
+        if state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY:
+            nodes[found] = node
+            found += 1
+        node += 1
+    return nodes
+
+
 @lean
 def reserve(state: State, known: Pass, j: int, begin: int, actions: Actions) -> None:
-    """Keep nodes for a job from its predicted start on, as `slurm` does; none for one beyond the window."""
-    if begin > state.now + known.window:
-        known.tally[RESERVED] += 1
-        return
-    jobs, resolution, end = state.jobs, known.resolution, begin + state.jobs.requested[j]
-    if jobs.planned[j] != begin:
-        plan(actions, j, begin)
-    take(known.profile, begin - begin % resolution, end - end % resolution, jobs.nodes[j])
-    if known.tally[RESERVED] < known.rules.guard:
-        take(known.guarded, begin - begin % resolution, end - end % resolution, jobs.nodes[j])
+    """Keep nodes for a job from its predicted start on, as `slurm` does."""
+    rank = known.tally[RESERVED]
+    keep_for(state, known.plan, j, begin, rank, actions)
+    if counts_guard(known) and rank < known.rules.guard:
+        keep_numbers(state, known.plan, known.guarded.profile, j, begin)
     known.tally[RESERVED] += 1
+
+
+@lean
+def counts_guard(known: Pass) -> bool:
+    """Return whether there is a profile of the reservations that mates may not delay."""
+    return bool(known.rules.guard > 0 and not has_sets(known.plan.table))
 
 
 @lean
@@ -322,7 +355,7 @@ def rules_of(state: State, options: Floats) -> Rules:
         options[MIX] > 0,
         int(options[GUARD]),
         int(options[MIN_CORES]),
-        options[CONTIGUOUS] > 0,
+        options[slurm.CONTIGUOUS] > 0,
     )
 
 
@@ -362,56 +395,3 @@ def last_hope(  # noqa: PLR0917 - numba wants them by position
         if may_share(state, rules, reach, latest, queue[i]):
             return i
     return known
-
-
-@routine
-def correct_limits(state: State, actions: Actions) -> None:
-    """Let jobs that share no more, and have all their cores, end when what they asked for is done."""
-    jobs = state.jobs
-    for job in state.running:
-        if jobs.limit[job] > jobs.requested[job] and jobs.shared[job] == 0 and has_all(state, job):
-            limit = jobs.requested[job] - (-jobs.lost[job] // (jobs.nodes[job] * state.cores))
-            limit = max(limit, state.now - jobs.start[job] + 1)
-            if limit < jobs.limit[job]:
-                set_limit(actions, job, limit)
-
-
-@routine
-def has_all(state: State, job: int) -> bool:
-    """Return whether a job has all cores of its nodes."""
-    least = state.cores
-    for node in nodes_of(state, job):
-        least = min(least, state.nodes.share[node, 0])
-    return bool(least == state.cores)
-
-
-@routine
-def first_free(state: State, count: int) -> Ints:
-    """Return the free nodes with the lowest numbers."""
-    nodes, found, node = np.empty(count, np.int64), 0, 0
-    while found < count:
-        if state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY:
-            nodes[found] = node
-            found += 1
-        node += 1
-    return nodes
-
-
-@lean
-def free_run(state: State, count: int) -> int:
-    """Return the first node of the first so many free ones that follow each other; NOBODY if there are not."""
-    run = 0
-    for node in range(len(state.nodes.up)):
-        run = run + 1 if state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY else 0
-        if run == count:
-            return node - count + 1
-    return NOBODY
-
-
-@lean
-def next_end(state: State) -> int:
-    """Return the next predicted end of a running job after now; NEVER without one."""
-    for job in state.running:
-        if state.jobs.ends[job] > state.now:
-            return int(state.jobs.ends[job])
-    return NEVER

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions: the nodes on which the jobs of a partition of the log may be, as ``NUMBER=NODES``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.errors import SchedulerError
+from scheduler.interface import NOBODY
+from workloads.errors import counted, short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scheduler.interface import Ints
+    from workloads.workload import Workload
+
+Partitions = tuple[tuple[int, str], ...]
+"""Numbers as in the log, and their nodes as they were written."""
+
+
+def parse_partitions(texts: Iterable[str]) -> Partitions:
+    """Return partitions from ``2=0-99,120``. Raises SchedulerError for anything else, and for one said twice."""
+    found: dict[int, str] = {}
+    for text in texts:
+        match = re.fullmatch(r"(\d{1,15})=(\d{1,8}(?:-\d{1,8})?(?:,\d{1,8}(?:-\d{1,8})?)*)", text)
+        if not match:
+            msg = f"{short(text)} is no partition: write its number in the log and its nodes, as 2=0-99,120."
+            raise SchedulerError(msg)
+        if int(match[1]) in found:
+            msg = f"Partition {match[1]} is said twice: write all its nodes at once, as {match[1]}=0-99,120."
+            raise SchedulerError(msg)
+        found[int(match[1])] = match[2]
+    return tuple(found.items())
+
+
+def nodes_of_partitions(partitions: Partitions, nodes: int) -> Ints:
+    """Return a row per partition with 1 for each of its nodes. Raises SchedulerError for nodes that are not there."""
+    allowed = np.zeros((len(partitions), nodes), np.int64)
+    for row, (number, text) in zip(allowed, partitions, strict=True):
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            low, high = int(first), int(last or first)
+            if not low <= high < nodes:
+                msg = f"Partition {number}: {part} is not among nodes 0-{nodes - 1}, the lower number first."
+                raise SchedulerError(msg)
+            row[low : high + 1] = 1
+    return allowed
+
+
+def partition_of_jobs(partitions: Partitions, allowed: Ints, work: Workload, need: Ints) -> Ints:
+    """Return the row of each job's partition; NOBODY for one whose partition is not said, which may have all nodes.
+
+    `need` are the nodes of each job. Raises SchedulerError for a job of more nodes than its partition has.
+    """
+    rows = np.full(len(work), NOBODY, np.int64)
+    for row, (number, _) in enumerate(partitions):
+        mine = work.partition == number
+        rows[mine] = row
+        large = np.flatnonzero(mine & (need > allowed[row].sum()))
+        if len(large):
+            asked = counted(int(need[large[0]]), "node")
+            msg = f"{work.place(large[0])} asks for {asked}: partition {number} has {allowed[row].sum()}; leave it out."
+            raise SchedulerError(msg)
+    return rows

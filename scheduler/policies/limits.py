@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of jobs that have shared nodes, made true again when sharing ends (decision D17, an option)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.interface import nodes_of, routine, set_limit
+
+if TYPE_CHECKING:
+    from scheduler.interface import Actions, State
+
+
+@routine
+def correct_limits(state: State, actions: Actions) -> None:
+    """Let jobs that share no more, and have all their cores, end when what they asked for is done."""
+    jobs = state.jobs
+    for job in state.running:
+        if jobs.limit[job] > jobs.requested[job] and jobs.shared[job] == 0 and has_all(state, job):
+            limit = jobs.requested[job] - (-jobs.lost[job] // (jobs.nodes[job] * state.cores))
+            limit = max(limit, state.now - jobs.start[job] + 1)
+            if limit < jobs.limit[job]:
+                set_limit(actions, job, limit)
+
+
+@routine
+def has_all(state: State, job: int) -> bool:
+    """Return whether a job has all cores of its nodes."""
+    least = state.cores
+    for node in nodes_of(state, job):
+        least = min(least, state.nodes.share[node, 0])
+    return bool(least == state.cores)
