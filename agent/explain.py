@@ -238,9 +238,8 @@ def _crowded(node: Node, job: Job) -> str:
     others = [view for view in plan.running() if view.name != job.name]
     they = _listed(
         f"{view.name} keeps its {node.cores.cpus(view.cores)}"
-        if view.fixed or view.cores <= max(view.minimum, view.keeps)
-        else f"{view.name} has {node.cores.cpus(view.cores)} and keeps at least "
-        f"{node.cores.cpus(max(view.minimum, view.keeps))}"
+        if view.fixed or view.cores <= view.minimum
+        else f"{view.name} has {node.cores.cpus(view.cores)} and keeps at least {node.cores.cpus(view.minimum)}"
         for view in sorted(others, key=lambda view: -view.cores)
     )
     mine = replace(plan.view(job), fixed=False)
