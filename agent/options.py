@@ -92,8 +92,8 @@ def _is_layout(text: str) -> bool:
 
 _NAMES = Kind(tuple, "LIST", 'a list of names such as ["a", "b"]', all)
 _WORDS = Kind(str, "WORDS", 'synthetic words: write for example "pack:2 core:4 pu:2"', bool)
-_SHARE = _number(0, 1, "0..1", "between 0 and 1")
-_HOUR = _number(0, 3600, "SECONDS", "between 0 and 3600 seconds")
+_SHARE = _number(0, 1, "0..1", "a number from 0 to 1")
+_HOUR = _number(0, 3600, "SECONDS", "a number of seconds from 0 to 3600")
 _CAP = Kind(int, "N", "a whole number from 0", lambda n: 0 <= n <= 1 << 20)
 _SWITCH = Kind(bool, "", "true or false")
 _PATH = Kind(str, "PATH", "an absolute path", lambda text: text.startswith("/") and "\0" not in text)
@@ -134,7 +134,7 @@ class Options:
     max_rigid: int = _option(0, _CAP, "CPUs of a job that gives none back while it runs; 0: no cap.")
     residence: float = _option(
         0.0,
-        _number(0, 86400, "SECONDS", "between 0 and 86400 seconds"),
+        _number(0, 86400, "SECONDS", "a number of seconds from 0 to 86400"),
         "Time for which a job that was resized does not grow again, unless an order says so.",
     )
     margin: float = _option(
@@ -159,7 +159,7 @@ class Options:
     )
     capacity: int = _option(
         1024,
-        Kind(int, "N", f"between 1 and {1 << 16}", lambda n: 1 <= n <= 1 << 16),
+        Kind(int, "N", f"a whole number from 1 to {1 << 16}", lambda n: 1 <= n <= 1 << 16),
         "Tasks the registry has room for.",
     )
     freeze_file: str | None = _option(

@@ -286,9 +286,11 @@ def _allowed(files: Root, online: int, affinity: int, limits: Limits) -> int:
     chosen = affinity and affinity & allowed != allowed  # an affinity that is not narrower than all was not chosen
     if affinity:
         allowed = _narrowed(files, allowed, affinity, "this thread's affinity")
-    if not chosen and allowed & isolated:
-        allowed = _narrowed(files, allowed, ~isolated & online, "What is not isolated")
-    return allowed
+    if chosen:
+        return allowed
+    if not allowed & ~isolated:
+        _note(files, allowed, "are isolated, and there are no others to use: they are managed all the same.")
+    return allowed & ~isolated or allowed
 
 
 def _narrowed(files: Root, allowed: int, limit: int, where: str) -> int:

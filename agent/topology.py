@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from agent.words import counted
 from dromlib.cpulist import cpus, format_cpulist, mask_of
 
 if TYPE_CHECKING:
@@ -148,9 +149,11 @@ def bounded(topology: Topology, quota: float | None, memory: int) -> Topology:
     chosen = 0
     for _, _, mask in cores:
         chosen |= mask
-    count = f"{len(cores)} core{'s' if len(cores) > 1 else ''}"
+    room = f"has room for {counted(len(cores), 'core')} of {len(every)}"
+    if quota is not None and chosen.bit_count() > quota:
+        room = "is less than a whole core, so that programs will be held up"
     warning = (
-        f"The CPU quota of {quota:g} CPUs has room for {count} of {len(every)}: "
+        f"The CPU quota of {quota:g} CPUs {room}: "
         f"CPUs {format_cpulist(chosen)} are managed of {format_cpulist(topology.allowed)}."
     )
     return replace(limited, warnings=(*limited.warnings, warning))

@@ -184,7 +184,8 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
     `adapters` are names ("blas", "numba", "torch") or objects with the methods of `Adapter`; None stands for each of
     the three whose library the program has loaded by the time of a grant. `min_cpus` and `max_cpus` tell the agent
     between how many CPUs the program can make use of; 0: unsaid. Without an agent the session is unmanaged and nothing
-    ever happens in it. Raises ValueError for an adapter's name that is none, and for a bound that is no number of CPUs.
+    ever happens in it. Raises ValueError for an adapter's name that is none and for a bound that is no number of
+    CPUs, TypeError for an adapter that lacks a method.
     """
     session = Session(adapters, min_cpus, max_cpus)
     auto = sys.modules.get("dromlib.auto")

@@ -47,6 +47,11 @@ class TestChoose:
         with pytest.raises(ValueError, match=r"^'numbra' is not an adapter: choose from 'blas', 'numba', 'torch', or"):
             adapters.choose(["numbra"])
 
+    def test_an_object_without_the_methods_is_refused_at_once(self) -> None:
+        """A program that runs well without an agent does not fail at its first grant."""
+        with pytest.raises(TypeError, match=r"^3 is not an adapter: it has no method available\(\)\.$"):
+            adapters.choose([3])  # type: ignore[list-item]
+
     def test_a_missing_library_is_one_sentence(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The adapter is left out with a warning, and the others stay."""
         monkeypatch.setitem(adapters.LIBRARIES, "torch", "no_such_library")

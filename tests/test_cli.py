@@ -115,7 +115,10 @@ def test_without_an_agent_one_sentence_says_so(arguments: list[str], tmp_path: P
         (["topology", "--emulate", "cor:4"], "drom: 'cor:4' is not a level of a topology: "),
         (["topology", "--emulate", "core:1", "--topology", "core:1"], "drom: --topology lays words over real CPUs"),
         (["topology", "--topology", "core:9999"], "drom: the topology 'core:9999' needs 9999 CPUs and "),
-        (["agent", "--emulate", "core:1", "--grace", "-1"], "drom: --grace -1 is not between 0 and 3600 seconds."),
+        (
+            ["agent", "--emulate", "core:1", "--grace", "-1"],
+            "drom: --grace -1 is not a number of seconds from 0 to 3600.",
+        ),
         (["agent", "--emulate", "core:1", "--runtime-dir", "/dev/null"], "drom: cannot use /dev/null: "),
     ],
 )

@@ -35,15 +35,15 @@ class TestFile:
             ("grce = 1", "/f:1: there is no option grce: did you mean grace?"),
             ("\n\nxyzzy = 1", "/f:3: there is no option xyzzy: `drom config show` lists what there is."),
             ("[rules]\ngrace = 1", "/f:2: there is no option rules.grace: did you mean grace?"),
-            ('grace = "soon"', '/f:1: grace = "soon" is not between 0 and 3600 seconds.'),
-            ("grace = -1.0", "/f:1: grace = -1.0 is not between 0 and 3600 seconds."),
-            ("grace = {a = 1}", "/f:1: grace = {a = 1} is not between 0 and 3600 seconds."),
+            ('grace = "soon"', '/f:1: grace = "soon" is not a number of seconds from 0 to 3600.'),
+            ("grace = -1.0", "/f:1: grace = -1.0 is not a number of seconds from 0 to 3600."),
+            ("grace = {a = 1}", "/f:1: grace = {a = 1} is not a number of seconds from 0 to 3600."),
             ("[exclude]\nusers = [1.5]", '/f:2: exclude.users = [1.5] is not a list of names such as ["a", "b"].'),
             ("[exclude]\nuser = [1]", "/f:2: there is no option exclude.user: did you mean exclude.users?"),
             ("exclude = 1", "/f:1: there is no option exclude: did you mean exclude.users?"),
             ('reserved = "0-"', '/f:1: reserved = "0-" is not a CPU list such as 0-1,8.'),
             ("observe = 1", "/f:1: observe = 1 is not true or false."),
-            ("capacity = [\n1,\n2]", "/f:1: capacity = [1, 2] is not between 1 and 65536."),
+            ("capacity = [\n1,\n2]", "/f:1: capacity = [1, 2] is not a whole number from 1 to 65536."),
             (
                 'runtime_dir = "/r"',
                 "/f:1: runtime_dir cannot be said in a file: use --runtime-dir or DROM_RUNTIME_DIR.",
@@ -126,9 +126,9 @@ class TestPrecedence:
             config.load({"metrics": "x"}, {"DROM_GRACE": "soon", "DROM_OBSERVE": "maybe"}, file)
 
         assert str(caught.value).splitlines() == [
-            f"{file}:1: capacity = 0 is not between 1 and 65536.",
+            f"{file}:1: capacity = 0 is not a whole number from 1 to 65536.",
             "--metrics x is not ADDRESS:PORT: write for example 127.0.0.1:9464.",
-            "DROM_GRACE=soon is not between 0 and 3600 seconds.",
+            "DROM_GRACE=soon is not a number of seconds from 0 to 3600.",
             "DROM_OBSERVE=maybe is not true or false.",
         ]
 

@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import dromlib
@@ -156,11 +157,13 @@ class TestPoll:
         with dromlib.attach([]) as session:
             session.progress(12)
             assert fake.progress == 12
+            session.progress(np.int64(13))
+            assert fake.progress == 13
             with pytest.raises(TypeError):
                 session.progress("12")  # type: ignore[arg-type]
             with pytest.raises(OverflowError):
                 session.progress(-1)
-            assert fake.progress == 12
+            assert fake.progress == 13
 
     @pytest.mark.parametrize("bound", [-1, 1.5, "3", 40_000])
     def test_a_bound_that_is_no_number_of_cpus_is_refused(self, bound: Any) -> None:

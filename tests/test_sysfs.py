@@ -431,7 +431,7 @@ class TestAllowed:
         topology = read_topology(plant(files))
 
         assert topology.allowed == 8
-        assert "What is not isolated (0-1) holds no CPU we could use" in " ".join(topology.warnings)
+        assert "CPUs 3 are isolated, and there are no others to use" in " ".join(topology.warnings)
 
     def test_sets_that_were_never_made(self, plant: Plant) -> None:
         """Kernels write "(null)" for a set nobody gave them."""

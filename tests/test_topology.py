@@ -70,6 +70,16 @@ class TestBounded:
         assert (machine.quota, machine.memory) == (2.5, 1024)
         assert machine.warnings == ("The CPU quota of 2.5 CPUs has room for 1 core of 4: CPUs 0-1 are managed of 0-7.",)
 
+    def test_a_quota_below_a_core_is_called_that(self) -> None:
+        """One core is managed all the same, and nobody is told that it fits."""
+        machine = bounded(synthetic_topology("core:4 pu:2"), 0.5, 1024)
+
+        (warning,) = machine.warnings
+        assert warning == (
+            "The CPU quota of 0.5 CPUs is less than a whole core, so that programs will be held up: "
+            "CPUs 0-1 are managed of 0-7."
+        )
+
     def test_no_warning_where_all_fits(self) -> None:
         """A quota as large as the machine, or none, says nothing."""
         machine = synthetic_topology("core:4 pu:2")

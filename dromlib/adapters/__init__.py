@@ -38,7 +38,8 @@ class Adapter(Protocol):
 def choose(wanted: Iterable[str | Adapter] | None) -> list[Adapter]:
     """Return the adapters wanted, by name or as they are; None stands for all that come with dromlib.
 
-    A name whose library is not installed is left out with a warning. Raises ValueError for a name that is none.
+    A name whose library is not installed is left out with a warning. Raises ValueError for a name that is none, and
+    TypeError for an object that lacks a method.
     """
     if wanted is None:
         return [_make(name) for name in LIBRARIES]
@@ -49,6 +50,9 @@ def choose(wanted: Iterable[str | Adapter] | None) -> list[Adapter]:
 
 def _find(wanted: str | Adapter) -> Adapter | None:
     if not isinstance(wanted, str):
+        for method in ("available", "limit", "apply"):
+            if not callable(getattr(wanted, method, None)):
+                raise TypeError(f"{wanted!r} is not an adapter: it has no method {method}().")
         return wanted
     if wanted not in LIBRARIES:
         names = ", ".join(f"'{name}'" for name in LIBRARIES)

@@ -179,7 +179,9 @@ static PyObject *acknowledge(PyObject *object, PyObject *args)
 
 static PyObject *progress(PyObject *object, PyObject *done)
 {
-    unsigned long long value = PyLong_AsUnsignedLongLong(done);
+    PyObject *number = PyNumber_Index(done); /* NumPy's integers are none of Python's */
+    unsigned long long value = number ? PyLong_AsUnsignedLongLong(number) : 0;
+    Py_XDECREF(number);
     if (PyErr_Occurred())
         return NULL;
     drom *handle = usable((Handle *)object);
