@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +33,17 @@ def _claims_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(claims.VARIABLE, str(tmp_path_factory.mktemp("claims")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _registrations_of_the_killed() -> Iterator[None]:
+    """Remove what LLVM's OpenMP notes in /dev/shm for each process, and a killed one leaves there."""
+    begin = time.time()
+    yield
+    for note in Path("/dev/shm").glob(f"__KMP_REGISTERED_LIB_*_{os.getuid()}"):
+        with contextlib.suppress(FileNotFoundError):
+            if note.stat().st_mtime >= begin and not Path(f"/proc/{note.name.split('_')[-2]}").exists():
+                note.unlink()
 
 
 @pytest.fixture(scope="session")

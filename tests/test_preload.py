@@ -31,15 +31,15 @@ def run_granted(folder: Path, *words: str | Path, **extra: str) -> subprocess.Co
         (folder / "door").unlink(missing_ok=True)
 
 
-def compiled(folder: Path, name: str, *flags: str) -> Path:
+def compiled(folder: Path, name: str, *flags: str, compiler: str = "gcc") -> Path:
     """Return a program that does nothing."""
-    if not shutil.which("gcc"):
-        pytest.skip("needs gcc")
+    if not shutil.which(compiler):
+        pytest.skip(f"needs {compiler}")
     target = folder / name
-    command = ["gcc", "-xc", "-", *flags, "-o", str(target)]
+    command = [compiler, "-xc", "-", *flags, "-o", str(target)]
     done = subprocess.run(command, input="int main(void) { return 0; }", text=True, capture_output=True, check=False)
     if done.returncode:
-        pytest.skip(f"gcc {' '.join(flags)} does not work here")
+        pytest.skip(f"{compiler} {' '.join(flags)} does not work here")
     return target
 
 
@@ -82,7 +82,6 @@ def test_a_program_of_the_address_sanitizer_is_said_to_be_bound(tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, f"drom: '{program}' {said}: {OUTSIDE}\n")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a program of another user")
 def test_a_child_of_the_address_sanitizer_starts(tmp_path: Path) -> None:
     """A program that starts one built with it is not kept from that by what is loaded into both."""
     program = compiled(tmp_path, "checked", "-fsanitize=address")
@@ -91,6 +90,15 @@ def test_a_child_of_the_address_sanitizer_starts(tmp_path: Path) -> None:
     assert done.stdout == "0 verify_asan_link_order=0:color=never\n", done.stderr
 
 
+def test_a_child_of_musl_starts(tmp_path: Path) -> None:
+    """Another C library lacks functions that glibc has: a program of it is not kept from starting."""
+    program = compiled(tmp_path, "musl", compiler="musl-gcc")
+    done = run_granted(tmp_path, "--", "sh", "-c", f"{program}; echo $?")
+
+    assert done.stdout == "0\n", done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a program of another user")
 def test_a_setuid_program_is_said_to_be_bound(tmp_path: Path) -> None:
     """The loader ignores LD_PRELOAD in a setuid program: a sentence says so."""
     program = compiled(tmp_path, "other")

@@ -10,6 +10,8 @@
 
 #define TRIES 8
 
+#pragma weak dladdr1 /* a musl program that a preloaded one has started has not got it */
+
 struct site *sites[SITES];
 static struct object *objects;
 static struct runtime *runtimes;
@@ -39,7 +41,7 @@ static struct object nobody = {.runtime = &none};
 static const void *base_of(const void *address, struct link_map **map)
 {
     Dl_info about;
-    return address && dladdr1(address, &about, (void **)map, RTLD_DL_LINKMAP) ? about.dli_fbase : NULL;
+    return address && dladdr1 && dladdr1(address, &about, (void **)map, RTLD_DL_LINKMAP) ? about.dli_fbase : NULL;
 }
 
 static void find(void *file, const char *name, int (**function)(void), int (*otherwise)(void))

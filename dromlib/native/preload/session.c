@@ -50,7 +50,7 @@ static void after_fork_in_child(void)
 static void prepare(void)
 {
     dromi_prepare();
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    dromi_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 static void refresh(void)

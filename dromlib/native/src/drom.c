@@ -35,9 +35,25 @@ static void after_fork_in_child(void)
     errno = saved;
 }
 
+#ifdef __GLIBC__
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+void dromi_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
+{
+    if (__register_atfork)
+        __register_atfork(before, in_parent, in_child, __dso_handle);
+}
+#else
+void dromi_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
+{
+    pthread_atfork(before, in_parent, in_child);
+}
+#endif
+
 static void prepare(void)
 {
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    dromi_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 static struct handle *inside(const drom *d)

@@ -69,6 +69,9 @@ void dromi_write_wanted(const struct handle *h);
 
 /* drom.c */
 void dromi_prepare(void);
+/* pthread_atfork(). glibc links that statically around a function that a musl program has not got which a preloaded one has
+ * started: it must still start, and gets by without. */
+void dromi_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 /* drom_attach() without telling the preloaded library; NULL without memory. */
 struct handle *dromi_attach(bool lasting);
 static inline bool dromi_news(const drom *d)
