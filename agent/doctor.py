@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,7 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
         checks.reachable("library", native.library_path, runs=False),
         checks.reachable("preload", native.preload_path, runs=False),
         checks.reachable("launcher", native.run_path, runs=True),
+        checks.reachable("interpreter", lambda: Path(sys.executable), runs=True),
         checks.runtime_directory(where, uid, _room(options, machine)),
         checks.storage(where.resolve(), root / "proc"),
         *checks.actors(root / "proc", root / "dev/shm", root / "etc"),

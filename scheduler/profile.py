@@ -33,6 +33,12 @@ def predicted_end(state: State, job: int) -> int:
     return int(state.now + state.jobs.limit[job])
 
 
+@lean
+def leaving(state: State, job: int) -> int:
+    """Return when a running job is predicted to have gone: not now, even if its end is one of this second's to come."""
+    return max(int(state.jobs.ends[job]), int(state.now) + 1)
+
+
 @compilable
 def by_end(state: State, started: int) -> Ints:
     """Return the running jobs and the first `started` of the queue, which start now, in order of predicted end."""
@@ -51,11 +57,12 @@ def profile_of(state: State, reservations: int) -> Profile:
     room = len(state.running) + 2 * reservations + 2
     profile = Profile(np.empty(room, np.int64), np.empty(room, np.int64), np.ones(1, np.int64))
     profile.times[0], profile.free[0] = state.now, state.free
-    times, free, ends, leaves, last = profile.times, profile.free, state.jobs.ends, state.jobs.leaves, 0
+    times, free, leaves, last = profile.times, profile.free, state.jobs.leaves, 0
     for job in state.running:
-        if ends[job] > times[last]:
+        end = leaving(state, job)
+        if end > times[last]:
             last += 1
-            times[last], free[last] = ends[job], free[last - 1]
+            times[last], free[last] = end, free[last - 1]
         free[last] += leaves[job]
     profile.size[0] = last + 1
     return profile

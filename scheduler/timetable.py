@@ -25,7 +25,7 @@ from scheduler.nodesets import (
     take_away,
     words_for,
 )
-from scheduler.profile import Profile, cut, next_fit, profile_of
+from scheduler.profile import Profile, cut, leaving, next_fit, profile_of
 
 if TYPE_CHECKING:
     from scheduler.interface import Ints, State
@@ -105,7 +105,7 @@ def fill(state: State, table: Timetable) -> None:
             insert(table.free[0], node)
     last = 0
     for job in state.running:
-        if jobs.ends[job] > table.ends[last]:
+        if leaving(state, job) > table.ends[last]:
             last += 1
             copy(table.free[last], table.free[last - 1])
         for node in house.place[house.first[job] : house.first[job] + jobs.nodes[job]]:

@@ -22,6 +22,7 @@ from agent.sysfs import read_topology
 from agent.topology import halves, usable_cores
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
+from tests.agents import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,13 @@ def start(temporary: Path, tmp_path: Path) -> Iterator[Any]:
     left = list(temporary.iterdir())
     shutil.rmtree(temporary)
     assert left == []
-    assert [session_of(process.pid) for process in started] == [set() for _ in started]
+    for process in started:
+        await_end_of_session(process.pid)
+
+
+def await_end_of_session(leader: int) -> None:
+    """Wait until what was killed has got round to dying."""
+    wait_until(lambda: not session_of(leader), lambda: session_of(leader))
 
 
 def session_of(leader: int) -> set[int]:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 CHECKS = {
     "configuration", "topology", "other agents", "agent", "capabilities", "descriptors", "cgroups", "kernel cache",
-    "library", "preload", "launcher", "directory", "storage", "actors", "pidfd", "sockets", "futex", "inotify",
-    "clock", "load",
+    "library", "preload", "launcher", "interpreter", "directory", "storage", "actors", "pidfd", "sockets", "futex",
+    "inotify", "clock", "load",
 }  # fmt: skip
 
 

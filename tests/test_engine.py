@@ -62,6 +62,15 @@ def test_real_run_times_of_waiting_jobs_under_the_rule_of_cqsim() -> None:
     assert starts(rows, "easy", Machine(NODES, event_rule="cqsim")) == [0, 10, 2]
 
 
+@pytest.mark.parametrize("policy", ["conservative", "slurm", "sd"])
+def test_a_job_is_there_until_its_own_event_under_the_rule_of_cqsim(policy: str) -> None:
+    """Two jobs end at one second: between the two events the nodes of the second one are not free yet."""
+    rows = [(0, 10, 10, 4), (0, 10, 10, 4), (1, 5, 5, 8)]
+    choices = () if policy == "conservative" else ("interval=1",)
+
+    assert starts(rows, policy, Machine(NODES, event_rule="cqsim"), *choices) == [0, 0, 10]
+
+
 def test_a_job_ends_at_its_limit() -> None:
     """Where cleaning keeps overruns, the machine does not."""
     run = simulation([(0, 50, 20, 1)], "fcfs")
