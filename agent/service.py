@@ -62,6 +62,8 @@ def become(options: Options) -> None:
 
 def main(described: str) -> None:
     """Be the agent that `become` described."""
+    # An agent does no linear algebra: where SciPy is installed, numba would load it and its BLAS for nothing.
+    sys.modules["scipy"] = None  # type: ignore[assignment]
     values: dict[str, Any] = json.loads(described)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     options = Options(**values)
