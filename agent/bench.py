@@ -21,7 +21,7 @@ class Figure(NamedTuple):
 
     name: str
     unit: str
-    reach: float
+    reach: float | None
     peer: str | None = None
 
 
@@ -43,6 +43,8 @@ FIGURES = {
     "steady": Figure("Jacobi under `drom-run`, grant unchanged, over alone", "%", 1),
     "shrink": Figure("one shrink of Jacobi, lost time", "ms", 5),
     "grow": Figure("one growth of Jacobi, lost time", "ms", 5),
+    "shrink_alone": Figure("the same shrink, made by Jacobi itself, without an agent", "ms", None),
+    "grow_alone": Figure("the same growth, made by Jacobi itself, without an agent", "ms", None),
     "memory": Figure("agent, anonymous memory", "MB", 75),
     "idle": Figure("agent, idle, of one core", "%", 0.3),
     "start": Figure("agent, start to ready", "s", 2),
@@ -55,6 +57,7 @@ FIGURES = {
     "many_memory": Figure("agent with 1024 jobs, anonymous memory", "MB", 75),
 }
 
+RESIZES = {"shrink", "grow", "shrink_alone", "grow_alone"}
 CYCLES = 5
 """Shrinks and growths of a run."""
 
@@ -103,7 +106,7 @@ def _possible(chosen: set[str]) -> set[str]:
     """Return the chosen figures without those that need more CPUs than there are, and say so."""
     needed = {
         "two CPUs": (len(os.sched_getaffinity(0)), {"seen_p50", "seen_p99"}),
-        "two cores": (len(usable_cores(read_topology())), {"regrant", "shrink", "grow"}),
+        "two cores": (len(usable_cores(read_topology())), {"regrant", *RESIZES}),
     }
     for what, (count, keys) in needed.items():
         if count < 2 and chosen & keys:
@@ -160,10 +163,11 @@ def _agent(wanted: set[str]) -> dict[str, float]:
 
 
 def _resize(wanted: set[str]) -> dict[str, float]:
-    if not wanted & {"shrink", "grow"}:
+    if not wanted & RESIZES:
         return {}
-    costs = bench_resize.resize_cost(CYCLES, ["jacobi"])["costs"]
-    found: dict[str, float] = {row["change"]: row["lost_ms"]["median"] for row in costs}
+    found: dict[str, float] = {}
+    for row in bench_resize.resize_cost(CYCLES, ["jacobi"])["costs"]:
+        found |= {row["change"]: row["lost_ms"]["median"], f"{row['change']}_alone": row["alone_ms"]["median"]}
     return {key: value for key, value in found.items() if key in wanted}
 
 

@@ -1,22 +1,29 @@
-"""The BLAS loop of `drom bench resize-cost`: python -m agent.bench_blas SIZE FILE, run by drom-run until SIGTERM.
+"""The BLAS loop of `drom bench resize-cost`: python -m agent.bench_blas SIZE FILE [MS MASK...], until SIGTERM.
 
 It multiplies matrices with NumPy, passes a malleability point before each product, and writes at its end for each
-step the words that dromlib/native/bench/resize.c describes.
+step the words that dromlib/native/bench/resize.c describes. With masks (hexadecimal) it does without an agent: every MS
+milliseconds it moves onto the next one, the last one first.
 """
 
 from __future__ import annotations
 
 import array
+import itertools
+import os
 import signal
 import sys
 from pathlib import Path
 from time import monotonic_ns
+from typing import TYPE_CHECKING
 
 import dromlib
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
-def main(size: int, path: Path) -> None:
-    """Multiply until told to stop, then write the steps."""
+
+def main(size: int, path: Path, changes: Callable[[], int]) -> None:
+    """Multiply until told to stop, then write the steps; `changes` puts what is new in force and returns its CPUs."""
     import numpy as np
 
     stopped: list[int] = []
@@ -25,18 +32,46 @@ def main(size: int, path: Path) -> None:
     left, right = np.ones((size, size)), np.ones((size, size))
     product = np.empty((size, size))
     steps = array.array("Q")
-    with dromlib.attach() as session:
-        while not stopped:
-            begin = monotonic_ns()
-            grant = session.poll()
-            if grant:
-                session.apply(grant)
-            region = monotonic_ns()
-            np.matmul(left, right, out=product)
-            ncpus = session.grant.ncpus if session.grant else 0
-            steps.extend((begin, region, monotonic_ns(), ncpus, int(grant is not None)))
+    ncpus = 0
+    while not stopped:
+        begin = monotonic_ns()
+        changed = changes()
+        ncpus = changed or ncpus
+        region = monotonic_ns()
+        np.matmul(left, right, out=product)
+        steps.extend((begin, region, monotonic_ns(), ncpus, int(changed > 0)))
     path.write_bytes(steps.tobytes())
 
 
+def follow(session: dromlib.Session) -> int:
+    """Apply what an agent has granted; return the number of CPUs, 0 when nothing is new."""
+    grant = session.poll()
+    if not grant:
+        return 0
+    session.apply(grant)
+    return grant.ncpus
+
+
+def by_clock(pause_ms: int, masks: Sequence[int]) -> Iterator[int]:
+    """Move all threads onto the masks in turn, one every so often; yield as `follow` returns."""
+    from threadpoolctl import threadpool_limits
+
+    due = 0
+    for mask in itertools.cycle([masks[-1], *masks[:-1]]):
+        while monotonic_ns() < due:
+            yield 0
+        cpus = [cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1]
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cpus)
+        threadpool_limits(len(cpus))
+        due = monotonic_ns() + pause_ms * 1_000_000
+        yield len(cpus)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3:]:
+        clock = by_clock(int(sys.argv[3]), [int(mask, 16) for mask in sys.argv[4:]])
+        main(int(sys.argv[1]), Path(sys.argv[2]), lambda: next(clock))
+    else:
+        with dromlib.attach() as session:
+            main(int(sys.argv[1]), Path(sys.argv[2]), lambda: follow(session))

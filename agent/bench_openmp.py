@@ -82,10 +82,10 @@ def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, An
             slower = [bench.slower_percent(grain) for _ in range(runs)]
             words = f"{count} regions of {us} us under `drom run`, grant unchanged, over alone"
             rows.append(_row(f"{runtime.name}: {words}", "%", slower, reach))
-        for change, times in bench.resizes(runs).items():
-            rows.append(
-                _row(f"{runtime.name}: region that brings a team from {change}", "us", times, runtime.resize_us)
-            )
+        for change, (times, alone) in bench.resizes(runs).items():
+            words = f"{runtime.name}: region that brings a team from {change}"
+            peer = f"{statistics.median(alone):.3g} us (a program that does it by itself)"
+            rows.append(_row(words, "us", times, runtime.resize_us, peer))
     return rows
 
 
@@ -143,19 +143,28 @@ class Bench:
         bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
         return alone, managed
 
-    def resizes(self, runs: int) -> dict[str, list[float]]:
-        """Return for each change of size the median extra time of the region that brings it, of each run (us)."""
+    def resizes(self, runs: int) -> dict[str, tuple[list[float], list[float]]]:
+        """Return for each change of size the median extra time of the region that brings it, of each run (us).
+
+        The second list is of a program without drom, which changes its own team and the CPUs of its threads.
+        """
         masks = [mask for _, _, mask in usable_cores(read_topology())]
         if len(masks) < 2:
             return {}
         most = 4 if len(masks) >= 4 else 2
         cpus = [mask & -mask for mask in masks[:most]]
         sizes = {"less": f"{most} to {most // 2}", "more": f"{most // 2} to {most}"}
-        found: dict[str, list[float]] = {words: [] for words in sizes.values()}
+        found: dict[str, tuple[list[float], list[float]]] = {words: ([], []) for words in sizes.values()}
         for _ in range(runs):
+            pair = (self._changes(cpus), self._changes_alone(cpus))
             for kind, words in sizes.items():
-                found[words].append(percentile(self._changes(cpus)[kind], 50))
+                for times, changes in zip(found[words], pair, strict=True):
+                    times.append(percentile(changes[kind], 50))
         return found
+
+    def _changes_alone(self, cpus: Sequence[int]) -> dict[str, list[float]]:
+        command = ["taskset", "-c", format_cpulist(sum(cpus)), self._program, "alone", str(CHANGES)]
+        return _extra(_run(command, self._alone | {"OMP_NUM_THREADS": str(len(cpus))}))
 
     def _changes(self, cpus: Sequence[int]) -> dict[str, list[float]]:
         """Resize the program back and forth until it has said enough; return the extra microseconds by kind."""
@@ -175,8 +184,7 @@ class Bench:
         bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
         if process.returncode:
             raise ControlError(f"the program of the benchmark has failed, with exit code {process.returncode}.")
-        times = re.findall(r"^(less|more) (-?\d+)$", said, re.MULTILINE)
-        return {kind: [int(ns) / 1000 for k, ns in times if k == kind] for kind in ("less", "more")}
+        return _extra(said)
 
     def _makes_regions(self, process: subprocess.Popen[str]) -> bool:
         """Await enough regions of one size to know what one costs; return False if the program ends instead."""
@@ -205,6 +213,12 @@ class Bench:
 
     def _is_settled(self) -> bool:
         return self._agent.has_settled(*self._agent.pids().values())
+
+
+def _extra(said: str) -> dict[str, list[float]]:
+    """Return the extra microseconds that the program has printed, by kind of change."""
+    times = re.findall(r"^(less|more) (-?\d+)$", said, re.MULTILINE)
+    return {kind: [int(ns) / 1000 for k, ns in times if k == kind] for kind in ("less", "more")}
 
 
 def _is_there(runtime: Runtime) -> bool:

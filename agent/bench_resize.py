@@ -5,6 +5,9 @@ the cores, over to the other half, and onto all of them again. Once it has settl
 steps is the ideal for that many cores; what the change cost is the time inside the malleability point plus what the
 steps right after it took longer than that ideal. The same sum over steps with no change nearby is the control: what
 noise alone would "lose". The agent's own work is in the figure, as it runs on the very same cores.
+
+The same program then makes the same changes by itself, without an agent. What it loses is the machine's: a CPU that has
+slept, caches that have to fill again.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ STEADY = 3
 PAIRS = 9
 ITERATIONS = 2000
 """Pairs of runs of Jacobi and sweeps of each, for its speed under an unchanged grant."""
+ALONE_S = 8 * LOOK_S
+"""Seconds between two changes of a program that makes them by itself."""
 NEGLIGIBLE = 0.01
 """Share of its time that a program may lose, resized once a second, for the cost to be called negligible."""
 
@@ -106,12 +111,13 @@ def resize_cost(cycles: int, chosen: Iterable[str] = ("jacobi", "stream", "blas"
         raise ControlError("a program cannot shrink on one core: run this where two may be used.")
     middle = len(rows) // 2
     halves = [sum(mask for _, _, mask in part) for part in (rows[:middle], rows[middle:])]
+    masks = (*halves, sum(halves))
     crosses = {row[0] for row in rows[:middle]}.isdisjoint(row[0] for row in rows[middle:])
     found = []
     for program in programs():
         if program.name in chosen:
-            steps = _trace(program, (halves[0], halves[1], halves[0] | halves[1]), cycles)
-            found += _summary(program, changes(steps, ("shrink", "move", "grow")))
+            traces = (_trace(program, masks, cycles), _trace_alone(program, masks, cycles))
+            found += _summary(program, *(changes(steps, ("shrink", "move", "grow")) for steps in traces))
     return {
         "schema_version": SCHEMA_VERSION,
         "machine": machine(),
@@ -139,8 +145,32 @@ def _trace(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
                 _let_run(agent, program, STEADY * (_points(agent) - before) + 1)
             process.terminate()
             if process.wait(bench_agent.PATIENCE):
-                raise ControlError(f"{program.name}, a program of the benchmark, has failed: its words stand above.")
+                raise _failure(program)
         return read_steps(path.read_bytes())
+
+
+def _trace_alone(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
+    """Run the program without an agent, let it move onto each mask in turn by itself, and return its steps."""
+    plan = [str(round(ALONE_S * 1000)), *map(hex_words, masks)]
+    with TemporaryDirectory(prefix="drom-bench-") as folder:
+        path = Path(folder) / "steps"
+        environment = {"PATH": os.environ.get("PATH", os.defpath)}
+        with subprocess.Popen([*program.command, path, *plan], env=environment) as process:
+            time.sleep((len(masks) * cycles + 2) * ALONE_S)
+            process.terminate()
+            if process.wait(bench_agent.PATIENCE):
+                raise _failure(program)
+        return read_steps(path.read_bytes())
+
+
+def hex_words(mask: int) -> str:
+    """Return a mask as the kernel writes it: hexadecimal 64-bit words, the highest first, with commas between them."""
+    words = max(1, -(-mask.bit_length() // 64))
+    return ",".join(f"{mask >> 64 * word & (1 << 64) - 1:x}" for word in reversed(range(words)))
+
+
+def _failure(program: Program) -> ControlError:
+    return ControlError(f"{program.name}, a program of the benchmark, has failed: its words stand above.")
 
 
 def _let_run(agent: Agent, program: Program, steps: int) -> None:
@@ -192,12 +222,12 @@ def _change(kind: str, steps: Sequence[Step]) -> Change | None:
     return Change(kind, call, steps[0].work - ideal, call + after, control, ideal)
 
 
-def _summary(program: Program, found: Sequence[Change]) -> list[dict[str, Any]]:
+def _summary(program: Program, found: Sequence[Change], alone: Sequence[Change]) -> list[dict[str, Any]]:
     """Return a row for each kind of change, in milliseconds."""
     rows = []
     for kind in ("shrink", "grow", "move"):
-        group = [change for change in found if change.kind == kind]
-        if len(group) < 3:
+        group, by_itself = ([change for change in changes if change.kind == kind] for changes in (found, alone))
+        if min(len(group), len(by_itself)) < 3:
             msg = f"{program.name} had too few steps between changes to measure: try again when this machine is idle."
             raise ControlError(msg)
         lost = _spread([change.lost - change.control for change in group])
@@ -212,6 +242,7 @@ def _summary(program: Program, found: Sequence[Change]) -> list[dict[str, Any]]:
                 "first_step_ms": _spread([change.first for change in group]),
                 "control_ms": _spread([change.control for change in group]),
                 "lost_ms": lost,
+                "alone_ms": _spread([change.lost - change.control for change in by_itself]),
                 "negligible": lost["median"] <= NEGLIGIBLE * 1000,
             }
         )

@@ -200,6 +200,10 @@ def _range(figure: dict[str, float]) -> str:
     return f"{figure['median']:.3g}  ({figure['min']:.3g} to {figure['max']:.3g})"
 
 
+def _tenths(figure: dict[str, float]) -> str:
+    return f"{figure['median']:.3g}  ({figure['p10']:.3g} to {figure['p90']:.3g})"
+
+
 def resize_cost(value: dict[str, Any], *, as_json: bool) -> None:
     """Print what programs lost by being resized, in milliseconds."""
     if as_json:
@@ -212,17 +216,19 @@ def resize_cost(value: dict[str, Any], *, as_json: bool) -> None:
             row["change"],
             str(row["changes"]),
             *(f"{row[key]['median']:.3g}" for key in ("step_ms", "call_ms", "first_step_ms")),
-            f"{row['lost_ms']['median']:.3g}  ({row['lost_ms']['p10']:.3g} to {row['lost_ms']['p90']:.3g})",
+            *(
+                f"{row[key]['median']:.3g}  ({row[key]['p10']:.3g} to {row[key]['p90']:.3g})"
+                for key in ("lost_ms", "alone_ms")
+            ),
             f"{row['control_ms']['median']:.3g}",
             f"{row['lost_ms']['median'] / 10:.2g} %",
         ]
         for row in value["costs"]
     ]
-    table(
-        ["PROGRAM", "CHANGE", "TIMES", "STEP", "CALL", "FIRST STEP", "LOST (P10 TO P90)", "CONTROL", "AT 1 A SECOND"],
-        rows,
-    )
+    titles = ["PROGRAM", "CHANGE", "TIMES", "STEP", "CALL", "FIRST STEP", "LOST (P10 TO P90)", "ALONE", "CONTROL"]
+    table([*titles, "AT 1 A SECOND"], rows)
     print(f"Milliseconds, medians; lost: in the {value['window_ms']:g} ms after a change, the control taken off.")
+    print("Alone: what the program loses that makes the same changes by itself, without an agent: the machine's part.")
     far = "cross sockets" if value["moves_cross_sockets"] else "stay on one socket"
     print(f"All changes are between {value['cores']} cores and half of them; moves go to the other half and {far}.")
     not_negligible = [f"{row['program']} {row['change']}" for row in value["costs"] if not row["negligible"]]

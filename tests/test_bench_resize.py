@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import bench_agent, bench_resize, output
-from agent.bench_resize import Step, changes, read_steps
+from agent.bench_resize import Step, changes, hex_words, read_steps
 from agent.control import ControlError
 from agent.sysfs import read_topology
 from agent.topology import usable_cores
@@ -76,11 +76,20 @@ def test_steps_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mask", "words"), [(0, "0"), (0b101, "5"), (1 << 64, "1,0"), (1 << 130 | 1 << 64 | 15, "4,1,f")]
+)
+def test_masks_are_written_in_words(mask: int, words: str) -> None:
+    """Of 64 bits, the highest first."""
+    assert hex_words(mask) == words
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["jacobi", "100", "FILE"], "no agent gave this program a seat"),
-        (["jacobi", "1", "FILE"], "usage: resize jacobi|triad SIZE FILE"),
-        ([], "usage: resize jacobi|triad SIZE FILE"),
+        (["jacobi", "1", "FILE"], "usage: resize jacobi|triad SIZE FILE [MS MASK...]"),
+        (["jacobi", "100", "FILE", "10"], "usage: resize jacobi|triad SIZE FILE [MS MASK...]"),
+        ([], "usage: resize jacobi|triad SIZE FILE [MS MASK...]"),
     ],
 )
 def test_program_says_why_it_measures_nothing(arguments: list[str], sentence: str, tmp_path: Path) -> None:
@@ -124,6 +133,20 @@ def test_program_is_resized_as_ordered(name: str) -> None:
 
 @two_cores
 @pytest.mark.system
+@pytest.mark.parametrize("name", ["jacobi", "blas"])
+def test_program_changes_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an agent it goes through the same masks, by its clock."""
+    monkeypatch.setattr(bench_resize, "ALONE_S", 1.0)
+    program = next(program for program in bench_resize.programs() if program.name == name)
+
+    steps = bench_resize._trace_alone(program, (0b1, 0b10, 0b11), 1)
+
+    had = [step.ncpus for step in steps if step.changed]
+    assert had[:3] == [2, 1, 1]
+
+
+@two_cores
+@pytest.mark.system
 def test_costs_are_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Each change of a program has a row with its cost, and the table ends with what it means."""
     value = bench_resize.resize_cost(3, ["jacobi"])
@@ -132,7 +155,10 @@ def test_costs_are_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert [(row["program"], row["change"]) for row in value["costs"]] == [
         ("jacobi", kind) for kind in ("shrink", "grow", "move")
     ]
-    assert all(row["call_ms"]["median"] > 0 and row["step_ms"]["median"] > 0 for row in value["costs"])
+    assert all(
+        row["call_ms"]["median"] > 0 and row["step_ms"]["median"] > 0 and "median" in row["alone_ms"]
+        for row in value["costs"]
+    )
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("jacobi ") for line in lines) == 3
     assert lines[-1].startswith("The papers call the cost negligible.")

@@ -5,23 +5,19 @@
  *     regions work MICROSECONDS COUNT   seconds for COUNT regions in which each thread computes that long
  *     regions resize CHANGES            waits for that many changes of its team; for each prints how long the region took that
  *                                       brought it, less the median of its neighbours, in nanoseconds: "LESS|MORE NUMBER"
+ *     regions alone CHANGES             the same, but it changes its team and the CPUs of its threads by itself
  *
  * It is built by gcc, and run on either runtime. It ends with its parent. */
+#include <dirent.h>
 #include <omp.h>
+#include <sched.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+#include "bench.h"
 
 static void empty(long count, long bursts)
 {
@@ -68,10 +64,41 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-enum { NEAR = 64 };
+enum { NEAR = 64, PAUSE_NS = 3000000 };
+
+/* Put all threads on the first of the CPUs that the program began with, as many as the team is to have threads. */
+static void resize_team(int size)
+{
+    static cpu_set_t all, part;
+    if (CPU_COUNT(&all) == 0)
+        sched_getaffinity(0, sizeof all, &all);
+    CPU_ZERO(&part);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&part) < size; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &part);
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *entry; threads && (entry = readdir(threads));)
+        if (entry->d_name[0] != '.')
+            sched_setaffinity(atoi(entry->d_name), sizeof part, &part);
+    if (threads)
+        closedir(threads);
+    omp_set_num_threads(size);
+}
+
+/* Change from all threads to half of them and back after a pause, and regions enough to know what one costs. */
+static void change_alone(int threads, long regions)
+{
+    static int whole;
+    static uint64_t since;
+    whole = whole ? whole : threads;
+    if (now_ns() - since < PAUSE_NS || regions < NEAR)
+        return;
+    resize_team(threads < whole ? whole : whole / 2);
+    since = now_ns();
+}
 
 /* Times in a ring: the last NEAR regions of a size tell what one costs without a change. */
-static void resize(long changes)
+static void resize(long changes, bool alone)
 {
     static uint64_t times[2][NEAR], sorted[NEAR];
     long seen[2] = {0, 0};
@@ -94,6 +121,8 @@ static void resize(long changes)
         } else if (threads == before)
             times[small][seen[small]++ % NEAR] = took;
         before = threads;
+        if (alone)
+            change_alone(threads, seen[small]);
     }
 }
 
@@ -108,7 +137,9 @@ int main(int argc, char **argv)
     else if (strcmp(argv[1], "work") == 0 && second > 0)
         work(steps_in((double)first), second);
     else if (strcmp(argv[1], "resize") == 0)
-        resize(first);
+        resize(first, false);
+    else if (strcmp(argv[1], "alone") == 0)
+        resize(first, true);
     else
         return 2;
     return 0;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resize - the programs in `drom bench resize-cost`, run by drom-run:
+/* resize - the programs in `drom bench resize-cost`:
  *
  *     resize jacobi|triad SIZE FILE   repeat one parallel region, pass a malleability point before each, until SIGTERM; then
  *                                     write into FILE for each step five 64-bit words: when it began, when its region began
- *                                     and ended (nanoseconds of CLOCK_MONOTONIC), its CPUs, and 1 if it applied a grant
+ *                                     and ended (nanoseconds of CLOCK_MONOTONIC), its CPUs, and 1 if it applied a change
+ *
+ *     resize ... FILE MS MASK...      the same without an agent: every MS milliseconds move onto the next MASK (hexadecimal
+ *                                     64-bit words, the highest first, with commas between them), the last one first
  *
  * It ends with its parent.
  */
@@ -13,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -65,23 +69,65 @@ static double *numbers(long count)
     return x;
 }
 
-static int change(drom *d)
+/* What says when and where to move: an agent, or, without one, a clock and a list of masks. */
+struct source {
+    drom *d;
+    char **masks;
+    size_t mask_count, at;
+    uint64_t pause_ns, next_ns;
+};
+
+static void resize_team(uint32_t ncpus)
+{
+    omp_set_num_threads((int)ncpus);
+    omp_pause_resource_all(omp_pause_soft); /* as the examples do */
+}
+
+static int follow(drom *d)
 {
     static drom_grant grant;
     if (!drom_poll(d) || drom_take(d, &grant) <= 0)
         return 0;
-    omp_set_num_threads((int)grant.ncpus);
-    omp_pause_resource_all(omp_pause_soft); /* as the examples do */
+    resize_team(grant.ncpus);
     return drom_apply(d, &grant) == 0;
 }
 
-static size_t work(drom *d, int is_jacobi, long n, double *x, double *y, struct step *steps)
+static int move_onto(const char *text)
+{
+    uint64_t words[DROM_MAX_MASK_WORDS], mask[DROM_MAX_MASK_WORDS];
+    size_t count = 0;
+    int ncpus = 0;
+    for (char *end; count < DROM_MAX_MASK_WORDS; text = end + 1) {
+        words[count++] = strtoull(text, &end, 16);
+        if (*end != ',')
+            break;
+    }
+    for (size_t i = 0; i < count; i++) {
+        mask[i] = words[count - 1 - i];
+        ncpus += __builtin_popcountll(mask[i]);
+    }
+    resize_team((uint32_t)ncpus);
+    return syscall(SYS_sched_setaffinity, 0, count * sizeof *mask, mask) >= 0;
+}
+
+static int change(struct source *source)
+{
+    if (source->d)
+        return follow(source->d);
+    if (now_ns() < source->next_ns)
+        return 0;
+    int moved = move_onto(source->masks[(source->at++ + source->mask_count - 1) % source->mask_count]);
+    source->next_ns = now_ns() + source->pause_ns;
+    return moved;
+}
+
+static size_t work(struct source *source, int is_jacobi, long n, double *x, double *y, struct step *steps)
 {
     size_t done = 0;
     for (; !told_to_stop && done < MOST_STEPS; done++) {
         struct step *step = &steps[done];
         step->begin = now_ns();
-        step->changed = (uint64_t)change(d);
+        step->changed = (uint64_t)change(source);
         step->ncpus = (uint64_t)omp_get_max_threads();
         step->region = now_ns();
         if (is_jacobi)
@@ -107,8 +153,9 @@ int main(int argc, char **argv)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LIFE_SECONDS);
     signal(SIGTERM, stop);
-    if (argc != 4 || atol(argv[2]) < 2)
-        return fail("resize", "usage: resize jacobi|triad SIZE FILE");
+    struct source source = {.masks = argv + 5, .mask_count = argc > 5 ? (size_t)argc - 5 : 0};
+    if (argc < 4 || argc == 5 || atol(argv[2]) < 2)
+        return fail("resize", "usage: resize jacobi|triad SIZE FILE [MS MASK...]");
     const int is_jacobi = strcmp(argv[1], "jacobi") == 0;
     const long n = atol(argv[2]);
     double *x = numbers(is_jacobi ? (n + 2) * (n + 2) : 3 * n);
@@ -116,10 +163,12 @@ int main(int argc, char **argv)
     struct step *steps = calloc(MOST_STEPS, sizeof *steps);
     if (!x || !y || !steps)
         return fail("resize", "not enough memory");
-    drom *d = drom_attach();
-    if (drom_mode(d) != DROM_RESPONDER)
+    if (source.mask_count)
+        source.pause_ns = strtoull(argv[4], NULL, 10) * 1000000;
+    else if (drom_mode(source.d = drom_attach()) != DROM_RESPONDER)
         return fail("resize", "no agent gave this program a seat");
-    const size_t done = work(d, is_jacobi, n, x, y, steps);
-    drom_detach(d);
+    const size_t done = work(&source, is_jacobi, n, x, y, steps);
+    if (source.d)
+        drom_detach(source.d);
     return write_steps(argv[3], steps, done);
 }
