@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
- *     openmp loop | asks | asked-once | buffers | threadprivate | clauses | forks | late
+ *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
 #define _GNU_SOURCE
 #include <omp.h>
+#include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +90,66 @@ static void by_hand(int parts)
     }
     check(memchr(done, 0, sizeof done) == NULL, "work left undone");
     tell(threads);
+}
+
+/* As above, and says its number of threads after each region: that is no reason to change it. */
+static void logs(int parts)
+{
+    by_hand(parts);
+    check(omp_get_max_threads() > 0, "number of threads");
+}
+
+/* Buffers as many as threads were counted once in a region, all of which are added up after later ones. */
+static void counted(void)
+{
+    static int counts[MOST], parts;
+    int sum = 0;
+    if (!parts) {
+#pragma omp parallel
+#pragma omp single
+        parts = omp_get_num_threads();
+    }
+#pragma omp parallel
+    {
+        int self = omp_get_thread_num();
+        look(self);
+        counts[self] = 0;
+#pragma omp for
+        for (int i = 0; i < ITEMS; i++)
+            counts[self]++;
+    }
+    for (int i = 0; i < parts; i++)
+        sum += counts[i];
+    check(sum == ITEMS, "sum of counts");
+    tell(parts);
+}
+
+static sem_t turn, done;
+
+static void *help(void *nothing)
+{
+    for (;;) {
+        sem_wait(&turn);
+        for (int i = 0; i < 10; i++)
+            by_hand(omp_get_max_threads());
+        sem_post(&done);
+    }
+    return nothing;
+}
+
+/* Another thread asks and forks while this one has an answer in use. */
+static void shares(void)
+{
+    static pthread_t helper;
+    if (!helper) {
+        sem_init(&turn, 0, 0);
+        sem_init(&done, 0, 0);
+        check(pthread_create(&helper, NULL, help, NULL) == 0, "thread");
+    }
+    int parts = omp_get_max_threads();
+    sem_post(&turn);
+    sem_wait(&done);
+    by_hand(parts);
 }
 
 static void buffers(int slots)
@@ -207,7 +269,8 @@ int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
     setvbuf(stdout, NULL, _IOLBF, 0);
-    int most = strcmp(kind, "buffers") == 0 || strcmp(kind, "asked-once") == 0 ? omp_get_max_threads() : 0;
+    int once = strcmp(kind, "buffers") == 0 || strcmp(kind, "asked-once") == 0 || strcmp(kind, "logs") == 0;
+    int most = once ? omp_get_max_threads() : 0;
     for (;;) {
         if (strcmp(kind, "loop") == 0)
             loop();
@@ -215,6 +278,12 @@ int main(int argc, char **argv)
             by_hand(omp_get_max_threads());
         else if (strcmp(kind, "asked-once") == 0)
             by_hand(most);
+        else if (strcmp(kind, "logs") == 0)
+            logs(most);
+        else if (strcmp(kind, "counted") == 0)
+            counted();
+        else if (strcmp(kind, "shares") == 0)
+            shares();
         else if (strcmp(kind, "buffers") == 0)
             buffers(most);
         else if (strcmp(kind, "threadprivate") == 0)

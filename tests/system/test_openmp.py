@@ -114,7 +114,7 @@ def begin(agent: Agent, start: Programs, build: Build, *words: str | Path, **ext
 
 
 def test_size_and_masks_follow_the_grant(agent: Agent, start: Programs, build: Build) -> None:
-    """A program that never asks for its number of threads gets as many as it has CPUs, and every thread is bound."""
+    """A program that asks in each region how many threads it has gets as many as it has CPUs, and all are bound."""
     resize(agent, build, begin(agent, start, build, build.program(), "loop"), {1: ONE, 2: BOTH})
 
 
@@ -123,7 +123,7 @@ def test_who_asks_before_each_region_gets_what_he_was_told(agent: Agent, start: 
     resize(agent, build, begin(agent, start, build, build.program(), "asks"), {1: ONE, 2: BOTH})
 
 
-@pytest.mark.parametrize("kind", ["asked-once", "buffers", "clauses"])
+@pytest.mark.parametrize("kind", ["asked-once", "logs", "counted", "shares", "buffers", "clauses"])
 def test_who_depends_on_a_number_keeps_it(agent: Agent, start: Programs, build: Build, kind: str) -> None:
     """Work split by an old number, buffers made by one, and num_threads clauses: bound to fewer CPUs, never resized."""
     resize(agent, build, begin(agent, start, build, build.program(), kind), {1: BOUND, 2: BOTH})

@@ -3,10 +3,12 @@
 #include "openmp.h"
 
 #define PUBLIC __attribute__((visibility("default")))
-#define CALLER object_at(__builtin_return_address(0))
+#define HERE __builtin_return_address(0)
 
 int omp_get_max_threads(void);
 int omp_get_max_threads_(void);
+int omp_get_num_threads(void);
+int omp_get_num_threads_(void);
 void omp_set_num_threads(int count);
 void omp_set_num_threads_(const int32_t *count);
 void omp_set_num_threads_8_(const int64_t *count);
@@ -14,26 +16,36 @@ void omp_set_num_threads_8_(const int64_t *count);
 PUBLIC int omp_get_max_threads(void)
 {
     at_point();
-    return tell_max_threads(CALLER);
+    return tell_max_threads(object_at(HERE), HERE);
 }
 
 PUBLIC int omp_get_max_threads_(void)
 {
     at_point();
-    return tell_max_threads(CALLER);
+    return tell_max_threads(object_at(HERE), HERE);
+}
+
+PUBLIC int omp_get_num_threads(void)
+{
+    return tell_num_threads(object_at(HERE));
+}
+
+PUBLIC int omp_get_num_threads_(void)
+{
+    return tell_num_threads(object_at(HERE));
 }
 
 PUBLIC void omp_set_num_threads(int count)
 {
-    obey_num_threads(CALLER, count);
+    obey_num_threads(object_at(HERE), count, HERE);
 }
 
 PUBLIC void omp_set_num_threads_(const int32_t *count)
 {
-    obey_num_threads(CALLER, *count);
+    obey_num_threads(object_at(HERE), *count, HERE);
 }
 
 PUBLIC void omp_set_num_threads_8_(const int64_t *count)
 {
-    obey_num_threads(CALLER, *count > INT_MAX ? INT_MAX : (int)*count);
+    obey_num_threads(object_at(HERE), *count > INT_MAX ? INT_MAX : (int)*count, HERE);
 }

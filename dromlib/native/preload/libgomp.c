@@ -4,7 +4,7 @@
 #include "pinning.h"
 
 #define PUBLIC __attribute__((visibility("default")))
-#define CALLER object_at(__builtin_return_address(0))
+#define HERE __builtin_return_address(0)
 
 typedef void body(void *);
 
@@ -24,14 +24,14 @@ static void pinned_body(void *at)
 }
 
 /* LLVM's runtime has these entry points as well, and tells us of its regions by itself. */
-static inline unsigned enter(struct object *object, unsigned threads)
+static inline unsigned enter(struct object *object, unsigned threads, const void *address)
 {
     if (object->runtime->is_llvm) {
-        gomp_caller = object;
+        gomp_caller = address;
         return threads;
     }
     at_point();
-    return threads == 0 ? size_region(object, object->runtime) : threads;
+    return threads == 0 ? size_region(object, object->runtime, address) : threads;
 }
 
 static inline void leave(const struct object *object)
@@ -47,12 +47,12 @@ static inline void leave(const struct object *object)
     PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters);                                           \
     PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters)                                            \
     {                                                                                                                        \
-        struct object *object = CALLER;                                                                                      \
+        struct object *object = object_at(HERE);                                                                             \
         typedef result entry(body *, void *, unsigned, UNPACK parameters);                                                   \
         entry *real = (entry *)object->runtime->entry[AT_##name];                                                            \
         struct region region;                                                                                                \
-        threads = enter(object, threads);                                                                                    \
-        if (is_pinned(object->runtime)) {                                                               \
+        threads = enter(object, threads, HERE);                                                                              \
+        if (is_pinned(object->runtime)) {                                                                                    \
             region = (struct region){fn, data, object->runtime};                                                             \
             fn = pinned_body;                                                                                                \
             data = &region;                                                                                                  \
@@ -86,9 +86,9 @@ FORK(void, GOMP_parallel_loop_maybe_nonmonotonic_runtime, PLAIN_LOOP, start, end
     PUBLIC void name(body *fn, void *data, unsigned threads UNPACK parameters);                                              \
     PUBLIC void name(body *fn, void *data, unsigned threads UNPACK parameters)                                               \
     {                                                                                                                        \
-        struct object *object = CALLER;                                                                                      \
+        struct object *object = object_at(HERE);                                                                             \
         typedef void entry(body *, void *, unsigned UNPACK parameters);                                                      \
-        threads = enter(object, threads);                                                                                    \
+        threads = enter(object, threads, HERE);                                                                              \
         ((entry *)object->runtime->entry[AT_##name])(fn, data, threads __VA_ARGS__);                                         \
     }
 
@@ -102,7 +102,7 @@ START(GOMP_parallel_loop_runtime_start, (, long start, long end, long step), , s
 PUBLIC void GOMP_parallel_end(void);
 PUBLIC void GOMP_parallel_end(void)
 {
-    struct object *object = CALLER;
+    struct object *object = object_at(HERE);
     typedef void entry(void);
     ((entry *)object->runtime->entry[AT_GOMP_parallel_end])();
     leave(object);

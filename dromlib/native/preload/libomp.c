@@ -6,7 +6,7 @@
 #include "openmp.h"
 #include "pinning.h"
 
-_Thread_local struct object *gomp_caller;
+_Thread_local const void *gomp_caller;
 
 static const struct runtime *llvm; /* the one that is managed */
 static dompt_set_callback set_callback;
@@ -27,10 +27,10 @@ static void parallel_begin(void *task, const void *frame, dompt_data *parallel, 
                            const void *return_address)
 {
     (void)task, (void)frame, (void)parallel, (void)requested, (void)flags;
-    struct object *object = gomp_caller ? gomp_caller : object_at(return_address);
+    const void *address = gomp_caller ? gomp_caller : return_address;
     gomp_caller = NULL;
     at_point();
-    size_region(object, llvm);
+    size_region(object_at(address), llvm, address);
 }
 
 static void parallel_end(dompt_data *parallel, void *task, int flags, const void *return_address)

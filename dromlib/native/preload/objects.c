@@ -184,6 +184,16 @@ static struct object *keep_object(struct object *mine)
     return mine;
 }
 
+static bool has_blas(const void *base, const char *path)
+{
+    struct link_map *map;
+    void *file = path[0] ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    bool has = file && base_of(dlsym(file, "dgemm_"), &map) == base;
+    if (file)
+        dlclose(file);
+    return has;
+}
+
 /* Code that was made at run time is in no file, and is taken for the program's. */
 static struct object *find_object(const void *address)
 {
@@ -198,6 +208,7 @@ static struct object *find_object(const void *address)
         return &nobody;
     mine->base = base;
     mine->runtime = runtime;
+    mine->is_blas = base && has_blas(base, map->l_name);
     dl_iterate_phdr(read_thread_data, mine);
     return keep_object(mine);
 }

@@ -3,6 +3,7 @@
 #ifndef DROM_OPENMP_H
 #define DROM_OPENMP_H
 
+#include "answers.h"
 #include "session.h"
 
 /* Entry points of libgomp that fork a team and return when it has joined, then those of gcc < 4.9, which return before. */
@@ -55,8 +56,8 @@ struct object {
     const void *base;
     const struct runtime *runtime;
     bool has_thread_data; /* thread-local variables, so perhaps threadprivate ones */
-    int told;             /* the number of threads it was told last, or has set itself; 0: none */
-    bool forked;          /* since then */
+    bool is_blas;         /* a library with BLAS's functions: uses a number in the call in which it asked */
+    struct answers answers;
     struct object *next;
 };
 
@@ -86,12 +87,13 @@ const struct runtime *runtime_of(const void *function);
 
 /* sizes.c. Before a region without a num_threads clause: its number of threads is set where that is right. Returns the value
  * for such a clause: 0, as the program said, or a number. */
-unsigned size_region(struct object *object, const struct runtime *runtime);
-/* What omp_get_max_threads() and omp_set_num_threads() do for the program. */
-int tell_max_threads(struct object *object);
-void obey_num_threads(struct object *object, int count);
+unsigned size_region(struct object *object, const struct runtime *runtime, const void *address);
+/* What omp_get_max_threads(), omp_get_num_threads() and omp_set_num_threads() do for the program. */
+int tell_max_threads(struct object *object, const void *address);
+int tell_num_threads(struct object *object);
+void obey_num_threads(struct object *object, int count, const void *address);
 
-/* libomp.c: the file behind the libgomp entry point through which this thread is about to fork a team of LLVM's runtime. */
-extern _Thread_local struct object *gomp_caller;
+/* libomp.c: where this thread is about to fork a team of LLVM's runtime through an entry point of libgomp; NULL: nowhere. */
+extern _Thread_local const void *gomp_caller;
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How many threads a region gets.
  *
- * A program may have made buffers, or split work, by a number that it was told. So in the mode `auto` no region gets another
- * number than the file that forks it was told last. A file that never asked follows the grant. One that asks is told the
- * number it was launched with, its ceiling; if it asks again between its regions, as BLAS libraries do, it is told what the
- * grant has room for, and the region after that gets just that.
+ * In the mode `auto` no region gets another number than what its file may still work by (answers.h). A BLAS asks in each of its
+ * calls for the regions of that call alone: it is told what the grant has room for.
  *
- * In the mode `next-region` every region follows the grant, and the program is always told the ceiling. */
+ * In the mode `next-region` every region follows the grant, and the program is always told the number it was launched with,
+ * its ceiling. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,14 +52,16 @@ static bool keeps_threads(const struct object *object, const struct runtime *run
     return object->has_thread_data && !runtime->is_llvm;
 }
 
-static int wanted(const struct object *object, const struct runtime *runtime, const struct team *team)
+static int wanted(struct object *object, const struct runtime *runtime, const struct team *team, const void *address)
 {
     if (mode() == NEXT_REGION)
         return follow_grant(team);
-    int told = __atomic_load_n(&object->told, __ATOMIC_RELAXED);
-    if (told)
-        return told < team->ceiling ? told : team->ceiling;
-    return keeps_threads(object, runtime) ? team->ceiling : follow_grant(team);
+    if (object->is_blas)
+        return team->size;
+    if (keeps_threads(object, runtime))
+        return team->ceiling;
+    int size = answer_region(&object->answers, address, team->ceiling, follow_grant(team));
+    return size < team->ceiling ? size : team->ceiling;
 }
 
 static void set(struct team *team, const struct runtime *runtime, int size)
@@ -71,14 +72,12 @@ static void set(struct team *team, const struct runtime *runtime, int size)
     team->size = size;
 }
 
-unsigned size_region(struct object *object, const struct runtime *runtime)
+unsigned size_region(struct object *object, const struct runtime *runtime, const void *address)
 {
     struct team *team = &teams[runtime->number];
-    if (!__atomic_load_n(&object->forked, __ATOMIC_RELAXED))
-        __atomic_store_n(&object->forked, true, __ATOMIC_RELAXED);
     if (team->ceiling == 0 && !learn(team, runtime))
         return 0;
-    int size = wanted(object, runtime, team);
+    int size = wanted(object, runtime, team, address);
     if (__builtin_expect(size == team->size, 1) || runtime->get_level() != 0)
         return 0;
     if (mode() == NEXT_REGION && !runtime->is_llvm)
@@ -87,7 +86,7 @@ unsigned size_region(struct object *object, const struct runtime *runtime)
     return 0;
 }
 
-int tell_max_threads(struct object *object)
+int tell_max_threads(struct object *object, const void *address)
 {
     const struct runtime *runtime = object->runtime;
     struct team *team = &teams[runtime->number];
@@ -95,16 +94,21 @@ int tell_max_threads(struct object *object)
         return runtime->get_max_threads();
     if (mode() == NEXT_REGION)
         return team->ceiling;
-    bool first = __atomic_load_n(&object->told, __ATOMIC_RELAXED) == 0 && !__atomic_load_n(&object->forked, __ATOMIC_RELAXED);
-    bool again = __atomic_exchange_n(&object->forked, false, __ATOMIC_RELAXED);
-    bool fixed = keeps_threads(object, runtime);
-    int told = first || fixed ? team->ceiling : again ? follow_grant(team) : wanted(object, runtime, team);
-    __atomic_store_n(&object->told, told, __ATOMIC_RELAXED);
-    set(team, runtime, told);
-    return told;
+    int told = team->ceiling;
+    if (!keeps_threads(object, runtime))
+        told = object->is_blas ? follow_grant(team) : answer_call(&object->answers, address, told, follow_grant(team));
+    set(team, runtime, told < team->ceiling ? told : team->ceiling);
+    return team->size;
 }
 
-void obey_num_threads(struct object *object, int count)
+int tell_num_threads(struct object *object)
+{
+    if (object->runtime->get_level() == 1)
+        hear(&object->answers);
+    return object->runtime->get_num_threads();
+}
+
+void obey_num_threads(struct object *object, int count, const void *address)
 {
     const struct runtime *runtime = object->runtime;
     runtime->set_num_threads(count);
@@ -112,5 +116,5 @@ void obey_num_threads(struct object *object, int count)
         return;
     struct team *team = &teams[runtime->number];
     team->ceiling = team->size = runtime->get_max_threads();
-    __atomic_store_n(&object->told, team->ceiling, __ATOMIC_RELAXED);
+    keep_number(&object->answers, address, team->ceiling);
 }
