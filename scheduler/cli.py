@@ -16,6 +16,8 @@ from scheduler.progress import Bar, saying
 from workloads.errors import counted
 
 if TYPE_CHECKING:
+    from scheduler.adaptive import Adaptive
+    from scheduler.compiling import Policy
     from scheduler.simulation import Simulation
 
 PICTURES = ("png", "svg", "pdf")
@@ -29,7 +31,10 @@ def simulate(
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where the results go.")] = None,
     cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
     policy: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="fcfs, easy, conservative, slurm, sd, or a file of yours.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition; or a file."
+        ),
     ] = "easy",
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy, as depth=50.")
@@ -47,6 +52,10 @@ def simulate(
     ] = "worst",
     classes: Annotated[
         str | None, typer.Option(metavar="SHARES", help="As malleable=0.3,moldable=0.2; else all malleable.")
+    ] = None,
+    adaptive: Annotated[
+        list[str] | None,
+        typer.Option("--adaptive", metavar="NAME=VALUE", help="equipartition: how jobs are, as minimum=0.5."),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Which jobs have which class.")] = 1,
     rule: Annotated[
@@ -86,17 +95,18 @@ def simulate(
     chosen = load_policy(policy, [*(set_ or ()), *cutoff])
     if chosen.name == "sd" and cores == 1:
         _say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
-    if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs"}:
+    if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
         _say(f"note: under the cqsim rule {chosen.name} knows the real run times of waiting jobs.")
+    jobs_are = _adaptive(adaptive or [], chosen)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
     work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
     shares = Shares() if classes is None else parse_shares(classes)
     machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, parse_partitions(partition or ()))
     with saying("compiling, which is kept for the next time"):
-        run = Simulation.of(work, machine, chosen)
+        run = Simulation.of(work, machine, chosen, drawn(work.job, shares, seed).astype(int), jobs_are)
     _say_which_are_empty(run)
-    run.world.jobs.cls[:] = drawn(run.work.job, shares, seed)
+    _say_what_a_pool_is(run, cores, plots)
     if resume is not None:
         run.resume(resume)
     if out is not None:
@@ -154,6 +164,23 @@ def _say_which_are_empty(run: Simulation) -> None:
     for number, _ in run.machine.partitions:
         if not (run.work.partition == number).any():
             _say(f"note: no job of this log is in partition {number}.")
+
+
+def _say_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
+    if run.policy.pooled and cores > 1:
+        _say(f"note: {run.policy.name} allots the {run.machine.nodes:,} cores as one pool.")
+    if run.policy.pooled and plots:
+        _say(f"note: there is no Gantt chart: {run.policy.name} says how many processors jobs have, not which.")
+
+
+def _adaptive(choices: list[str], policy: Policy) -> Adaptive:
+    """Return how jobs are that share a pool."""
+    from scheduler.adaptive import parse_adaptive
+
+    if choices and not policy.pooled:
+        msg = f"--adaptive is for policies that allot processors: add --policy equipartition, not {policy.name}."
+        raise typer.BadParameter(msg)
+    return parse_adaptive(choices)
 
 
 def _window(text: str | None) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ import numpy as np
 from numba.core.types.function_type import WrapperAddressProtocol
 
 from agent.numba_cache import cache_folder
-from scheduler import ends, engine, interface, nodesets, profile, sharing, timetable, world
+from scheduler import allotment, ends, engine, interface, nodesets, profile, sharing, timetable, world
 from scheduler.errors import SchedulerError
 from workloads.errors import short
 from workloads.workload import make_workload
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 numba: Any = importlib.import_module("numba")  # untyped
 
-BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd")
+BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition")
 _SHARED = (interface, nodesets, profile, timetable)
-_ENGINE = (interface, world, ends, sharing, engine)
+_ENGINE = (interface, world, ends, sharing, allotment, engine)
 _PARAMETERS = ("state", "event", "options", "actions")
 
 
@@ -50,6 +50,8 @@ class Policy(NamedTuple):
     file: Path
     words: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """Names for values of parameters."""
+    pooled: bool = False
+    """Whether it allots the processors of the whole machine."""
 
     @property
     def layers(self) -> int:
@@ -85,7 +87,8 @@ def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
     if fault:
         msg = f"policy {name}: {fault}"
         raise SchedulerError(msg)
-    return Policy(file.stem if name.endswith(".py") else name, decide, options, file, words)
+    stem = file.stem if name.endswith(".py") else name
+    return Policy(stem, decide, options, file, words, bool(getattr(module, "POOL", False)))
 
 
 def _built_in(name: str) -> ModuleType:

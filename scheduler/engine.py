@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scheduler.allotment import allot
 from scheduler.ends import first_end, pop
 from scheduler.interface import (
+    ALLOT,
     JOB_ENDED,
     LIMIT,
     NEVER,
@@ -53,7 +55,9 @@ from scheduler.world import (
     TOO_MANY_ROWS,
     UNKNOWN_ACTION,
     WAKE,
+    WRONG_MACHINE,
     engine_part,
+    is_pool,
     view,
 )
 
@@ -204,7 +208,8 @@ def submit_next(world: World) -> int:
 @engine_part
 def carry_out(world: World, actions: Actions, kinds: int) -> None:
     """Do what the policy wants, row by row; at the first row that cannot be done, note the fault and stop."""
-    s, started = world.scalars, False
+    s = world.scalars
+    before = s[STARTS]
     if actions.used[0] > len(actions.rows) or actions.used[1] > len(actions.nodes):
         s[FAULT] = TOO_MANY_ROWS
         return
@@ -213,11 +218,10 @@ def carry_out(world: World, actions: Actions, kinds: int) -> None:
         s[FAULT] = do(world, row, actions.nodes[row[2] : row[2] + row[3]])
         if s[FAULT] != NO_FAULT:
             return
-        if row[0] in (START, PLACE):
+        if world.order[row[1]] >= before:
             world.cause[row[1]] = kinds
-            started = True
     update_ends(world, s[NOW])
-    if started:
+    if s[STARTS] > before:
         close_ranks(world)
 
 
@@ -232,18 +236,29 @@ def do(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table 
         return NOT_WAITING
     if kind in (RESIZE, LIMIT) and state != RUNNING:
         return NOT_RUNNING
-    if kind == START:
-        return start_job(world, job, now)
-    if kind == PLACE:
-        return place_job(world, job, nodes, row[4], now)
-    if kind == RESIZE:
-        return resize_job(world, job, nodes, row[4])
+    if kind in (START, PLACE, RESIZE, ALLOT):
+        return give(world, row, nodes)
     if kind == LIMIT:
         return set_limit(world, job, row[2], now)
     if kind == PLAN:
         world.jobs.planned[job] = row[2]
         return NO_FAULT
     return UNKNOWN_ACTION
+
+
+@engine_part
+def give(world: World, row: Ints, nodes: Ints) -> int:
+    """Start or resize a job, on nodes or in a pool, and return what is wrong with it."""
+    kind, job, now = row[0], row[1], world.scalars[NOW]
+    if is_pool(world) != (kind == ALLOT):
+        return WRONG_MACHINE
+    if kind == ALLOT:
+        return allot(world, job, row[4], now)
+    if kind == START:
+        return start_job(world, job, now)
+    if kind == PLACE:
+        return place_job(world, job, nodes, row[4], now)
+    return resize_job(world, job, nodes, row[4])
 
 
 @engine_part

@@ -30,9 +30,10 @@ def explain(run: Simulation, number: int) -> list[str]:
     submit, start, nodes = int(jobs.submit[job]), int(jobs.start[job]), int(jobs.nodes[job])
     ahead = np.flatnonzero((jobs.submit <= submit) & (jobs.start > submit) & (np.arange(len(jobs.submit)) < job))
     asked = f"Job {number} asks for {counted(nodes, 'node')} for {jobs.requested[job]:,} s"
+    room = f"{counted(free_at(run, submit), 'node')} of {run.machine.nodes:,} stayed free and "
     arrival = (
-        f"{asked}. It was submitted at {submit}, when {counted(free_at(run, submit), 'node')} "
-        f"of {run.machine.nodes:,} stayed free and {counted(len(ahead), 'job')} waited ahead of it."
+        f"{asked}. It was submitted at {submit}, when {'' if run.policy.pooled else room}"
+        f"{counted(len(ahead), 'job')} waited ahead of it."
     )
     told = [arrival]
     if start == NEVER:
@@ -43,7 +44,7 @@ def explain(run: Simulation, number: int) -> list[str]:
         told.append("It started at once.")
     else:
         told.append(f"It started at {start}, after {start - submit:,} s, {_cause(run, start)}.")
-    told += shared(run, job)
+    told += [allotted(run, job)] if run.policy.pooled else shared(run, job)
     overtaken = ahead[jobs.start[ahead] > start]
     if len(overtaken):
         told.append(
@@ -53,6 +54,15 @@ def explain(run: Simulation, number: int) -> list[str]:
     if len(passed):
         told.append(f"{counted(len(passed), 'later job')} started before it: {_name(run, passed)}.")
     return told
+
+
+def allotted(run: Simulation, job: int) -> str:
+    """Return how many processors of a pool a job started with, and how often others took some of them."""
+    jobs = run.world.jobs
+    return (
+        f"It can use {jobs.least[job]:,} to {jobs.most[job]:,} processors, started with {run.world.given[job]:,} "
+        f"and shrank {counted(int(jobs.lent[job]), 'time')}."
+    )
 
 
 def shared(run: Simulation, job: int) -> list[str]:
@@ -125,8 +135,8 @@ def _cause(run: Simulation, start: int) -> str:
     ended = np.flatnonzero((run.world.end == start) & (run.world.jobs.start < start))
     if not len(ended):
         return "at a pass of the policy, when no job ended"
-    before = free_at(run, start - 1)
-    return f"when {counted(len(ended), 'job')} ended ({_name(run, ended)}); before, {counted(before, 'node')} were free"
+    cause = f"when {counted(len(ended), 'job')} ended ({_name(run, ended)})"
+    return cause if run.policy.pooled else f"{cause}; before, {counted(free_at(run, start - 1), 'node')} were free"
 
 
 def _name(run: Simulation, which: Ints) -> str:

@@ -6,7 +6,8 @@ the second at which it wants to be called at the latest, or NEVER. One that has 
 it is called again as soon as its answer has been carried out, and sees what came of it. It does not know who drives it:
 a simulator, a live controller, or Slurm. It is plain Python that numba compiles: loops, whole numbers, arrays. A module
 that holds one may name parameters in ``OPTIONS``, a dictionary of names and defaults; `options` holds their values in
-that order. ``WORDS`` may name values of parameters: a dictionary of dictionaries.
+that order. ``WORDS`` may name values of parameters: a dictionary of dictionaries. One that says ``POOL = True`` allots
+numbers of processors instead of nodes, by `allot` alone; `nodes` and `free` then count processors.
 
 Jobs and nodes are 0-based indices, times and lengths whole seconds, and every array is int64.
 """
@@ -39,7 +40,7 @@ SUBMITTED, JOB_ENDED, TICK = 1, 2, 4
 START_REFUSED, RESIZE_FAILED, AGENT_GONE, NODE_DOWN, NODE_UP = 8, 16, 32, 64, 128
 """Kinds of events, and of partial failures; `Event.kinds` is a sum of them."""
 
-START, PLACE, RESIZE, LIMIT, PLAN = 1, 2, 3, 4, 5
+START, PLACE, RESIZE, LIMIT, PLAN, ALLOT = 1, 2, 3, 4, 5, 6
 """Kinds of actions, the first number of a row."""
 
 
@@ -79,6 +80,12 @@ class Jobs(NamedTuple):
     longer."""
     shared: Ints
     """On how many of its nodes a running job is not alone."""
+    least: Ints
+    """The fewest processors of a pool that a job can use."""
+    most: Ints
+    """The most processors of a pool that a job can use."""
+    held: Ints
+    """The processors of a pool that a running job has now; else 0."""
 
 
 class Nodes(NamedTuple):
@@ -193,6 +200,12 @@ def place_run(actions: Actions, job: int, first: int, count: int, cores: int) ->
 def resize(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
     """Let a running job have so many cores on each of these nodes of its own: shrink it, or expand it."""
     add(actions, RESIZE, job, append(actions, nodes), len(nodes), cores)
+
+
+@lean
+def allot(actions: Actions, job: int, processors: int) -> None:
+    """Let a job have so many processors of a pool, which the driver chooses: start it, shrink it, or expand it."""
+    add(actions, ALLOT, job, 0, 0, processors)
 
 
 @lean

@@ -44,11 +44,12 @@ _BINS = 400
 def draw_all(schedule: Schedule, name: str, folder: Path, kind: str, window: Span | None = None) -> None:
     """Write gantt (of a window), load, days and heatmaps as png, svg or pdf into a folder.
 
+    There is no gantt where it is not known who had which nodes.
     Raises SchedulerError when they cannot be written, WorkloadError when matplotlib is missing.
     """
     runs = {name: schedule}
-    figures = {
-        "gantt": gantt_figure(schedule, name, window),
+    figures = {"gantt": gantt_figure(schedule, name, window)} if len(schedule.runs) else {}
+    figures |= {
         "load": load_figure(runs),
         "days": days_figure(runs),
         "heatmaps": heat_figure(schedule, name),

@@ -77,7 +77,8 @@ def _pictures(runs: Mapping[str, Schedule]) -> Iterator[str]:
     yield "<h2>Gantt charts</h2>"
     window = window_of(max(runs.values(), key=plots.guests))
     for name, schedule in runs.items():
-        yield image(plots.gantt_figure(schedule, name, window), f"Gantt chart of {name}")
+        if len(schedule.runs):
+            yield image(plots.gantt_figure(schedule, name, window), f"Gantt chart of {name}")
 
 
 def _setups(names: Sequence[str], told: Sequence[dict[str, Any]]) -> str:

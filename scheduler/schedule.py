@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.interface import ENDED, FUTURE, NOBODY, RUNNING, WAITING
+from scheduler.world import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +82,7 @@ def columns(run: Simulation) -> Table:
         run.world.run,
         work.requested_time,
         jobs.cls,
-        jobs.limit,
+        np.where(jobs.limit == UNLIMITED, UNKNOWN, jobs.limit),
         jobs.lent,
         np.where(started, run.world.given, UNKNOWN),
         np.array([STATES[number] for number in range(4)])[state],
@@ -102,7 +103,7 @@ def node_runs(first: Ints, place: Ints) -> tuple[Ints, Ints]:
     """
     breaks = np.ones(len(place), np.bool_)
     breaks[1:] = np.diff(place) != 1
-    breaks[first[:-1]] = True
+    breaks[first[:-1][np.diff(first) > 0]] = True
     begins = np.flatnonzero(breaks & (place != NOBODY))
     ends = np.flatnonzero(np.concatenate((breaks[1:], [True])) & (place != NOBODY))
     return np.searchsorted(begins, first).astype(np.int64), np.stack((place[begins], place[ends]), axis=1)

@@ -36,6 +36,7 @@ from scheduler.world import (
     WRONG_CLASS,
     WRONG_PARTITION,
     engine_part,
+    is_pool,
 )
 
 if TYPE_CHECKING:
@@ -120,11 +121,18 @@ def set_off(world: World, job: int, cores: int, now: int) -> None:
     jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
     world.order[job] = s[STARTS]
     s[STARTS] += 1
-    world.rate[job] = jobs.nodes[job] * s[CORES]
+    world.rate[job] = full_rate(world, job)
     world.left[job], world.since[job] = world.run[job] * world.rate[job], now
     world.end[job] = now + min(world.run[job], jobs.limit[job])
     push(world, job)
     remember(world, job)
+
+
+@engine_part
+def full_rate(world: World, job: int) -> int:
+    """Return how much of its work a job does in a second with all that it asks for."""
+    size = world.jobs.nodes[job]
+    return int(world.speed[size]) if is_pool(world) else int(size * world.scalars[CORES])
 
 
 @engine_part
@@ -195,7 +203,8 @@ def end_job(world: World, job: int, now: int) -> None:
         resident[node, last], share[node, last] = NOBODY, 0
         shared[resident[node, 0]] -= resident[node, 1] == NOBODY
         hand_on(world, node, left)
-    s[FREE] += freed
+    s[FREE] += freed + world.jobs.held[job]
+    world.jobs.held[job] = 0
 
 
 @engine_part
@@ -252,7 +261,7 @@ def account(world: World, job: int, now: int) -> None:
     """Count the work that a job has done and lost since its shares last changed."""
     passed = now - world.since[job]
     world.left[job] -= world.rate[job] * passed
-    world.jobs.lost[job] += (world.jobs.nodes[job] * world.scalars[CORES] - world.rate[job]) * passed
+    world.jobs.lost[job] += (full_rate(world, job) - world.rate[job]) * passed
     world.since[job] = now
 
 
@@ -271,7 +280,9 @@ def leaves_of(world: World, job: int) -> int:
 
 @engine_part
 def rate_of(world: World, job: int) -> int:
-    """Return how much of its work a job does in a second, in cores."""
+    """Return how much of its work a job does in a second: in cores, or as the speeds of a pool say."""
+    if is_pool(world):
+        return int(world.speed[world.jobs.held[job]])
     house, total, least = world.nodes, 0, world.scalars[CORES]
     for node in house.place[house.first[job] : house.first[job + 1]]:
         share = house.share[node, layer_of(world, job, node)]

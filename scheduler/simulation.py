@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scheduler.adaptive import Adaptive
 from scheduler.compiling import Policy, Program, compile_program, values
 from scheduler.engine import FAILED, MORE, OVER
 from scheduler.errors import SchedulerError
 from scheduler.faults import naming_errors
-from scheduler.interface import NEVER
+from scheduler.interface import MALLEABLE, NEVER
 from scheduler.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from scheduler.world import (
     BAD_SHARE,
@@ -38,6 +39,7 @@ from scheduler.world import (
     TOO_SHORT,
     UNKNOWN_ACTION,
     WRONG_CLASS,
+    WRONG_MACHINE,
     WRONG_PARTITION,
     World,
     make_actions,
@@ -67,8 +69,9 @@ FAULTS = {
     BAD_SHARE: "gives a job less than one core of a node, or more than there are",
     TOO_SHORT: "gives a job a limit that has passed",
     IN_THE_PAST: "wants to be called again at a time that is not in the future, without having started a job",
-    WRONG_CLASS: "gives part of a node to a rigid job, or resizes one that is not malleable",
+    WRONG_CLASS: "gives a rigid job another size than it asks for, or resizes one that is not malleable",
     WRONG_PARTITION: "starts a job on nodes that may not be of its partition",
+    WRONG_MACHINE: "allots processors without POOL = True, or starts and resizes jobs on nodes with it",
 }
 
 
@@ -87,7 +90,10 @@ class Machine(NamedTuple):
 
 @dataclass
 class Simulation:
-    """A simulation that can be run on. `work` is cleaned, in order of submission, then of job number."""
+    """A simulation that can be run on. `work` is cleaned, in order of submission, then of job number.
+
+    The machine of a policy that allots processors is a pool of all its cores, as nodes of one core.
+    """
 
     work: Workload
     machine: Machine
@@ -95,14 +101,31 @@ class Simulation:
     program: Program
     world: World
     seconds: float = 0.0
+    adaptive: Adaptive | None = None
+    """How jobs are that share a pool."""
 
     @classmethod
-    def of(cls, work: Workload, machine: Machine, policy: Policy, classes: Ints | None = None) -> Simulation:
+    def of(
+        cls,
+        work: Workload,
+        machine: Machine,
+        policy: Policy,
+        classes: Ints | None = None,
+        adaptive: Adaptive | None = None,
+    ) -> Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
+        `classes` are in the order of `work`, by default all are malleable; `adaptive` is for policies that allot
+        processors.
         Raises SchedulerError for rules that are not there, and for a policy that cannot be compiled.
         """
-        work = work.take(np.lexsort((work.job, work.submit)))
+        order, pool = np.lexsort((work.job, work.submit)), None
+        work = work.take(order)
+        classes = np.full(len(work), MALLEABLE, np.int64) if classes is None else classes[order].astype(np.int64)
+        if policy.pooled:
+            adaptive = adaptive or Adaptive()
+            machine = machine._replace(nodes=machine.nodes * machine.cores, cores=1)
+            pool = adaptive.pool(work.allocated, classes, machine.nodes)
         _choice("event rule", machine.event_rule, EVENT_RULES)
         _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
         allowed = nodes_of_partitions(machine.partitions, machine.nodes)
@@ -115,12 +138,13 @@ class Simulation:
             layers=machine.layers,
             model=RUNTIME_MODELS[machine.runtime_model],
             allowed=allowed,
+            pool=pool,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
             msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
             raise SchedulerError(msg)
-        return cls(work, machine, policy, compile_program(policy), world)
+        return cls(work, machine, policy, compile_program(policy), world, adaptive=adaptive if policy.pooled else None)
 
     @property
     def now(self) -> int:
@@ -179,6 +203,7 @@ class Simulation:
             "machine": json.loads(json.dumps(self.machine)),
             "policy": self.policy.name,
             "parameters": self.policy.parameters(),
+            "adaptive": json.loads(json.dumps(self.adaptive)),
             "jobs": len(self.work),
             "workload": self.digest(),
         }

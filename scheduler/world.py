@@ -45,12 +45,16 @@ BUSY: node seconds with a job on the node."""
     IN_THE_PAST,
     WRONG_CLASS,
     WRONG_PARTITION,
-) = range(12)
+    WRONG_MACHINE,
+) = range(13)
 """What a policy can do wrong."""
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
 """Nodes per block of `free_in_block`."""
+
+UNLIMITED = NEVER >> 1
+"""The limit of a job that has none."""
 
 INSTANT, PYSS, CQSIM = 0, 1, 2
 EVENT_RULES = {"instant": INSTANT, "pyss": PYSS, "cqsim": CQSIM}
@@ -68,6 +72,17 @@ def engine_part(function: F) -> F:
     """
     register_jitable(forceinline=True, _nrt=False)(function)
     return function
+
+
+class Pool(NamedTuple):
+    """Jobs that share the processors of a machine: how many they can use, how fast they are, what a change costs."""
+
+    least: Ints
+    most: Ints
+    speed: Ints
+    """As in `World`."""
+    stall: Ints
+    """As in `World`."""
 
 
 class World(NamedTuple):
@@ -99,6 +114,10 @@ class World(NamedTuple):
     changed: Ints
     """Jobs whose shares have changed since their end was last worked out."""
     free_in_block: Ints
+    speed: Ints
+    """Shape ``(processors + 1,)``: what a job does in a second on so many processors of a pool; empty for nodes."""
+    stall: Ints
+    """What a change of processors costs, as `allotment.cost` reads it."""
     scalars: Ints
 
 
@@ -113,8 +132,13 @@ def make_world(
     layers: int = 2,
     model: int = WORST,
     allowed: Ints | None = None,
+    pool: Pool | None = None,
 ) -> World:
-    """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission."""
+    """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
+
+    The nodes of a `pool` are its processors, of one core each. Who has which of them is not simulated, and its jobs
+    have no limit: a job on few processors takes long, which is no fault of its own.
+    """
     count = len(work)
 
     def column(value: int) -> Ints:
@@ -132,16 +156,20 @@ def make_world(
         priority=column(0) if priority is None else priority,
         state=column(FUTURE),
         start=column(NEVER),
-        limit=work.requested_time.copy(),
+        limit=work.requested_time.copy() if pool is None else column(UNLIMITED),
         ends=column(NEVER),
         planned=column(NEVER),
         lent=column(0),
         lost=column(0),
         leaves=column(0),
         shared=column(0),
+        least=need.copy() if pool is None else pool.least,
+        most=need.copy() if pool is None else pool.most,
+        held=column(0),
     )
     first = np.zeros(count + 1, np.int64)
-    np.cumsum(need, out=first[1:])
+    if pool is None:
+        np.cumsum(need, out=first[1:])
     house = Nodes(
         first=first,
         place=np.full(int(first[-1]), NOBODY, np.int64),
@@ -172,6 +200,8 @@ def make_world(
         given=column(0),
         changed=np.full(count, NOBODY, np.int64),
         free_in_block=blocks,
+        speed=np.zeros(0, np.int64) if pool is None else pool.speed,
+        stall=np.zeros(4, np.int64) if pool is None else pool.stall,
         scalars=scalars,
     )
 
@@ -184,6 +214,12 @@ def make_actions(world: World) -> Actions:
         nodes=np.zeros(8 * world.nodes.resident.size + 16, np.int64),
         used=np.zeros(2, np.int64),
     )
+
+
+@engine_part
+def is_pool(world: World) -> bool:
+    """Return whether jobs share processors rather than have nodes."""
+    return len(world.speed) > 0
 
 
 @engine_part

@@ -48,6 +48,6 @@ def test_its_names_are_there() -> None:
     assert set(re.findall(r"`(\w+)`", columns[1])) <= set(Jobs._fields)
     assert "`event.kinds`" in GUIDE
     assert "kinds" in Event._fields
-    assert actions == ["start", "place", "resize", "set_limit", "plan"]
+    assert actions == ["start", "place", "resize", "set_limit", "plan", "allot"]
     assert all(hasattr(interface, name) for name in (*actions, "SUBMITTED", "JOB_ENDED", "TICK"))
     assert [link for link in links if not (ROOT / link).is_file()] == []

@@ -157,7 +157,7 @@ def test_plain_python_gives_the_same_schedule() -> None:
     script = (
         "from scheduler.simulation import Machine\nfrom tests.schedules import simulation\n"
         "from tests.test_simulation import ROWS\n"
-        "for policy in ('fcfs', 'easy', 'conservative', 'slurm', 'sd'):\n"
+        "for policy in ('fcfs', 'easy', 'conservative', 'slurm', 'sd', 'equipartition'):\n"
         "    run = simulation(ROWS, policy, Machine(8, 4))\n    run.run()\n"
         "    print(run.program.compiled, run.world.jobs.start.tolist())\n"
     )
@@ -166,7 +166,7 @@ def test_plain_python_gives_the_same_schedule() -> None:
         [sys.executable, "-c", script], cwd=ROOT, env=plain, capture_output=True, text=True, check=True
     )
     expected = []
-    for policy in ("fcfs", "easy", "conservative", "slurm", "sd"):
+    for policy in ("fcfs", "easy", "conservative", "slurm", "sd", "equipartition"):
         run = simulation(ROWS, policy, Machine(8, 4))
         run.run()
         expected.append(f"False {json.dumps(run.world.jobs.start.tolist())}")

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How adaptive jobs are: how many processors they can use, their speedup, and what a change of processors costs them.
+
+Speedup is Downey's (`workloads.speedup`), or linear. The cost is that of `allotment`. Its defaults give what Kale,
+Kumar and DeSouza (CCGRID 2002) measured for 1 MB per processor on 128 processors with Myrinet, taken as 100 MB/s: 86 ms
+to shrink to 64, and 67.6 ms to expand again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.allotment import EXPAND, MILLION, SHRINK, STALL, TRANSFER
+from scheduler.errors import SchedulerError
+from scheduler.interface import MALLEABLE, MOLDABLE, Ints
+from scheduler.world import Pool
+from workloads.errors import short
+from workloads.speedup import downey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SCALE = 10_000
+"""What a job does in a second on one processor."""
+LARGEST = 10_000_000
+"""The most processors of a pool."""
+LONGEST = 86_400.0
+"""The most seconds that a term of the cost may have."""
+
+
+class Adaptive(NamedTuple):
+    """How all adaptive jobs of a simulation are; times in seconds."""
+
+    minimum: float = 0.5
+    """The fewest processors, as a fraction of the job's size."""
+    maximum: float = 2.0
+    """The most processors, as a multiple of the job's size."""
+    parallelism: float = math.inf
+    """Downey's A; infinite: linear speedup."""
+    sigma: float = 1.0
+    """Downey's sigma."""
+    stall: float = 0.0
+    """What any change costs."""
+    shrink: float = 0.00059375
+    """What shrinking costs for each processor before it."""
+    expand: float = 0.00045
+    """What expanding costs for each processor after it."""
+    memory: float = 128.0
+    """Megabytes of data of a job."""
+    bandwidth: float = 100.0
+    """Megabytes that a processor sends or receives in a second."""
+
+    def by_ticks(self, ticks: int) -> Adaptive:
+        """Return the same for a log in which a second has so many ticks."""
+        return self._replace(
+            stall=self.stall * ticks,
+            shrink=self.shrink * ticks,
+            expand=self.expand * ticks,
+            bandwidth=self.bandwidth / ticks,
+        )
+
+    def pool(self, sizes: Ints, classes: Ints, processors: int) -> Pool:
+        """Return a pool of so many processors for jobs of these sizes.
+
+        Rigid jobs have their size. Others have at least one processor, and at most those of the machine.
+        Raises SchedulerError for a machine that is too large.
+        """
+        if processors > LARGEST:
+            msg = f"A pool has at most {LARGEST:,} processors, not {processors:,}: choose fewer --nodes or --cores."
+            raise SchedulerError(msg)
+        flexible = (classes == MALLEABLE) | (classes == MOLDABLE)
+        least = np.clip(np.ceil(self.minimum * sizes - 1e-9), 1, processors).astype(np.int64)
+        most = np.clip(np.floor(np.minimum(self.maximum * sizes, processors) + 1e-9), least, None).astype(np.int64)
+        terms = np.zeros(4)
+        terms[[STALL, SHRINK, EXPAND, TRANSFER]] = self.stall, self.shrink, self.expand, self.memory / self.bandwidth
+        return Pool(
+            least=np.where(flexible, least, sizes),
+            most=np.where(flexible, most, sizes),
+            speed=speeds(processors, self.parallelism, self.sigma),
+            stall=np.rint(terms * MILLION).astype(np.int64),
+        )
+
+
+def speeds(processors: int, parallelism: float, sigma: float) -> Ints:
+    """Return what a job does in a second on 0, 1, ... processors, of shape ``(processors + 1,)``."""
+    counts = np.arange(1, processors + 1)
+    curve = counts if math.isinf(parallelism) else downey(counts, parallelism, sigma)
+    return np.concatenate(([0], np.rint(SCALE * curve))).astype(np.int64)
+
+
+def parse_adaptive(choices: Iterable[str]) -> Adaptive:
+    """Return how jobs are by ``NAME=VALUE``, defaults for what is not named.
+
+    Raises SchedulerError for a name that is not there, and for a value that cannot be.
+    """
+    chosen: dict[str, float] = {}
+    for choice in choices:
+        name, _, text = choice.partition("=")
+        if name not in Adaptive._fields:
+            msg = f"--adaptive {short(choice)}: there is no {short(name)}: choose {', '.join(Adaptive._fields)}."
+            raise SchedulerError(msg)
+        try:
+            chosen[name] = float(text)
+        except ValueError:
+            chosen[name] = math.nan
+        fault = _fault(name, chosen[name])
+        if fault:
+            msg = f"--adaptive {short(choice)}: {name} is {fault}."
+            raise SchedulerError(msg)
+    adaptive = Adaptive(**chosen)
+    if adaptive.minimum > adaptive.maximum:
+        msg = (
+            f"--adaptive: the minimum {adaptive.minimum:g} is above the maximum {adaptive.maximum:g}: "
+            "write for example minimum=0.5 and maximum=2."
+        )
+        raise SchedulerError(msg)
+    return adaptive
+
+
+def _fault(name: str, value: float) -> str:
+    """Return what a value has to be; empty where it is."""
+    if name in {"minimum", "bandwidth"}:
+        return "" if 0 < value < math.inf else "a number above 0"
+    if name == "maximum":
+        return "" if value > 0 else "a number above 0, or infinite"
+    if name == "parallelism":
+        return "" if value >= 1 else "a number of at least 1, or infinite"
+    if name in {"sigma", "memory"}:
+        return "" if 0 <= value < math.inf else "a number of at least 0"
+    return "" if 0 <= value <= LONGEST else f"a number of seconds from 0 to {LONGEST:.0f}"
