@@ -17,6 +17,8 @@ from scheduler.errors import SchedulerError
 from scheduler.progress import Bar, saying
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scheduler.reproduction.logs import Source
     from scheduler.reproduction.outcome import Outcome
 
@@ -55,6 +57,36 @@ def sd_policy(
     if interrupted:
         typer.echo("drom: interrupted: the results are partial, and marked so.", err=True)
         raise typer.Exit(130)
+
+
+@app.command("adaptive")
+def adaptive(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where adaptive.json and pictures go.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of ten seeds.")] = 1,
+    stall: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="What each change of processors costs besides.")
+    ] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Run the experiments on adaptive jobs (CCGRID 2002): response and utilisation over the load."""
+    from scheduler.reproduction.adaptive import points
+    from scheduler.reproduction.adaptive_figures import draw, lines, to_json
+
+    bar = Bar(sys.stderr, "simulating")
+    try:
+        found = points(seed, stall, bar.show)
+    except KeyboardInterrupt:
+        bar.clear()
+        typer.echo("drom: interrupted: nothing is written.", err=True)
+        raise typer.Exit(130) from None
+    bar.clear()
+    told = to_json(found, seed, stall)
+    typer.echo(json_text.dumps(told) if json else "\n".join(lines(found)).rstrip())
+    if out is not None:
+        _write_file(told, out / "adaptive.json", out)
+        _try_to_draw(lambda: draw(found, out))
 
 
 def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
@@ -126,19 +158,29 @@ def _print(outcomes: list[Outcome], told: dict[str, Any], *, as_json: bool) -> N
 def _write(outcomes: list[Outcome], told: dict[str, Any], out: Path, *, draw: bool) -> None:
     """Write reproduction.json and, where they can be drawn, the pictures."""
     from scheduler.reproduction.pictures import write_all
-    from workloads.errors import WorkloadError
+
+    _write_file(told, out / "reproduction.json", out)
+    if draw:
+        _try_to_draw(lambda: write_all(outcomes, out))
+
+
+def _write_file(told: dict[str, Any], file: Path, out: Path) -> None:
     from workloads.files import replacing
 
     try:
-        with replacing(out / "reproduction.json") as stream:
+        out.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as stream:
             stream.write((json_text.dumps(told, indent=1) + "\n").encode())
     except OSError as error:
         msg = f"The results cannot be written to {out}: {error.strerror}: name another --out."
         raise SchedulerError(msg) from error
-    if not draw:
-        return
+
+
+def _try_to_draw(draw: Callable[[], None]) -> None:
+    from workloads.errors import WorkloadError
+
     try:
         with saying("drawing"):
-            write_all(outcomes, out)
+            draw()
     except WorkloadError as error:
         typer.echo(f"note: there are no pictures. {error}", err=True)

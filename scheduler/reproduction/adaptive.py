@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experiments of Kale, Kumar and DeSouza, "A malleable-job system for timeshared parallel machines" (CCGRID 2002):
+adaptive jobs under equipartition and rigid ones under first fit, over the load.
+
+From the paper: 64 processors; Poisson arrivals; 100 iterations in 64.5 s on 64 processors, numbers of iterations
+exponential with mean 100; rigid sizes, and minima of adaptive jobs, uniform from 1 to 64; maxima 64; 5 MB of data; 50
+jobs on the cluster, 10,000 in the simulation. Both policies get the same jobs.
+
+Assumed: the load factor is arrival rate times 64.5 s, the service time on the whole machine; the speedup, of which the
+figure is lost, is Downey's with A = 64 and sigma = 1 (43 on 64 processors); data move over 100 Mb/s Ethernet; the cost
+per processor is that measured on Platinum; the cluster's experiments are simulated too; every job runs to its end.
+Times are whole milliseconds. Utilisation is the share of the processors that jobs have until the last one ends.
+"""  # noqa: D205 - the source is the summary
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.adaptive import Adaptive
+from scheduler.compiling import load_policy
+from scheduler.metrics import Power, metrics
+from scheduler.simulation import Machine, Simulation
+from workloads.speedup import downey
+from workloads.workload import make_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workloads.workload import Floats, Workload
+
+PROCESSORS = 64
+SERVICE_S = 64.5
+"""A job of mean length on all processors."""
+MILLI = 1000
+LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
+SEEDS = 10
+STUDENT = 2.262157
+"""The 97.5 % point of Student's t with SEEDS - 1 degrees of freedom."""
+JOBS = {"cluster": 50, "simulation": 10_000}
+RIGID, ADAPTIVE = "firstfit", "equipartition"
+RESPONSE, UTILISATION = "response_s", "utilisation"
+MODEL = Adaptive(minimum=1, maximum=math.inf, parallelism=64, sigma=1, memory=5, bandwidth=12.5)
+
+
+class Estimate(NamedTuple):
+    """A mean over the seeds, and half of its 95 % interval."""
+
+    mean: float
+    half: float
+
+
+class Point(NamedTuple):
+    """A metric at a load under both policies; `gain` is of adaptive less rigid, with the same jobs."""
+
+    experiment: str
+    load: float
+    metric: str
+    rigid: Estimate
+    adaptive: Estimate
+    gain: Estimate
+
+    @property
+    def verdict(self) -> str:
+        """Whether adaptive jobs do better, worse, or the same as far as the interval tells."""
+        better = self.gain.mean if self.metric == UTILISATION else -self.gain.mean
+        return "same" if abs(better) <= self.gain.half else "better" if better > 0 else "worse"
+
+
+def jobs_of(load: float, count: int, seed: int) -> Workload:
+    """Return so many jobs that arrive at a load factor, with times in milliseconds."""
+    rng = np.random.default_rng(seed)
+    submit = np.cumsum(rng.exponential(SERVICE_S * MILLI / load, count))
+    size = rng.integers(1, PROCESSORS + 1, count)
+    alone = rng.exponential(SERVICE_S * MILLI, count)
+    ratio = downey(PROCESSORS, MODEL.parallelism, MODEL.sigma) / downey(size, MODEL.parallelism, MODEL.sigma)
+    run = np.maximum(1, np.rint(alone * ratio))
+    columns = {"submit": np.rint(submit), "run_time": run, "requested_time": run, "allocated": size}
+    return make_workload({name: column.astype(np.int64) for name, column in columns.items()})
+
+
+def measure(work: Workload, policy: str, stall: float) -> dict[str, float]:
+    """Return the metrics of jobs under a policy; a change costs `stall` seconds more than data and processors do."""
+    model = MODEL._replace(stall=stall).by_ticks(MILLI)
+    run = Simulation.of(work, Machine(PROCESSORS), load_policy(policy), adaptive=model)
+    run.run()
+    told = metrics(run, Power())
+    return {RESPONSE: told["mean_response_s"] / MILLI, UTILISATION: told["node_utilisation"]}
+
+
+def estimate(values: Floats) -> Estimate:
+    """Return the mean of SEEDS values and half of its 95 % interval, by Student's t."""
+    return Estimate(float(values.mean()), float(STUDENT * values.std(ddof=1) / math.sqrt(len(values))))
+
+
+def points(seed: int, stall: float, show: Callable[[float], None]) -> list[Point]:
+    """Make all simulations, with SEEDS seeds from `seed` on; `show` gets the fraction that is done."""
+    found: list[Point] = []
+    cases = [(experiment, count, load) for experiment, count in JOBS.items() for load in LOADS]
+    for done, (experiment, count, load) in enumerate(cases, 1):
+        works = [jobs_of(load, count, one) for one in range(seed, seed + SEEDS)]
+        runs = {policy: [measure(work, policy, stall) for work in works] for policy in (RIGID, ADAPTIVE)}
+        for metric in (RESPONSE, UTILISATION):
+            rigid, adaptive = (np.array([one[metric] for one in runs[policy]]) for policy in (RIGID, ADAPTIVE))
+            found.append(
+                Point(experiment, load, metric, estimate(rigid), estimate(adaptive), estimate(adaptive - rigid))
+            )
+        show(done / len(cases))
+    return found
