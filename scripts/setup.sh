@@ -2,8 +2,8 @@
 # Make a virtual environment with drom and its tools: scripts/setup.sh [DIRECTORY]. `make setup` calls it when it must.
 #
 # Needs Python >= 3.10 with venv and headers, and a C compiler. Where they are missing, root gets them through apt-get; others get one
-# sentence that says what to type. cmake and ninja come with pip's build isolation. The MPI examples want Open MPI, and tests of OpenMP
-# programs clang and OpenBLAS: root gets them as well; without them tests say so.
+# sentence that says what to type. cmake and ninja come with pip's build isolation. The MPI examples want Open MPI, and tests
+# MPICH, Fortran, clang and OpenBLAS as well: root gets them; without them tests say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -72,6 +72,10 @@ fi
 
 if ((EUID == 0)) && ! command -v mpicc >/dev/null && command -v apt-get >/dev/null; then
     apt_install openmpi-bin libopenmpi-dev || echo "setup: going on without MPI and its examples." >&2
+fi
+# A second MPI library, beside the first, and Fortran are for tests.
+if ((EUID == 0)) && ! { command -v mpicc.mpich && command -v gfortran; } >/dev/null && command -v apt-get >/dev/null; then
+    apt_install mpich libmpich-dev gfortran || echo "setup: going on without MPICH and Fortran: their tests will be skipped." >&2
 fi
 # OpenMP as clang builds it, and a BLAS on OpenMP, are for tests.
 if ((EUID == 0)) && ! command -v clang >/dev/null && command -v apt-get >/dev/null; then
