@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent import layouts
+from agent.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -212,7 +213,8 @@ class _Board:
         names = self.cores.names
         cpus = self.cores.cpus
         rooms = ", ".join(f"{cpus(max(0, room))} in socket {name}" for name, room in zip(names, self.room, strict=True))
-        text = f"{group.layout} of job {group.job} needs {cpus(group.count)} CPUs {where}: it can have {rooms}."
+        needs = counted(cpus(group.count), "CPU")
+        text = f"{group.layout} of job {group.job} needs {needs} {where}: it can have {rooms}."
         return NoRoom(text, group.job)
 
 

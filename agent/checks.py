@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from agent import processes
 from agent.cgroups import parse_own_cgroups, unescape
 from agent.claims import holders, runtime_dir_of
-from dromlib.cpulist import format_cpulist, mask_of
+from agent.words import cpu_names
+from dromlib.cpulist import mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,10 +110,10 @@ def claimed(file: Path, mask: int, own: int | None) -> Finding:
     if not others:
         return Finding("other agents", "ok", "No other agent manages these CPUs.")
     words = [
-        f"{format_cpulist(taken)} (pid {pid or '?'}{f' in {where}' if (where := runtime_dir_of(pid)) else ''})"
+        f"{cpu_names(taken)} (pid {pid or '?'}{f' in {where}' if (where := runtime_dir_of(pid)) else ''})"
         for pid, taken in others.items()
     ]
-    return Finding("other agents", "warn", f"Others manage CPUs {', '.join(words)}: stop them, or use --reserved.")
+    return Finding("other agents", "warn", f"Others manage {', '.join(words)}: stop them, or use --reserved.")
 
 
 def actors(proc: Path, shm: Path, etc: Path) -> list[Finding]:
@@ -235,7 +236,7 @@ def unmanaged(load: Mapping[int, float]) -> Finding:
     if not busy:
         return Finding("load", "ok", "No CPU is kept busy by programs that nobody manages.")
     advice = "set avoid_load, reserve them, or start these programs with drom run"
-    return Finding("load", "warn", f"Unmanaged programs keep CPUs {format_cpulist(busy)} busy: {advice}.")
+    return Finding("load", "warn", f"Unmanaged programs keep {cpu_names(busy)} busy: {advice}.")
 
 
 def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:

@@ -18,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dromlib.cpulist import cpus, format_cpulist, mask_of
+from agent.words import cpus_are
+from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,4 +132,5 @@ def _conflict(mask: int, pid: int | None) -> str:
     where = runtime_dir_of(pid) if pid else ""
     who = f"the agent with pid {pid}" if pid else "an agent outside this pid namespace"
     place = f" in {where}" if where else ""
-    return f"CPUs {format_cpulist(mask)} are managed by {who}{place}: stop it, or leave them to it with --reserved."
+    them = "this one" if mask.bit_count() == 1 else "them"
+    return f"{cpus_are(mask)} managed by {who}{place}: stop it, or leave {them} to it with --reserved."

@@ -240,7 +240,8 @@ class Daemon:
 
     def _use(self, now: float) -> None:
         found = self.rereading.available
-        self.acting.do(self.node.use(found.managed & ~self._busy, now, found.gone))
+        busy = self._busy & found.managed
+        self.acting.do(self.node.use(found.managed & ~busy, now, found.gone, busy))
 
     def _timeout(self) -> float:
         now = time.monotonic()

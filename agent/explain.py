@@ -14,7 +14,7 @@ from agent import policy
 from agent.jobs import Refused, action_name
 from agent.rules import in_words
 from agent.wishes import UNSAID, Wish, due
-from agent.words import counted, duration, layout_name
+from agent.words import counted, cpu_names, cpus_are, duration, layout_name, left_alone, span_of
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def explain(
 
 def _asked(node: Node, job: Job, user: Callable[[int], str]) -> str:
     least, most = node.cores.cpus(job.task_min), node.cores.cpus(job.task_max)
-    bounds = f"{least} to {most} CPUs" if least < most else _cpus(most)
-    ranks = len(job.ranks)
+    bounds, ranks = span_of(least, most), len(job.ranks)
     pids = _listed(str(task.arrival.pid) for task in job.present)
     tasks = f"one task (pid {pids}) of {bounds}" if ranks == 1 else f"{ranks} tasks (pids {pids}) of {bounds} each"
     layout, strict = layout_name(job.layout), job.layout.strict
@@ -87,7 +86,7 @@ def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
         are = "is" if due == 1 else "are"
         text = f"An equal share would be less than its minimum, so {due} {here} {are} due to it"
     elif share >= mine.maximum:
-        return f"{text}, the most it can use."
+        return f"{text}, the most it {'says it can use' if mine.maximum < node.plan.most(job) else 'can use'}."
     elif cap and share == cap:
         return f"{text}, the most that one user may have."
     return f"{text}: {_among(node, job, shares, user)}."
@@ -121,7 +120,7 @@ def _has(node: Node, job: Job) -> Iterator[str]:
     holds = "has" if states <= {"running", "enforced"} else "is to have"
     text = f"It {holds} {_cpus(has.bit_count())} ({format_cpulist(has)})"
     if len(job.ranks) > 1:
-        parts = [f"task {rank} {format_cpulist(mask)}" for rank, mask in sorted(job.targets.items())]
+        parts = [f"{format_cpulist(mask)} for task {rank}" for rank, mask in sorted(job.targets.items())]
         text += f": {_listed(parts)}"
     borrowed: dict[str, int] = {}
     lent: dict[str, int] = {}
@@ -139,13 +138,14 @@ def _has(node: Node, job: Job) -> Iterator[str]:
         text += ", all its own" if has.bit_count() > 1 else ", its own"
     yield text + "."
     if borrowed:
-        whom = _listed(f"{format_cpulist(mask)} from {owner}" for owner, mask in borrowed.items())
-        yield f"It borrows {whom}: they go back when it ends, or when it can do without them."
+        whom = _listed(f"{cpu_names(mask)} from {owner}" for owner, mask in borrowed.items())
+        yield f"It borrows {whom}, until it ends or can do without."
     if lent:
-        whom = _listed(f"{format_cpulist(mask)} to {holder}" for holder, mask in lent.items())
-        yield f"It owns {format_cpulist(owns)} and lends {whom}."
-    if idle:
-        yield f"It owns {format_cpulist(idle)} as well, which nobody uses now."
+        whom = _listed(f"{cpu_names(mask)} to {holder}" for holder, mask in lent.items())
+        rest = f"; nobody uses {cpu_names(idle)} now" if idle else ""
+        yield f"It owns {cpu_names(owns)} and lends {whom}{rest}."
+    elif idle:
+        yield f"It owns {cpu_names(idle)} as well, which nobody uses now."
 
 
 def _there(node: Node, mask: int) -> int:
@@ -168,8 +168,8 @@ def _since(job: Job, now: float, user: Callable[[int], str]) -> str:
     elif action == "keep":
         return f"Its tasks exchanged CPUs {ago}, when {_happened(last.event, job, user)}."
     else:
-        change = f"moved from {format_cpulist(last.before)} to {format_cpulist(has)}"
-    what = {"return": " and what it owns came back", "avoid": " and some CPUs were to be avoided"}.get(last.reason, "")
+        change = f"moved from {cpu_names(last.before)} to {cpu_names(has)}"
+    what = " and what it owns came back" if last.reason == "return" else ""
     return f"It {change} {ago}, when {_happened(last.event, job, user)}{what}."
 
 
@@ -183,8 +183,9 @@ def _happened(event: Event, job: Job, user: Callable[[int], str]) -> str:
         "order": f"{by} gave an order for {'it' if mine else event.job}",
         "expiry": f"the time of the order for {'it' if mine else event.job} was over",
         "release": f"{by} released {'a task of it' if mine else event.job}",
-        "use": "the CPUs that may be used here changed",
-        "rest": "jobs that had been resized before it had rested",
+        "use": f"{cpu_names(event.lost)} could not be used any more" if event.lost else "CPUs could be used again",
+        "load": "unmanaged programs kept " + (f"{cpu_names(event.lost)} busy" if event.lost else "CPUs busy no longer"),
+        "rest": "the residence of jobs that had been resized was over",
         "wish": f"{'it' if mine else event.job} said how many CPUs it can use",
         "start": "this agent started",
     }[event.kind]
@@ -198,7 +199,7 @@ def _limit(node: Node, job: Job, now: float, user: Callable[[int], str]) -> str:
 
 def _ordered(node: Node, job: Job, now: float, user: Callable[[int], str]) -> str:
     by = "An order" if job.hold_by is None else f"An order of user {user(job.hold_by)}"
-    pins = [f"task {task.rank} at CPUs {format_cpulist(task.pin)}" for task in job.present if task.pin]
+    pins = [f"task {task.rank} at {cpu_names(task.pin)}" for task in job.present if task.pin]
     if pins and len(job.ranks) == 1:
         return f"{by} fixes it at exactly these CPUs until `drom resize {job.name} auto`."
     if pins:
@@ -220,21 +221,39 @@ def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> st
         return (
             f"It has the most that {layout_name(job.layout)} allows here." if narrow else "It has the most it can use."
         )
-    if job.rest_until is not None and job.rest_until > now:
-        return f"It was resized lately: it does not grow for another {duration(job.rest_until - now)} (residence)."
+    if job.rest_until is not None and (text := _rests(node, job, job.rest_until, now)):
+        return text
     if plan.cap and not policy.room_of(job.user, plan.running(), plan.total(), plan.cap):
         most = _cpus(node.cores.cpus(plan.cap))
         return f"It could use more, but the jobs of user {user(job.user)} have the {most} that one user may have here."
     return ""
 
 
+def _rests(node: Node, job: Job, until: float, now: float) -> str:
+    """Return for how long, and why, a job does not grow yet; nothing when that does not keep it from growing."""
+    left, rules, free = duration(until - now), node.plan.rules, _free(node)
+    if until <= now:
+        return ""
+    if job.last is None:
+        return f"This agent started lately: jobs from before do not grow for another {left} (residence)."
+    if job.last.before and until <= job.last.event.at + rules.residence:
+        return f"It was resized lately: it does not grow for another {left} (residence)."
+    if free and rules.margin and not job.layout.strict:
+        few = f"fewer than {100 * rules.margin:g} % of what it has"
+        return f"{cpus_are(free)} free, {few}: it waits for more to come free, for another {left} (margin)."
+    return ""
+
+
+def _free(node: Node) -> int:
+    return node.plan.usable & ~node.cores.whole(node.plan.ledger.planned)
+
+
 def _crowded(node: Node, job: Job) -> str:
-    plan = node.plan
-    free = plan.usable & ~node.cores.whole(plan.ledger.planned)
+    plan, free = node.plan, _free(node)
     if free and job.layout.strict:
-        return f"CPUs {format_cpulist(free)} are free, but with no more of them would it lie {job.layout}."
+        return f"{cpus_are(free)} free, but with no more of them would it lie {job.layout}."
     if free:
-        return f"CPUs {format_cpulist(free)} are free: they are kept for who owns them, or for a larger growth."
+        return f"{cpus_are(free)} free, kept for who owns them or for a larger growth."
     others = [view for view in plan.running() if view.name != job.name]
     they = _listed(
         f"{view.name} keeps its {node.cores.cpus(view.cores)}"
@@ -250,9 +269,13 @@ def _crowded(node: Node, job: Job) -> str:
         less = (
             f" That is below its share: an arrival takes at most {part} of a running job, and none below its minimum."
         )
-    alone = f" CPUs {format_cpulist(plan.avoided)} are to be left alone." if plan.avoided else ""
+    alone = "".join(f" {text}" for text in _left_alone(node))
     whose = they or "it has all there are"
     return f"No CPU is free: {whose}.{alone} Running jobs give some up only for an arrival or an order.{less}"
+
+
+def _left_alone(node: Node) -> Iterator[str]:
+    return left_alone(node.plan.busy, node.plan.avoided & ~node.plan.busy)
 
 
 def _waits(node: Node, job: Job) -> Iterator[str]:
@@ -262,6 +285,7 @@ def _waits(node: Node, job: Job) -> Iterator[str]:
         attached = any(task.arrival.attached for task in job.present)
         runs = " Until it has its first CPUs it runs on where it was." if attached else ""
         yield f"It waits: {node.why_waiting(job.present[0])}{place}{runs}"
+        yield from _left_alone(node)
         return
     for task in job.present:
         if not task.started:
@@ -282,12 +306,13 @@ def _change(node: Node, task: Task, now: float) -> Iterator[str]:
             then = f": the agent binds it in {duration(task.deadline - now)}"
         failed = " could not be bound to" if task.denied else " has not applied"
         ago = duration(now - newest.at)
-        yield f"{who}{failed} CPUs {format_cpulist(newest.mask)} yet, granted {ago} ago{then}."
+        yield f"{who}{failed} {cpu_names(newest.mask)} yet, granted {ago} ago{then}."
     missing = node.plan.target(task) & ~task.granted
     if task.started and missing:
         holders = sorted({t.job for t in node.tasks.values() if t is not task and t.held & missing})
-        left = f": {_listed(holders)} {'has' if len(holders) == 1 else 'have'} not left them" if holders else ""
-        yield f"{who} is to have CPUs {format_cpulist(missing)} as well{left}."
+        them = "it" if missing.bit_count() == 1 else "them"
+        left = f": {_listed(holders)} {'has' if len(holders) == 1 else 'have'} not left {them}" if holders else ""
+        yield f"{who} is to have {cpu_names(missing)} as well{left}."
 
 
 def _wishes(node: Node, job: Job, now: float) -> Iterator[str]:
@@ -297,17 +322,19 @@ def _wishes(node: Node, job: Job, now: float) -> Iterator[str]:
             both = f"that it needs {_cpus(wish.least)} and that it can use {wish.most}"
             yield f"It says {both}: that cannot be, so neither counts."
         else:
-            yield f"It says that it can make use of {_in_words(wish)}: {_heeded(node, job, wish)}."
+            yield f"It says that it {_in_words(wish)}: {_heeded(node, job, wish)}."
     for task in job.present:
         if task.said != task.wish:
-            said = "nothing of that" if task.said == UNSAID else _in_words(task.said)
-            yield f"Now it says {said}: that counts in {duration(max(0.0, due(task, job) - now))}."
+            says = "takes that back" if task.said == UNSAID else f"says that it {_in_words(task.said)}"
+            yield f"Now it {says}: that counts in {duration(max(0.0, due(task, job) - now))}."
 
 
 def _in_words(wish: Wish) -> str:
     if not wish.most:
-        return f"at least {_cpus(wish.least)}"
-    return f"{wish.least} to {_cpus(wish.most)}" if wish.least else f"up to {_cpus(wish.most)}"
+        return f"needs at least {_cpus(wish.least)}"
+    if wish.least == wish.most:
+        return f"can use {_cpus(wish.most)}, no more and no fewer"
+    return f"can use {span_of(wish.least, wish.most)}" if wish.least else f"can use up to {_cpus(wish.most)}"
 
 
 def _heeded(node: Node, job: Job, wish: Wish) -> str:
@@ -315,7 +342,11 @@ def _heeded(node: Node, job: Job, wish: Wish) -> str:
         return f"it is {job.job_class}, so that changes nothing"
     if job.hold is not None or job.pinned:
         return "that counts when the order for it is over"
-    left = f"arrivals leave it {_cpus(node.cores.cpus(node.plan.view(job).keeps))} where they can"
+    keeps = node.plan.view(job).keeps
+    left = f"arrivals leave it {_cpus(node.cores.cpus(keeps))} where they can"
+    if keeps < node.cores.needed_for(wish.least) * len(job.ranks):
+        bounded = keeps < job.task_max * len(job.ranks)
+        left += f", the most that {'a job may insist on here' if bounded else 'it may have'}"
     if not wish.least:
         return "it gets no more"
     return f"it gets no more, and {left}" if wish.most else left

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent.jobs import Action, Bind, Done, Grant, Publish, Refused, Start, Task, action_name
 from agent.steps import Standing, next_step
-from dromlib.cpulist import format_cpulist
+from agent.words import cpus_are
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,4 +230,4 @@ class Grants:
             return job.waits_for
         target = self.plan.target(task)
         holders = sorted({t.job for t in self.tasks.values() if t.held & target})
-        return f"CPUs {format_cpulist(target)} are being given up by {', '.join(holders)}."
+        return f"{cpus_are(target)} being given up by {', '.join(holders)}."

@@ -113,13 +113,15 @@ class Event:
 
     Kinds: arrival, admission (after it had waited), end (of a task of it), order, expiry (the time of an order is
     over), release (a task of it is not managed any more), rest (somebody has rested), use (other CPUs may be handed
-    out), wish (what programs of it can use), start (of the agent). `by` is the uid of who ordered.
+    out), load (unmanaged programs keep other CPUs busy), wish (what programs of it can use), start (of the agent).
+    `by` is the uid of who ordered, `lost` the CPUs that are left alone since, if any (use, load).
     """
 
     kind: str
     job: str
     at: float
     by: int | None = None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

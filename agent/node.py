@@ -273,14 +273,16 @@ class Node(Grants):
         task = self.tasks[slot]
         return self._let_go(task, Event("release", task.job, now, by))
 
-    def use(self, mask: int, now: float, gone: int = 0) -> list[Action]:
+    def use(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
         """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
 
         Rigid and pinned jobs keep theirs, and so do those whose minimum has no place elsewhere: see `Plan.why_stays`.
         `gone` are CPUs that are not there any more: grants leave them out, and whose cores are gone moves, if there is
-        a place, whatever it is.
+        a place, whatever it is. `busy` are CPUs that `mask` lacks only because unmanaged programs keep them so.
         """
-        self.plan.event = Event("use", "", now)
+        kind = "use" if busy == self.plan.busy else "load"
+        self.plan.event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
+        self.plan.busy = busy
         self.plan.use(mask, now, gone & self.cores.all)
         return self._step(now)
 

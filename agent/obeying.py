@@ -16,7 +16,7 @@ from agent.jobs import Refused
 from agent.mailboxes import MailboxError
 from agent.snapshot import SCHEMA_VERSION
 from agent.users import user_name
-from dromlib.cpulist import format_cpulist
+from agent.words import cpu_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ class Obeying:
             return self._try_out(lambda node: node.arrive(arrival, time.monotonic()))
         task = self._daemon.admission.take_in(arrival, found.pidfd)
         if task.started:
-            return f"process {wanted.pid} is job {task.job} on CPUs {format_cpulist(task.granted)}."
+            return f"process {wanted.pid} is job {task.job} on {cpu_names(task.granted)}."
         why = self._node.why_waiting(task)
         return f"process {wanted.pid} is job {task.job}, runs on where it was, and waits: {why}"
 
@@ -135,5 +135,5 @@ def _released(tasks: list[Task], *, given_back: bool) -> str:
     cpus = 0
     for task in tasks:
         cpus |= task.arrival.restore if task.started and given_back else 0
-    where = f"may use CPUs {format_cpulist(cpus)} again" if cpus else "runs where it is"
+    where = f"may use {cpu_names(cpus)} again" if cpus else "runs where it is"
     return f"{job} (pid {pids}) {where} and is managed no longer: jobs on these CPUs share them with it."

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from agent import listing
 from agent.config import toml
 from agent.users import user_name
-from agent.words import counted
-from dromlib.cpulist import format_cpulist
+from agent.words import counted, left_alone
+from dromlib.cpulist import format_cpulist, parse_cpulist
 
 if TYPE_CHECKING:
     from agent.topology import Topology
@@ -68,10 +68,8 @@ def tasks(value: dict[str, Any], *, as_json: bool) -> None:
             print(f"{task['job']} (pid {task['pid']}) {what}: {task['detail']}")
     if value["observe"]:
         print("This agent only observes: no mask is changed.")
-    if value.get("avoided"):
-        print(f"CPUs {value['avoided']} are left to unmanaged programs, which keep them busy.")
-    if value.get("unavailable"):
-        print(f"CPUs {value['unavailable']} are gone or not allowed now: they are handed out again when they are back.")
+    for sentence in left_alone(*(parse_cpulist(value.get(name, "")) for name in ("avoided", "unavailable"))):
+        print(sentence)
     if value.get("frozen_since"):
         print(f"Frozen since {value['frozen_since']}: nothing changes until the freeze file is removed.")
 
@@ -115,7 +113,7 @@ def topology(machine: Topology, *, as_json: bool) -> None:
     for name in ("online", "allowed", "offline", "isolated", "nohz_full"):
         if name in {"online", "allowed"} or getattr(machine, name):
             print(f"{name}: {format_cpulist(getattr(machine, name)) or 'none'}")
-    print(f"quota: {f'{machine.quota:g} CPUs' if machine.quota is not None else 'none'}")
+    print(f"quota: {counted(machine.quota, 'CPU') if machine.quota is not None else 'none'}")
     print(f"memory: {_bytes(machine.memory)}", end="\n\n")
     parts = list(dict.fromkeys(part.kind for part in machine.parts))
     kind = ["KIND"] if any(core.kind for core in machine.cores) else []

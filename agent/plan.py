@@ -20,7 +20,7 @@ from agent.ledger import Move
 from agent.policy import Wait
 from agent.replanning import Misplaced, Replanning
 from agent.rules import in_words
-from dromlib.cpulist import format_cpulist
+from agent.words import counted, cpus_are, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +62,8 @@ class Plan(Replanning):
         if (lost := job.planned & self.lost) and self._must_leave(job):
             needs = self.cores.cpus(job.cores if job.frozen else job.task_min * len(job.ranks))
             return (
-                f"CPUs {format_cpulist(lost)} are gone, and there are no {needs} for job {job.name} elsewhere: it runs "
-                "where the kernel lets it."
+                f"{cpus_are(lost)} gone, and there {'is' if needs == 1 else 'are'} no {needs} for job {job.name} "
+                "elsewhere: it runs where the kernel lets it."
             )
         if job.frozen:
             return f"job {job.name} is {job.job_class}: it keeps its cores until it ends."
@@ -279,12 +279,12 @@ class Plan(Replanning):
         cores, tasks = self.cores.needed_for(cpus), len(job.ranks)
         least, most = job.task_min * tasks, self.most(job)
         if not least <= cores <= most:
-            can = f"{self.cores.cpus(least)} to {self.cores.cpus(most)}"
-            msg = f"job {name} can have {can} CPUs, not {cpus}: see its min and max."
+            can = span_of(self.cores.cpus(least), self.cores.cpus(most))
+            msg = f"job {name} can have {can}, not {cpus}: see its min and max."
             raise Refused(msg)
         counts = policy.hold(name, cores, self.running(), self.total(job.planned), self.cores.cpus)
         if isinstance(counts, Wait):
-            raise Refused(f"job {name} cannot have {cpus} CPUs: {counts.reason}")
+            raise Refused(f"job {name} cannot have {counted(cpus, 'CPU')}: {counts.reason}")
         self._replan(counts, "order", now, {(name, rank): 0 for rank in job.ranks})
         job.hold, job.hold_until, job.hold_by = cores, until, self.event.by
         self.touch(job)
@@ -325,11 +325,11 @@ class Plan(Replanning):
         if not mask or mask & ~self.cores.all:
             raise Refused("some of these CPUs are not managed here: see `drom topology`.")
         if mask & self.avoided:
-            msg = f"CPUs {format_cpulist(mask & self.avoided)} are to be left alone now: choose others."
+            msg = f"{cpus_are(mask & self.avoided)} to be left alone now: choose others."
             raise Refused(msg)
         if mask.bit_count() < self.floor(job) or self.cores.count(mask) > job.task_max:
-            can = f"{self.floor(job)} to {self.cores.cpus(job.task_max)}"
-            msg = f"a task of job {job.name} can have {can} CPUs, not {mask.bit_count()}: see its min and max."
+            can = span_of(self.floor(job), self.cores.cpus(job.task_max))
+            msg = f"a task of job {job.name} can have {can}, not {mask.bit_count()}: see its min and max."
             raise Refused(msg)
         if owner := self._who_may_not_move(self.cores.whole(mask), task):
             msg = f"job {owner} may not be moved from CPUs among these: choose others."

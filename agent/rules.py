@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.jobs import Arrival, Refused
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.cores import Cores
@@ -46,8 +47,8 @@ class Rules:
             limits.append((self.max_rigid, "a moldable job gets", "ask for fewer, or let it be malleable"))
         for cap, of_what, remedy in limits:
             if cap and least > cores.within(cap):
-                needs = cores.cpus_at_most(least)
-                msg = f"this needs {needs} CPUs, {of_what} at most {cap} on this node: {remedy}."
+                needs = counted(cores.cpus_at_most(least), "CPU")
+                msg = f"this needs {needs}, {of_what} at most {cap} on this node: {remedy}."
                 raise Refused(msg)
 
 

@@ -33,7 +33,8 @@ class Seating:
     """The jobs of a node by name in the order of arrival, and the targets of their tasks, which `ledger` knows by core.
 
     `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved stays on others. `gone` are CPUs
-    that are not there any more: a core is handed out with those that are left of it.
+    that are not there any more: a core is handed out with those that are left of it. `busy` are CPUs that only the load
+    of unmanaged programs keeps from being `usable`.
     """
 
     def __init__(self, cores: Cores, place: Place) -> None:
@@ -41,6 +42,7 @@ class Seating:
         self.place = place
         self.usable = cores.all
         self.gone = 0
+        self.busy = 0
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger(cores)
         self.restless: set[str] = set()

@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from agent.layouts import ANY, Layout
 from dromlib import layout as binary
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -74,9 +79,34 @@ def clock(seconds: float) -> str:
     return f"{round(seconds / 86400)}d"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things: ``1 CPU``, ``2 CPUs``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: float, noun: str) -> str:
+    """Return a number of things: ``1 CPU``, ``2 CPUs``, ``2.5 CPUs``."""
+    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}{'' if number == 1 else 's'}"
+
+
+def span_of(least: int, most: int) -> str:
+    """Return numbers of CPUs from `least` to `most`: ``1 CPU``, ``2 to 4 CPUs``."""
+    return f"{least} to {counted(most, 'CPU')}" if least < most else counted(most, "CPU")
+
+
+def cpu_names(mask: int) -> str:
+    """Return OS CPUs by number: ``CPU 7``, ``CPUs 0-3,8``."""
+    return f"CPU{'' if mask.bit_count() == 1 else 's'} {format_cpulist(mask)}"
+
+
+def cpus_are(mask: int) -> str:
+    """Return OS CPUs as the subject of a sentence: ``CPU 7 is``, ``CPUs 0-3,8 are``."""
+    return f"{cpu_names(mask)} {'is' if mask.bit_count() == 1 else 'are'}"
+
+
+def left_alone(busy: int, unavailable: int) -> Iterator[str]:
+    """Yield why CPUs of a node are not handed out now: busy with unmanaged programs, or not there or not allowed."""
+    if busy:
+        them = "it" if busy.bit_count() == 1 else "them"
+        yield f"{cpus_are(busy)} left to unmanaged programs, which keep {them} busy."
+    if unavailable:
+        they = "it is" if unavailable.bit_count() == 1 else "they are"
+        yield f"{cpus_are(unavailable)} gone or not allowed now: {they} handed out again when {they} back."
 
 
 def layout_name(layout: Layout) -> str:

@@ -138,7 +138,7 @@ def test_other_agents(tmp_path: Path) -> None:
     file = tmp_path / "claims"
     with holding(file, 0b10) as other:
         found = checks.claimed(file, 0b11, None)
-        assert found.text == f"Others manage CPUs 1 (pid {other.pid}): stop them, or use --reserved."
+        assert found.text == f"Others manage CPU 1 (pid {other.pid}): stop them, or use --reserved."
         assert checks.claimed(file, 0b11, other.pid).state == checks.claimed(file, 0b01, None).state == "ok"
 
 
@@ -212,7 +212,7 @@ def test_the_load_of_unmanaged_programs(load: dict[int, float], state: str) -> N
     found = checks.unmanaged(load)
 
     assert found.state == state
-    assert ("keep CPUs 1 busy" in found.text) == (state == "warn")
+    assert ("keep CPU 1 busy" in found.text) == (state == "warn")
 
 
 @pytest.mark.parametrize(

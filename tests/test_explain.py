@@ -189,10 +189,10 @@ class TestWhatItHas:
         """Owner and holder are both told."""
         story.arrive("b", BEN)
 
-        assert story.told("a", "has") == ["It has 4 CPUs (0-3).", "It owns 0-7 and lends 4-7 to b."]
+        assert story.told("a", "has") == ["It has 4 CPUs (0-3).", "It owns CPUs 0-7 and lends CPUs 4-7 to b."]
         assert story.told("b", "has") == [
             "It has 4 CPUs (4-7).",
-            "It borrows 4-7 from a: they go back when it ends, or when it can do without them.",
+            "It borrows CPUs 4-7 from a, until it ends or can do without.",
         ]
 
     def test_what_is_on_its_way(self, story: Story) -> None:
@@ -205,7 +205,9 @@ class TestWhatItHas:
         """Cores that an order keeps from it are still its own."""
         story.resize("a", 2)
 
-        assert story.told("a", "has")[1] == "It owns 2-7 as well, which nobody uses now."
+        assert story.told("a", "has")[1] == "It owns CPUs 2-7 as well, which nobody uses now."
+        story.arrive("b", BEN, max_cpus=1)
+        assert story.told("a", "has")[1] == "It owns CPUs 0-7 and lends CPU 7 to b; nobody uses CPUs 2-6 now."
 
     def test_task_by_task(self) -> None:
         """A job of several tasks is told which has what."""
@@ -214,8 +216,8 @@ class TestWhatItHas:
             story.arrive("mpi", session=7, rank=rank, size=2)
 
         (text,) = story.told("mpi", "has")
-        assert text.startswith("It has 8 CPUs (0-7): task 0 ")
-        assert text.endswith(", all its own.")
+        assert text.startswith("It has 8 CPUs (0-7): ")
+        assert text.endswith(" for task 1, all its own.")
 
 
 class TestSinceWhen:
@@ -378,16 +380,60 @@ class TestWhatLimitsIt:
 
         assert story.told("a", "limit", 9) == ["It was resized lately: it does not grow for another 20 s (residence)."]
 
+    def test_a_margin(self) -> None:
+        """Who waits whether more comes free was not resized."""
+        story = Story(rules=Rules(residence=30, margin=0.5))
+        slot = story.arrive("c", BEN, max_cpus=1)
+        story.arrive("a", max_cpus=4)
+        story.arrive("b", BEN, max_cpus=4)
+        story.now = 60
+        story.end(slot)
+
+        assert story.told("b", "limit", 9) == [
+            "CPU 7 is free, fewer than 50 % of what it has: it waits for more to come free, for another 21 s (margin)."
+        ]
+
+    def test_the_residence_of_a_new_agent(self, story: Story) -> None:
+        """A restart is no resize, though nobody grows after it either."""
+        story.resize("a", 2)
+        story.node.jobs["a"].last, story.node.jobs["a"].rest_until = None, story.now + 30
+        story.node.jobs["a"].hold = None
+
+        assert story.told("a", "limit")[0].startswith("This agent started lately: jobs from before do not grow for")
+
     def test_cpus_that_are_left_alone(self, story: Story) -> None:
         """What nobody is to use is named, and who stays on it learns why."""
         story.arrive("b", BEN, job_class="rigid", max_cpus=2)
         story.node.use(0b00111111, story.now)
         story.settle()
 
-        assert "b keeps its 2. CPUs 6-7 are to be left alone. " in story.told("a", "limit")[0]
+        assert (
+            "b keeps its 2. CPUs 6-7 are gone or not allowed now: they are handed out again when they are back. "
+            in story.told("a", "limit")[0]
+        )
         assert story.told("b", "limit")[1] == (
             "Some of its CPUs are to be left alone, but job b is rigid: it keeps its cores until it ends."
         )
+
+    def test_cpus_that_unmanaged_programs_keep_busy(self, story: Story) -> None:
+        """Who had to leave them, who could not start and who got them again is told why."""
+        story.node.use(0b01111111, story.now, busy=0b10000000)
+        story.settle()
+        story.arrive("b", BEN, min_cpus=8)
+        busy = "CPU 7 is left to unmanaged programs, which keep it busy."
+
+        assert story.told("a", "since") == [
+            "It shrank from 8 to 7 CPUs 1.0 s ago, when unmanaged programs kept CPU 7 busy."
+        ]
+        assert story.told("a", "limit") == [
+            f"No CPU is free: it has all there are. {busy} Running jobs give some up only for an arrival or an order."
+        ]
+        assert story.told("b", "waits")[1:] == [busy]
+        story.node.use(0b11111111, story.now)
+        story.settle()
+        assert story.told("a", "since") == [
+            "It grew from 7 to 8 CPUs 0.0 s ago, when unmanaged programs kept CPUs busy no longer."
+        ]
 
     def test_a_frozen_node(self, story: Story) -> None:
         """While the kill switch is there nothing else matters."""
@@ -488,9 +534,14 @@ class TestItsWish:
     @pytest.mark.parametrize(
         ("wish", "told"),
         [
-            (Wish(2), "at least 2 CPUs: arrivals leave it 2 CPUs where they can."),
-            (Wish(0, 1), "up to 1 CPU: it gets no more."),
-            (Wish(1, 4), "1 to 4 CPUs: it gets no more, and arrivals leave it 1 CPU where they can."),
+            (Wish(2), "needs at least 2 CPUs: arrivals leave it 2 CPUs where they can."),
+            (Wish(0, 1), "can use up to 1 CPU: it gets no more."),
+            (
+                Wish(3, 3),
+                "can use 3 CPUs, no more and no fewer: it gets no more, and arrivals leave it 3 CPUs where they can.",
+            ),
+            (Wish(9), "needs at least 9 CPUs: arrivals leave it 8 CPUs where they can, the most that it may have."),
+            (Wish(1, 4), "can use 1 to 4 CPUs: it gets no more, and arrivals leave it 1 CPU where they can."),
         ],
     )
     def test_what_it_says_and_what_is_done(self, story: Story, wish: Wish, told: str) -> None:
@@ -498,7 +549,7 @@ class TestItsWish:
         assert story.told("a", "wish") == []
         story.node.wished({0: wish}, story.now)
 
-        assert story.told("a", "wish") == [f"It says that it can make use of {told}"]
+        assert story.told("a", "wish") == [f"It says that it {told}"]
 
     def test_it_is_the_limit(self, story: Story) -> None:
         """What it has follows from what it says, and the neighbour is told whose change it was."""
@@ -507,6 +558,7 @@ class TestItsWish:
         story.settle()
 
         assert story.told("a", "limit") == ["It has the most that it says it can use."]
+        assert story.told("a", "share") == ["Its equal share is 1 of the 8 CPUs here, the most it says it can use."]
         assert story.told("a", "since") == [
             "It shrank from 4 to 1 CPU 0.0 s ago, when it said how many CPUs it can use."
         ]
@@ -517,7 +569,9 @@ class TestItsWish:
         story.node.wished({0: Wish(0, 6)}, story.now)
         story.node.wished({0: Wish(0, 2)}, story.now)
 
-        assert story.told("a", "wish", later=0.25)[1:] == ["Now it says up to 2 CPUs: that counts in 0.8 s."]
+        assert story.told("a", "wish", later=0.25)[1:] == [
+            "Now it says that it can use up to 2 CPUs: that counts in 0.8 s."
+        ]
 
     def test_one_that_does_not_count(self, story: Story) -> None:
         """Because it cannot be met, the job does not change, or an order holds it."""

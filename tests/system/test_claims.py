@@ -29,8 +29,8 @@ def test_one_agent_per_cpu(tmp_path: Path) -> None:
         finally:
             second.discard()
         assert second.log.splitlines()[-1] == (
-            f"drom: CPUs 0 are managed by the agent with pid {first.pid} in {first.dir}: "
-            "stop it, or leave them to it with --reserved."
+            f"drom: CPU 0 is managed by the agent with pid {first.pid} in {first.dir}: "
+            "stop it, or leave this one to it with --reserved."
         )
         for number, options in enumerate(([*TWO, "--reserved", "0"], [*TWO, "--observe"], ["--emulate", "core:2"])):
             launch_agent(tmp_path / f"beside{number}", *options, claims_dir=claims).stop()

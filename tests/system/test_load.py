@@ -30,7 +30,7 @@ def test_a_core_is_left_to_a_busy_program_and_taken_back(tmp_path: Path, start: 
             wait_until(
                 lambda: agent.order("ps")["avoided"] == "1" and agent.tasks()["a"]["held"] == "0", lambda: agent.log
             )
-            wait_until(lambda: "CPUs 1 are left to unmanaged programs" in agent.cli("ps").stdout, lambda: agent.log)
+            wait_until(lambda: "CPU 1 is left to unmanaged programs" in agent.cli("ps").stdout, lambda: agent.log)
         agent.await_tasks(a="0-1")
         wait_until(lambda: agent.order("ps")["avoided"] == "", lambda: agent.log)
         agent.assert_clean()

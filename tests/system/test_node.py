@@ -235,7 +235,7 @@ def test_what_a_program_says_it_cannot_use_goes_to_others(agent: Agent, start: P
     assert agent.tasks()["a"]["wanted_max"] == 1
     told = agent.cli("explain", "a").stdout
     assert "It has the most that it says it can use." in told
-    assert "It says that it can make use of up to 1 CPU: it gets no more." in told
+    assert "It says that it can use up to 1 CPU: it gets no more." in told
     b = start.start(*agent.run("--job", "b", "--cpus", "1", "--", "sleep", "1000"))
     agent.await_tasks(a=held, b=str(1 - int(held)))
     a.tell("0")

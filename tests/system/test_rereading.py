@@ -35,7 +35,7 @@ def test_a_smaller_cpuset_and_the_old_one_again(tmp_path: Path, start: Programs,
         a.await_out("cpus 0$")
         b = start.start(*agent.run("--job", "b", "--min", "2", "--", program))
         b.await_err("waiting: needs at least 2 CPUs: 0 free, running jobs may lend 0")
-        assert "CPUs 1 are gone or not allowed now" in agent.cli("ps").stdout
+        assert "CPU 1 is gone or not allowed now" in agent.cli("ps").stdout
         agent.assert_clean()
         b.kill()
         agent.await_tasks(a="0")
@@ -56,7 +56,7 @@ def test_a_job_whose_minimum_has_no_place_any_more(tmp_path: Path, start: Progra
         a.await_out("attached .* responder")
         (group / "cpuset.cpus").write_text("1", encoding="ascii")
         agent.await_tasks(a="1")
-        assert "is short: CPUs 0 are gone, and there are no 2 for job a elsewhere" in agent.cli("ps").stdout
+        assert "is short: CPU 0 is gone, and there are no 2 for job a elsewhere" in agent.cli("ps").stdout
         (group / "cpuset.cpus").write_text("0-1", encoding="ascii")
         agent.await_tasks(a="0-1")
         wait_until(lambda: "is short" not in agent.cli("ps").stdout, lambda: agent.log)

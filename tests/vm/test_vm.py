@@ -16,6 +16,7 @@ import pytest
 
 import agent
 import dromlib
+import scheduler
 import workloads
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
@@ -36,7 +37,7 @@ def rig() -> str:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the package as a wheel installs it, and the scenario."""
     top = tmp_path_factory.mktemp("guest")
-    for package in (agent, dromlib, workloads):
+    for package in (agent, dromlib, scheduler, workloads):
         source = Path(str(package.__file__)).parent
         shutil.copytree(source, top / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     built = native.library_path().parent.parent
@@ -45,7 +46,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = metadata.distribution("drom").files or []
     info = next(Path(str(file.locate())).parent for file in files if file.name == "METADATA")
     shutil.copytree(info, top / info.name)
-    shutil.copy(Path(__file__).parent / "scenario.py", top)
+    inside = top / "tests" / "vm"
+    inside.mkdir(parents=True)
+    for script in ("__init__.py", "scenario.py", "changes.py"):
+        shutil.copy(Path(__file__).parent / script, inside)
     return top
 
 
@@ -85,7 +89,7 @@ def test_the_topology_is_the_one_that_was_booted(rig: str, tree: Path, shape: tu
 def test_openmp_programs_share_two_sockets_of_four_cores_with_two_threads(rig: str, tree: Path) -> None:
     """Linux's masks of a task's threads are what it holds, and lie where policy, layout or unit want them."""
     shape = (2, 4, 2, 2)
-    looks = {look["look"]: look for look in run_in(rig, tree, shape, "scenario.py")}
+    looks = {look["look"]: look for look in run_in(rig, tree, shape, "-m tests.vm.scenario")}
     topology = looks["machine"]["topology"]
     assert_shape(topology, shape)
     for name in ("alone", "together", "alone again", "layouts", "attached", "threads"):
@@ -108,6 +112,23 @@ def test_openmp_programs_share_two_sockets_of_four_cores_with_two_threads(rig: s
     assert sorted(per_part(threads["odd"]["held"], topology["packages"])) == [0, 3]
     assert sorted(per_part(threads["odd"]["held"], topology["cores"]))[-2:] == [1, 2]
     assert sum(per_part(threads["rest"]["held"], topology["packages"])) == 13
+
+
+@pytest.mark.timeout(1500)
+def test_cpus_go_and_come_back_while_programs_run(rig: str, tree: Path) -> None:
+    """Hotplug, a cpuset and a quota of cgroup v2 take CPUs from running jobs, which get them back after each."""
+    looks = {look["look"]: look["jobs"] for look in run_in(rig, tree, (1, 4, 1, 1), "-m tests.vm.changes")}
+    held = {name: [parse_cpulist(job["held"]) for job in jobs.values()] for name, jobs in looks.items()}
+    whole = {name: functools.reduce(int.__or__, masks, 0) for name, masks in held.items()}
+    for name, masks in held.items():
+        assert sum(masks) == whole[name], f"{name}: nothing is held twice"
+        assert all(job["threads"] == [job["held"]] for job in looks[name].values()), looks[name]
+    assert {name: mask for name, mask in whole.items() if mask != 0b1111} == {
+        "unplugged": 0b0111,
+        "cpuset": 0b0110,
+        "quota": 0b0011,
+        "empty": 0,
+    }
 
 
 def per_part(cpus: str, parts: list[dict[str, Any]]) -> list[int]:
