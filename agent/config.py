@@ -85,7 +85,11 @@ def parse_file(path: Path, text: str) -> File:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         told = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
-        line = told[2] if told and told[2] else len(text.splitlines())
+        line = int(told[2]) if told and told[2] else len(text.splitlines())
+        if twice := _said_twice(text, line):
+            key, first, second = twice
+            file.faults.append(f"{path}:{second}: {key} is said in line {first} already: leave one of the two.")
+            return file
         file.faults.append(f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value.")
         return file
     by_path = {option.path: option for option in OPTIONS}
@@ -105,6 +109,18 @@ def parse_file(path: Path, text: str) -> File:
                 shown = f"{entry.path} = {toml(entry.value)}"
                 file.faults.append(f"{where}: {shown} is not {option.about.kind.expected}.")
     return file
+
+
+def _said_twice(text: str, last: int) -> tuple[str, int, int] | None:
+    """Return the first key that is said again up to line `last`, with the lines of both."""
+    lines: dict[str, int] = {}
+    for entry in entries(text):
+        if entry.line > last:
+            break
+        if entry.path in lines:
+            return entry.path, lines[entry.path], entry.line
+        lines[entry.path] = entry.line
+    return None
 
 
 def _unknown(path: str, known: list[str]) -> str:

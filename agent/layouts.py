@@ -14,12 +14,9 @@ core or a hardware thread, is the node's unit.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
-
-from dromlib.cpulist import MAX_CPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,18 +46,6 @@ class Layout:
 
 ANY = Layout()
 """No layout was asked for."""
-
-
-def parse_layout(text: str) -> Layout:
-    """Return the layout that ``--distribution`` calls `text`; "default" is none. Raises ValueError for other texts."""
-    name, strict = text.removesuffix("!"), text.endswith("!")
-    if name in ("compact", "spread") or text == "default":
-        return Layout(name, strict=strict)
-    found = re.fullmatch(r"per-socket=([1-9][0-9]{0,4})", name, re.ASCII)
-    if found is None or int(found[1]) > MAX_CPUS:
-        msg = f"{text!r} is not compact, spread or per-socket=N, each with or without !."
-        raise ValueError(msg)
-    return Layout("per_socket", int(found[1]), strict)
 
 
 def most(layout: Layout, sizes: Sequence[int]) -> int:

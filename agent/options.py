@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.layouts import parse_layout
+from agent.layouts import ANY, Layout
+from agent.words import parse_layout
 from dromlib.cpulist import CpuListError, parse_cpulist
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _is_cpulist(text: str) -> bool:
 
 def _is_layout(text: str) -> bool:
     with contextlib.suppress(ValueError):
-        return bool(parse_layout(text))
+        return bool(layout_of(text))
     return False
 
 
@@ -94,7 +95,7 @@ _NAMES = Kind(tuple, "LIST", 'a list of names such as ["a", "b"]', all)
 _WORDS = Kind(str, "WORDS", 'synthetic words: write for example "pack:2 core:4 pu:2"', bool)
 _SHARE = _number(0, 1, "0..1", "a number from 0 to 1")
 _HOUR = _number(0, 3600, "SECONDS", "a number of seconds from 0 to 3600")
-_CAP = Kind(int, "N", "a whole number from 0", lambda n: 0 <= n <= 1 << 20)
+_CAP = Kind(int, "N", f"a whole number from 0 to {1 << 20}", lambda n: 0 <= n <= 1 << 20)
 _SWITCH = Kind(bool, "", "true or false")
 _PATH = Kind(str, "PATH", "an absolute path", lambda text: text.startswith("/") and "\0" not in text)
 
@@ -194,6 +195,11 @@ class Options:
         "Programs the agent leaves alone: names or paths, with * and ? as in the shell.",
     )
     observe: bool = _option(False, _SWITCH, "Change no mask: only show what would be done.")
+
+
+def layout_of(text: str) -> Layout:
+    """Return the layout the option `distribution` means; "default" is none. Raises ValueError for other texts."""
+    return ANY if text == "default" else parse_layout(text)
 
 
 def memory_of(text: str, machine: int) -> int:

@@ -14,10 +14,9 @@ from agent.__main__ import SERVE
 from agent.claims import ClaimError, claims_file
 from agent.control import ControlError
 from agent.exclusions import Exclusions, find_users
-from agent.layouts import parse_layout
 from agent.load import Avoidance
 from agent.log import Log
-from agent.options import Options, memory_of
+from agent.options import Options, layout_of, memory_of
 from agent.rootfs import Root
 from agent.rules import Rules
 from agent.synthetic import TopologyError, synthetic_topology
@@ -118,7 +117,7 @@ def run(machine: Topology, options: Options) -> None:
         exclude=Exclusions(users, options.exclude_programs),
         claims=claims_file(os.environ),
         avoidance=Avoidance(options.avoid_load, options.avoid_after),
-        layout=parse_layout(options.distribution),
+        layout=layout_of(options.distribution),
         reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
     )
     placer = Placer(machine, unit)

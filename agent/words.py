@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent.layouts import ANY, Layout
 from dromlib import layout as binary
-from dromlib.cpulist import format_cpulist
+from dromlib.cpulist import MAX_CPUS, format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def parse_size(text: str) -> int:
 def parse_layout(text: str) -> Layout:
     """Return the layout in ``compact``, ``spread`` or ``per-socket=N``, each with ``!`` or not. Raises `WordError`."""
     found = re.fullmatch(r"(compact|spread|per-socket=([1-9][0-9]{0,5}))(!?)", text)
-    if not found:
+    if not found or int(found[2] or 0) > MAX_CPUS:
         msg = f"{text[:40]!r} is not a distribution: write compact, spread or per-socket=N, each with or without !."
         raise WordError(msg)
     kind = "per_socket" if found[2] else found[1]

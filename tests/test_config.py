@@ -58,7 +58,6 @@ class TestFile:
         ("text", "line"),
         [
             ("grace = 1\nobserve\n", 2),
-            ("grace = 1\ngrace = 2\n", 2),
             ('topology = "pack:2', 1),
             ("# a\n\n[exclude\n", 3),
             ("capacity = [1,\n2", 2),
@@ -70,6 +69,14 @@ class TestFile:
 
         assert fault.startswith(f"/f:{line}: this is not TOML (")
         assert fault.endswith("): write key = value.")
+
+    def test_what_is_said_twice_is_named(self) -> None:
+        """Key and both lines are told, also of a key in a table, as long as what is before them is TOML."""
+        assert faults("grace = 1\n\ngrace = 2\n") == ["/f:3: grace is said in line 1 already: leave one of the two."]
+        assert faults('exclude.users = ["a"]\nexclude.users = ["b"]\n') == [
+            "/f:2: exclude.users is said in line 1 already: leave one of the two."
+        ]
+        assert faults("grace =\nunit = 1\nunit = 2\n")[0].startswith("/f:1: this is not TOML (")
 
     def test_every_fault_is_told(self) -> None:
         """One look finds them all, in the order of the file."""

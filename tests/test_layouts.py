@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.layouts import ANY, Layout, distance, is_as_asked, make_do, most, parse_layout, span, ways
+from agent.layouts import ANY, Layout, distance, is_as_asked, make_do, most, span, ways
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,32 +65,6 @@ class TestLayout:
     def test_reads_as_on_the_command_line(self, layout: Layout, text: str) -> None:
         """Its text is the value of --distribution."""
         assert str(layout) == text
-
-    @pytest.mark.parametrize("strict", ["", "!"])
-    @pytest.mark.parametrize("name", ["compact", "spread", "per-socket=1", "per-socket=32768"])
-    def test_is_read_back(self, name: str, strict: str) -> None:
-        """Every text of a layout gives that layout; default is none."""
-        assert str(parse_layout(name + strict)) == name + strict
-        assert parse_layout("default") == ANY
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "!",
-            "close",
-            "compact!!",
-            "default!",
-            "per-socket",
-            "per-socket=0",
-            "per-socket=32769",
-            "per-socket=\u0661",
-        ],
-    )
-    def test_what_is_no_layout_is_a_sentence(self, text: str) -> None:
-        """The faulty text and what is right are named."""
-        with pytest.raises(ValueError, match=r"^.* is not compact, spread or per-socket=N, each with or without !\.$"):
-            parse_layout(text)
 
     def test_per_socket_caps_a_job(self) -> None:
         """A per-socket job gets N cores of each socket at most, any other the whole node."""

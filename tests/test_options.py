@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.options import OPTIONS, Option, memory_of
+from agent.layouts import ANY
+from agent.options import OPTIONS, Option, layout_of, memory_of
 
 BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -111,3 +112,11 @@ def test_the_environment_is_text(name: str, text: str, value: Any) -> None:
 def test_memory_is_counted_in_bytes(text: str, size: int) -> None:
     """The machine's, none, or what was said in powers of 1024."""
     assert memory_of(text, 7) == size
+
+
+def test_a_distribution_may_be_none() -> None:
+    """What a file may say beside a layout is that there is none, strictly neither."""
+    assert layout_of("default") == ANY
+    assert str(layout_of("per-socket=2!")) == "per-socket=2!"
+    with pytest.raises(ValueError, match="is not a distribution"):
+        layout_of("default!")

@@ -35,6 +35,7 @@ def test_sizes(text: str, size: int) -> None:
         ("compact", Layout("compact")),
         ("spread!", Layout("spread", strict=True)),
         ("per-socket=12", Layout("per_socket", 12)),
+        ("per-socket=32768", Layout("per_socket", 32768)),
         ("per-socket=2!", Layout("per_socket", 2, strict=True)),
     ],
 )
@@ -59,7 +60,20 @@ def test_no_layout_has_no_name() -> None:
         *((words.parse_size, text, "a size") for text in ("", "0", "G", "3Q", "1.5G", "99999999T", "9" * 99)),
         *(
             (words.parse_layout, text, "a distribution")
-            for text in ("", "!", "tight", "per-socket=0", "per-socket=", "x" * 999)
+            for text in (
+                *(
+                    "",
+                    "!",
+                    "tight",
+                    "compact!!",
+                    "default",
+                    "per-socket",
+                    "per-socket=0",
+                    "per-socket=",
+                    "per-socket=32769",
+                ),
+                *("per-socket=\u0661", "x" * 999),
+            )
         ),
     ],
 )
