@@ -17,7 +17,7 @@ from agent.control import ControlError, order
 from agent.load import Meter
 from agent.processes import Identity
 from agent.synthetic import TopologyError
-from agent.topology import usable_cores, without
+from agent.topology import usable_cores, warnings_of, without
 from dromlib import layout, native
 from dromlib.cpulist import cpus, parse_cpulist
 
@@ -65,7 +65,7 @@ def _machine(options: Options, environ: Mapping[str, str], machine: Topology | N
     mask = sum(row[2] for row in usable_cores(without(machine, parse_cpulist(options.reserved)), options.unit))
     if not mask:
         return [Finding("topology", "fail", "No CPU may be managed: check affinity, cpuset and the option reserved.")]
-    found = [Finding("topology", "warn", warning) for warning in machine.warnings]
+    found = [Finding("topology", "warn", warning) for warning in warnings_of(machine, options.unit)]
     if not found:
         many = mask.bit_count()
         found = [Finding("topology", "ok", f"{many} CPU{'' if many == 1 else 's'} may be managed.")]

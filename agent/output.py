@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent import listing
 from agent.config import toml
+from agent.topology import warnings_of
 from agent.users import user_name
 from agent.words import counted, left_alone
 from dromlib.cpulist import format_cpulist, parse_cpulist
@@ -123,7 +124,7 @@ def topology(machine: Topology, *, as_json: bool) -> None:
         print()
         rows = [[str(node.os), _bytes(node.memory), format_cpulist(node.cpus) or "none"] for node in machine.numa]
         table(["NUMA", "MEMORY", "CPUS"], rows)
-    for warning in machine.warnings:
+    for warning in warnings_of(machine):
         print(f"warning: {warning}")
 
 

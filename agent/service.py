@@ -21,7 +21,7 @@ from agent.rootfs import Root
 from agent.rules import Rules
 from agent.synthetic import TopologyError, synthetic_topology
 from agent.sysfs import read_topology
-from agent.topology import bounded, without
+from agent.topology import warnings_of, without
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
     real = read_topology(root)
     if not words:
         return real
-    machine = replace(synthetic_topology(words, real.allowed), emulated=real.emulated)
-    return bounded(machine, real.quota, machine.memory or real.memory)
+    machine = synthetic_topology(words, real.allowed)
+    memory = machine.memory or real.memory
+    return replace(machine, emulated=real.emulated, quota=real.quota, memory=memory)
 
 
 def become(options: Options) -> None:
@@ -82,8 +83,6 @@ def run(machine: Topology, options: Options) -> None:
         raise ControlError("no CPU may be managed here: check this process's affinity and cpuset, and --reserved.")
     directory = Path(options.runtime_dir)
     log = Log()
-    for warning in machine.warnings:
-        log("warning", topology=warning)
     from agent.daemon import Daemon, Settings
     from agent.distributor import Placer
     from agent.mailboxes import MailboxError
@@ -94,6 +93,8 @@ def run(machine: Topology, options: Options) -> None:
         unit = _unit(directory, options.unit, log)
     except RegistryError as error:
         raise ControlError(str(error)) from error
+    for warning in warnings_of(machine, unit):
+        log("warning", topology=warning)
     users, missing = find_users(options.exclude_users)
     for name in missing:
         log("warning", exclude=f"{name} is no user here: check exclude.users.")

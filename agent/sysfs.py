@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from agent.cgroups import Limits, read_limits
 from agent.rootfs import Root
-from agent.topology import Core, Node, Part, Topology, bounded, first_cpu, groups
+from agent.topology import Core, Node, Part, Topology, first_cpu, groups
 from dromlib.cpulist import MAX_CPUS, cpus, format_cpulist, mask_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def read_topology(root: str = "/") -> Topology:
     nodes = _nodes(files, online)
     cores = _cores(files, _core_masks(files, found, packages), packages, nodes)
     present = files.mask(f"{_CPU}/present") or mask_of(seen)
-    machine = Topology(
+    return Topology(
         packages=groups((core.package, core.cpus) for core in cores),
         numa=nodes,
         cores=cores,
@@ -82,9 +82,10 @@ def read_topology(root: str = "/") -> Topology:
         nohz_full=files.mask(f"{_CPU}/nohz_full") & online,
         present=present | online,
         possible=files.mask(f"{_CPU}/possible") | present | online,
+        quota=limits.quota,
+        memory=_memory(files, nodes, limits),
         warnings=files.warnings,
     )
-    return bounded(machine, limits.quota, _memory(files, nodes, limits))
 
 
 def parse_cpuinfo(text: str) -> dict[int, tuple[int, int]]:

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agent.words import counted
+from agent.words import counted, cpus_are
 from dromlib.cpulist import cpus, format_cpulist, mask_of
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Topology:
             "quota": self.quota,
             "memory": self.memory,
             "emulated": self.emulated,
-            "warnings": list(self.warnings),
+            "warnings": warnings_of(self),
         }
 
 
@@ -140,23 +140,18 @@ def without(topology: Topology, reserved: int) -> Topology:
     return replace(topology, allowed=topology.allowed & ~whole)
 
 
-def bounded(topology: Topology, quota: float | None, memory: int) -> Topology:
-    """Return `topology` under a `quota` in CPUs and `memory` in bytes; a warning tells of cores that do not fit."""
-    limited = replace(topology, quota=quota, memory=memory)
-    cores, every = usable_cores(limited), usable_cores(replace(topology, quota=None))
-    if len(cores) == len(every):
-        return limited
-    chosen = 0
-    for _, _, mask in cores:
-        chosen |= mask
-    room = f"has room for {counted(len(cores), 'core')} of {len(every)}"
-    if quota is not None and chosen.bit_count() > quota:
-        room = "is less than a whole core, so that programs will be held up"
-    warning = (
-        f"The CPU quota of {quota:g} CPUs {room}: "
-        f"CPUs {format_cpulist(chosen)} are managed of {format_cpulist(topology.allowed)}."
-    )
-    return replace(limited, warnings=(*limited.warnings, warning))
+def warnings_of(topology: Topology, unit: str = "core") -> list[str]:
+    """Return what is odd about a machine, and what its CPU quota keeps from being managed in such units."""
+    managed, every = usable_cores(topology, unit), usable_cores(replace(topology, quota=None), unit)
+    if topology.quota is None or len(managed) == len(every):
+        return list(topology.warnings)
+    noun = "core" if unit == "core" else "hardware thread"
+    mask = sum(cpus for *_, cpus in managed)
+    room = f"has room for {counted(len(managed), noun)} of {len(every)}"
+    if mask.bit_count() > topology.quota:
+        room = f"is less than a whole {noun}, so that programs will be held up"
+    quota = f"The CPU quota of {counted(topology.quota, 'CPU')} {room}"
+    return [*topology.warnings, f"{quota}: {cpus_are(mask)} managed of {format_cpulist(topology.allowed)}."]
 
 
 def digest(topology: Topology) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from agent.cgroups import parse_cpu_max, parse_mounts, parse_own_cgroups
 from agent.sysfs import read_topology
-from agent.topology import usable_cores
+from agent.topology import usable_cores, warnings_of
 from dromlib.cpulist import format_cpulist
 from tests.machines import NODE, grow, two_by_two
 
@@ -98,9 +98,9 @@ class TestQuota:
 
         assert topology.quota == 2.5
         assert usable_cores(topology) == [(0, 0, 1), (0, 0, 2)]
-        assert topology.warnings == (
-            "The CPU quota of 2.5 CPUs has room for 2 cores of 4: CPUs 0-1 are managed of 0-3.",
-        )
+        assert warnings_of(topology) == [
+            "The CPU quota of 2.5 CPUs has room for 2 cores of 4: CPUs 0-1 are managed of 0-3."
+        ]
 
     def test_cgroup_v1(self, plant: Plant) -> None:
         """The v1 hierarchy writes quota and period in files of their own; -1 is no limit."""
@@ -121,7 +121,7 @@ class TestQuota:
 
         topology = read_topology(plant(files))
 
-        assert (topology.quota, len(usable_cores(topology)), topology.warnings) == (9.0, 4, ())
+        assert (topology.quota, len(usable_cores(topology)), warnings_of(topology)) == (9.0, 4, [])
 
     @pytest.mark.parametrize("text", ["", "max", "max 100000", "0 100000", "5 0", "-1 100000", "x y", "1 2 3"])
     def test_what_is_no_limit(self, text: str) -> None:

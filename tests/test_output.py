@@ -159,6 +159,7 @@ def test_a_machine_is_told_for_people(capsys: pytest.CaptureFixture[str]) -> Non
         "2     3 GiB   8-15",
         "3     1 GiB   none",
         "warning: It is odd.",
+        "warning: The CPU quota of 2.5 CPUs has room for 1 core of 4: CPUs 0-1 are managed of 0-7.",
     ]
 
 

@@ -11,6 +11,7 @@ from agent.control import ControlError
 from agent.options import Options
 from agent.service import metrics_address
 from agent.synthetic import synthetic_topology
+from agent.topology import warnings_of
 from tests.machines import grow, two_by_two
 
 if TYPE_CHECKING:
@@ -49,4 +50,4 @@ def test_words_over_a_machine_keep_its_limits(tmp_path: Path) -> None:
 
     assert (machine.quota, machine.memory, machine.emulated) == (2.0, 4096, True)
     assert [group.cpus for group in machine.packages] == [3, 12]
-    assert "has room for 2 cores of 4" in machine.warnings[0]
+    assert "has room for 2 cores of 4" in warnings_of(machine)[0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.synthetic import synthetic_topology
-from agent.topology import bounded, digest, halves, usable_cores, without
+from agent.topology import digest, halves, usable_cores, warnings_of, without
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
 
@@ -65,16 +65,25 @@ class TestBounded:
 
     def test_a_warning_names_quota_and_cores(self) -> None:
         """What the quota leaves out is told once, in numbers."""
-        machine = bounded(synthetic_topology("core:4 pu:2"), 2.5, 1024)
+        machine = replace(synthetic_topology("core:4 pu:2"), quota=2.5)
 
-        assert (machine.quota, machine.memory) == (2.5, 1024)
-        assert machine.warnings == ("The CPU quota of 2.5 CPUs has room for 1 core of 4: CPUs 0-1 are managed of 0-7.",)
+        assert warnings_of(machine) == [
+            "The CPU quota of 2.5 CPUs has room for 1 core of 4: CPUs 0-1 are managed of 0-7."
+        ]
+
+    def test_a_warning_counts_what_is_managed(self) -> None:
+        """Hardware threads where those are handed out one by one."""
+        machine = replace(synthetic_topology("core:4 pu:2"), quota=1.0)
+
+        assert warnings_of(machine, "thread") == [
+            "The CPU quota of 1 CPU has room for 1 hardware thread of 8: CPU 0 is managed of 0-7."
+        ]
 
     def test_a_quota_below_a_core_is_called_that(self) -> None:
         """One core is managed all the same, and nobody is told that it fits."""
-        machine = bounded(synthetic_topology("core:4 pu:2"), 0.5, 1024)
+        machine = replace(synthetic_topology("core:4 pu:2"), quota=0.5)
 
-        (warning,) = machine.warnings
+        (warning,) = warnings_of(machine)
         assert warning == (
             "The CPU quota of 0.5 CPUs is less than a whole core, so that programs will be held up: "
             "CPUs 0-1 are managed of 0-7."
@@ -84,7 +93,7 @@ class TestBounded:
         """A quota as large as the machine, or none, says nothing."""
         machine = synthetic_topology("core:4 pu:2")
 
-        assert bounded(machine, 8.0, 0).warnings == bounded(machine, None, 0).warnings == ()
+        assert warnings_of(replace(machine, quota=8.0)) == warnings_of(machine) == []
 
 
 class TestDigest:
