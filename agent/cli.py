@@ -100,9 +100,11 @@ def run_app() -> None:
         CpuListError,
         WorkloadError,
         SchedulerError,
-        OSError,
     ) as error:
         sys.exit(f"drom: {error}")
+    except OSError as error:
+        about = f"{error.filename}: {error.strerror}." if error.filename and error.strerror else error
+        sys.exit(f"drom: {about}")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -103,9 +103,10 @@ def simulate(
     work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
     shares = Shares() if classes is None else parse_shares(classes)
     machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, parse_partitions(partition or ()))
+    _announce(chosen)
     with saying("compiling, which is kept for the next time"):
         run = Simulation.of(work, machine, chosen, drawn(work.job, shares, seed).astype(int), jobs_are)
-    _say_which_are_empty(run)
+    _say_what_to_know(run)
     _say_what_a_pool_is(run, cores, plots)
     if resume is not None:
         run.resume(resume)
@@ -160,7 +161,18 @@ def _say_what_is_missing() -> None:
         _say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
 
 
-def _say_which_are_empty(run: Simulation) -> None:
+def _announce(policy: Policy) -> None:
+    from scheduler.compiling import announcement
+
+    if announced := announcement(policy):
+        _say(f"drom: {announced}")
+
+
+def _say_what_to_know(run: Simulation) -> None:
+    from workloads.summary import roundings
+
+    for sentence in roundings(run.work):
+        _say(f"note: {sentence}.")
     for number, _ in run.machine.partitions:
         if not (run.work.partition == number).any():
             _say(f"note: no job of this log is in partition {number}.")

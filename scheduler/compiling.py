@@ -172,18 +172,44 @@ def compile_program(policy: Policy) -> Program:
         raise SchedulerError(msg) from error
 
 
+def announcement(policy: Policy) -> str:
+    """Return what people should know before a compilation that takes long; empty if there is none.
+
+    A policy of the user's own takes a second or two, and is not worth a word.
+    """
+    if numba.config.DISABLE_JIT:
+        return ""
+    parts = {"the simulator": cache_folder("engine", _engine_files())}
+    if _is_ours(policy.decide):
+        parts[f"the policy {policy.name}"] = cache_folder("policy", _policy_files(policy.decide, policy.file))
+    missing = [part for part, folder in parts.items() if folder is None or not any(folder.rglob("*.nbc"))]
+    if not missing:
+        return ""
+    kept = "set NUMBA_CACHE_DIR to a folder to keep it" if None in parts.values() else "it is kept for the next time"
+    return f"compiling {' and '.join(missing)}, which may take a minute: {kept}."
+
+
+def _engine_files() -> list[Path]:
+    return [Path(str(module.__file__)) for module in _ENGINE]
+
+
+def _policy_files(decide: Callable[..., int], file: Path) -> list[Path]:
+    return [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
+
+
+def _is_ours(decide: Callable[..., int]) -> bool:
+    return decide.__module__.startswith("scheduler.")
+
+
 @functools.cache
 def _compiled_engine() -> Any:  # noqa: ANN401 - numba is untyped
-    return _compile(
-        "engine", engine.advance, _signatures()[1], [Path(str(module.__file__)) for module in _ENGINE], counted=False
-    )
+    return _compile("engine", engine.advance, _signatures()[1], _engine_files(), counted=False)
 
 
 @functools.cache
 def _compiled_policy(decide: Callable[..., int], file: Path) -> Any:  # noqa: ANN401 - numba is untyped
     """Compile a policy; one from a file of the user's with its indices checked, so that a wrong one is an error."""
-    signature, ours = _signatures()[0], decide.__module__.startswith("scheduler.")
-    files = [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
+    signature, ours, files = _signatures()[0], _is_ours(decide), _policy_files(decide, file)
     compiled = _compile("policy" if ours else "checked", decide, signature, files, checked=not ours)
     return _Pointer(compiled, signature)
 

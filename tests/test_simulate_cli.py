@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.numba_cache import cache_folder
+from scheduler.compiling import _engine_files, _policy_files, announcement, load_policy
 from scheduler.errors import SchedulerError
 from scheduler.results import load_schedule
 from tests.commands import ROOT, drom
@@ -124,6 +126,62 @@ def test_stopped_and_resumed(log: Path, tmp_path: Path) -> None:
     assert (tmp_path / "whole/jobs.csv").read_bytes() == (tmp_path / "resumed/jobs.csv").read_bytes()
     _, errors = drom("simulate", log, "--nodes", "64", "--policy", "easy", "--resume", tmp_path / "saved", code=1)
     assert "was saved with policy conservative, not easy" in errors
+
+
+def test_partitions(tmp_path: Path) -> None:
+    """Jobs of a partition are on its nodes only; a partition without jobs is told."""
+    jobs = synthetic()
+    write_swf(jobs.with_columns(partition=1 + jobs.job % 2), tmp_path / "log.swf")
+    options = ("--policy", "sd", "--set", "reservations=nodes", "--partition", "1=0-63", "--partition", "3=64-70")
+    machine = ("--nodes", "80", "--cores", "4")
+    _, told = drom("simulate", tmp_path / "log.swf", *machine, *options, "--out", tmp_path / "r")
+    rows = list(csv.DictReader((tmp_path / "r" / "jobs.csv").read_text(encoding="utf-8").splitlines()))
+    last = [int(re.findall(r"\d+", row["node_list"])[-1]) for row in rows if int(row["job_id"]) % 2 == 0]
+
+    assert "note: no job of this log is in partition 3." in told
+    assert len(last) == 100
+    assert max(last) < 64
+
+
+@pytest.mark.parametrize("switch", ["mix=1", "mates=3"])
+def test_switches_without_a_row_in_the_table(log: Path, tmp_path: Path, switch: str) -> None:
+    """All jobs end, some as guests."""
+    machine = ("--nodes", "16", "--cores", "4")
+    drom("simulate", log, *machine, "--policy", "sd", "--set", switch, "--out", tmp_path / "r")
+    told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+
+    assert told["complete"]
+    assert told["metrics"]["malleable_starts"] > 0
+
+
+def test_the_first_run_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is compiled and that it is kept, before it takes long; nothing once it is there."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    policy = load_policy("fcfs")
+    before = announcement(policy)
+    for name, files in (("engine", _engine_files()), ("policy", _policy_files(policy.decide, policy.file))):
+        folder = cache_folder(name, files)
+        assert folder is not None
+        (folder / "code.nbc").touch()
+
+    assert before == (
+        "compiling the simulator and the policy fcfs, which may take a minute: it is kept for the next time."
+    )
+    assert announcement(policy) == ""
+
+
+def test_a_log_that_is_not_there() -> None:
+    """File and reason."""
+    assert drom("simulate", "none.swf", "--nodes", "4", code=1)[1] == "drom: none.swf: No such file or directory.\n"
+
+
+def test_fractions_are_told(tmp_path: Path) -> None:
+    """Seconds are whole: what reading rounds is counted on stderr and in the summary."""
+    (tmp_path / "log.swf").write_text("1 0.4 -1 9.6 1 -1 -1 1 20 -1 1 1 1 1 1 -1 -1 -1\n", encoding="ascii")
+    out, told = drom("simulate", tmp_path / "log.swf", "--nodes", "1", "--json")
+
+    assert "note: 1 fraction of run_time rounded to whole numbers.\n" in told
+    assert json.loads(out)["cleaning"]["rounded"] == {"submit": 1, "run_time": 1}
 
 
 def test_a_policy_in_a_file(log: Path, tmp_path: Path) -> None:
@@ -239,6 +297,7 @@ def test_a_report_that_cannot_be_written(log: Path, tmp_path: Path) -> None:
         (("--nodes", "64", "--runtime-model", "x"), "'x' is no runtime model: choose ideal, worst."),
         (("--nodes", "64", "--out", "README.md"), "README.md cannot hold results: File exists: name another folder"),
         (("--nodes", "64", "--resume", "README.md"), "README.md is not a saved simulation of this version"),
+        (("--nodes", "64", "--partition", "2=0-7"), "The policy easy counts nodes: partitions need slurm or sd with"),
         (("--nodes", "64", "--set", "a=1"), "'a=1': the policy easy has no parameter 'a': it has none."),
     ],
 )

@@ -115,6 +115,10 @@ def warnings(workload: Workload, cleaned: Workload, processors: int | None, orig
     larger = 0 if processors is None else int((cleaned.allocated > processors).sum())
     if larger:
         found.append(f"{counted(larger, 'job')} larger than the machine of {processors:,} processors ({origin}).")
-    for name, number in workload.roundings:
-        found.append(f"{counted(number, 'fraction')} of {name} rounded to whole numbers.")
+    found += [f"{sentence}." for sentence in roundings(workload)]
     return found
+
+
+def roundings(workload: Workload) -> list[str]:
+    """Return what reading rounded, a sentence without its point for each field."""
+    return [f"{counted(number, 'fraction')} of {name} rounded to whole numbers" for name, number in workload.roundings]

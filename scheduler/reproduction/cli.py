@@ -117,6 +117,7 @@ def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
     from scheduler.reproduction.outcome import runs_of
     from scheduler.reproduction.running import run_all
 
+    _compile()
     bar = Bar(sys.stderr, "simulating")
     runs = [run for number in sorted(sources, reverse=True) for run in runs_of(number, sources[number], folder)]
     try:
@@ -126,6 +127,17 @@ def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
     finally:
         bar.clear()
     return False
+
+
+def _compile() -> None:
+    """Compile before simulations run at once: each of them would, and none would say so."""
+    from scheduler.compiling import announcement, compile_program, load_policy
+
+    for name in ("slurm", "sd"):
+        policy = load_policy(name)
+        if announced := announcement(policy):
+            typer.echo(f"drom: {announced}", err=True)
+            compile_program(policy)
 
 
 def _outcomes(numbers: list[int], sources: dict[int, Source], folder: Path, seed: int) -> list[Outcome]:
