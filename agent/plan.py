@@ -62,8 +62,8 @@ class Plan(Replanning):
         if (lost := job.planned & self.lost) and self._must_leave(job):
             needs = self.cores.cpus(job.cores if job.frozen else job.task_min * len(job.ranks))
             return (
-                f"{cpus_are(lost)} gone, and there {'is' if needs == 1 else 'are'} no {needs} for job {job.name} "
-                "elsewhere: it runs where the kernel lets it."
+                f"{cpus_are(lost)} gone, and there is no room elsewhere for the {counted(needs, 'CPU')} that job "
+                f"{job.name} needs: it runs where the kernel lets it."
             )
         if job.frozen:
             return f"job {job.name} is {job.job_class}: it keeps its cores until it ends."

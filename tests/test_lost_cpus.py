@@ -82,7 +82,7 @@ class TestJobsWithoutAPlace:
         before = a.granted
         lose(stage, before & 0x0F)
         assert a.granted == before & 0xF0
-        assert "are gone, and there are no 6 for job a elsewhere" in why(stage, a)
+        assert "are gone, and there is no room elsewhere for the 6 CPUs that job a needs" in why(stage, a)
         sentences = [text for topic, text in explain(stage.node, "a", stage.now) if topic == "limit"]
         assert why(stage, a) in sentences
         lose(stage, 0)

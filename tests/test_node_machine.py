@@ -259,7 +259,7 @@ class NodeMachine(RuleBasedStateMachine):
         plan = self.node.plan
         for task in self.node.tasks.values():
             lost = bool(plan.target(task) & plan.gone)
-            assert not lost or "are gone" in plan.why_stays(self.node.jobs[task.job])
+            assert not lost or " gone, and there is no room" in plan.why_stays(self.node.jobs[task.job])
 
     @rule()
     def agent_restarts(self) -> None:

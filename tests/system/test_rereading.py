@@ -56,7 +56,10 @@ def test_a_job_whose_minimum_has_no_place_any_more(tmp_path: Path, start: Progra
         a.await_out("attached .* responder")
         (group / "cpuset.cpus").write_text("1", encoding="ascii")
         agent.await_tasks(a="1")
-        assert "is short: CPU 0 is gone, and there are no 2 for job a elsewhere" in agent.cli("ps").stdout
+        assert (
+            "is short: CPU 0 is gone, and there is no room elsewhere for the 2 CPUs that job a needs"
+            in agent.cli("ps").stdout
+        )
         (group / "cpuset.cpus").write_text("0-1", encoding="ascii")
         agent.await_tasks(a="0-1")
         wait_until(lambda: "is short" not in agent.cli("ps").stdout, lambda: agent.log)
