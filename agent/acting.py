@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent import affinity
 from agent.jobs import Action, Bind, Done, Forget, Publish, Start, Task
+from agent.spreading import Spreading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +52,7 @@ class Acting:
         self.registry = registry
         self.following = following
         self.report = report
+        self.spreading = Spreading(node)
         self._queue: deque[Action] = deque()
         self._binds: dict[int, Bind] = {}
 
@@ -74,6 +76,8 @@ class Acting:
                 over.append(action.task)
             elif isinstance(action, Done):
                 self.report.done(action)
+                if self.binds:
+                    self.spreading.watch(action)
         for task in over:
             self.audience.forgotten(task)
 

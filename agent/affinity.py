@@ -73,6 +73,21 @@ def restore(find: Callable[[], Collection[int]], ours: int, before: int, proc: s
     return _walk(find, lambda now: before if now != before and not now & ~ours else None, proc)
 
 
+def push(tid: int, cpu: int, mask: int) -> bool:
+    """Have a thread that runs go on on the OS CPU `cpu`, if it may use just the CPUs in `mask`, as it may afterwards.
+
+    One that sleeps stays where it is. False when it is bound otherwise, not ours to bind, or gone.
+    """
+    try:
+        if mask_of(os.sched_getaffinity(tid)) != mask:
+            return False
+        os.sched_setaffinity(tid, {cpu})
+        os.sched_setaffinity(tid, cpus(mask))
+    except OSError:
+        return False
+    return True
+
+
 def walk(
     rules: Mapping[K, Rule], find: Callable[[Collection[K]], Mapping[K, Collection[int]]], proc: str = "/proc"
 ) -> dict[K, Result]:

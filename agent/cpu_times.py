@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time that processes, threads and CPUs have used, as ``/proc`` counts it, in clock ticks."""
+"""The CPU time that processes, threads and CPUs have used, as ``/proc`` counts it: in clock ticks, or nanoseconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent import processes
 
@@ -40,6 +40,25 @@ def thread_times(pid: int, proc: str = "/proc") -> dict[int, int]:
     """Return the CPU time each thread of a process has used, in clock ticks, by thread id."""
     texts = {tid: _text(f"{proc}/{pid}/task/{tid}/stat") for tid in processes.threads(pid, proc)}
     return {tid: _ticks(text) for tid, text in texts.items() if processes.parse_stat(text)}
+
+
+class Thread(NamedTuple):
+    """Where a thread was last, an OS CPU; whether it runs or could; and the nanoseconds of CPU time it has used."""
+
+    cpu: int
+    runs: bool
+    used: int
+
+
+def of_threads(pid: int, proc: str = "/proc") -> dict[int, Thread]:
+    """Return the threads of a process by thread id; those that end meanwhile are left out (proc(5): fields 3, 39)."""
+    found = {}
+    for tid in processes.threads(pid, proc):
+        fields = _text(f"{proc}/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+        used = _text(f"{proc}/{pid}/task/{tid}/schedstat").split()
+        if len(fields) > 36 and used:
+            found[tid] = Thread(int(fields[36]), fields[0] == "R", int(used[0]))
+    return found
 
 
 def _ticks(text: str) -> int:

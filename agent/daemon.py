@@ -196,6 +196,7 @@ class Daemon:
             self.acting.do(self.node.tick(time.monotonic()))
             self._look_at_machine()
             self._look_at_load()
+            self.acting.spreading.look(time.monotonic())
             self.admission.tend()
             # ZeroMQ's descriptor signals edges: whatever happened, look once more.
             self.control.serve(self.obeying.answer)
@@ -245,7 +246,8 @@ class Daemon:
 
     def _timeout(self) -> float:
         now = time.monotonic()
-        times = [now + HEARTBEAT, self.node.next_deadline(), self.admission.next_look(now)]
+        looks = (self.admission.next_look(now), self.acting.spreading.next_look())
+        times = [now + HEARTBEAT, self.node.next_deadline(), *looks]
         return max(0.0, min(at for at in times if at is not None) - now)
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:

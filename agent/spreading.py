@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that share a CPU of their grant while another one of it idles, moved apart.
+
+A thread is born, or wakes up, where it fits at that moment: beside its like, if somebody (such as the agent) is on the
+CPU that was granted, or if the kernel looks for an idle one only nearby. Threads that meet at barriers may then take
+turns there for a tenth of a second: never are two of them runnable at once, so the kernel has nothing to balance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent import affinity, cpu_times
+from dromlib.cpulist import cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from agent.cpu_times import Thread
+    from agent.jobs import Done, Task
+    from agent.node import Node
+
+LOOKS = (0.001, 0.003, 0.01, 0.03, 0.1)
+"""Seconds after a change at which its threads are looked at."""
+ACTIVE = 0.05
+"""Share of a CPU from which on a thread is active."""
+
+
+def moves(
+    before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: float, granted: Iterable[int]
+) -> dict[int, int]:
+    """Return which threads, by id, should go on on which of the `granted` OS CPUs, none of which had an active thread.
+
+    `before` and `now` are the threads at two moments, `seconds` apart. Of those that share a CPU the ones that run are
+    moved: the others would not go until they do.
+    """
+    crowds = defaultdict(list)
+    for tid, thread in now.items():
+        used = thread.used - (before[tid].used if tid in before else 0)
+        if thread.runs or used > ACTIVE * seconds * 1e9:
+            crowds[thread.cpu].append(tid)
+    spare = [tid for crowd in crowds.values() for tid in sorted(crowd, key=lambda tid: now[tid].runs)[1:]]
+    idle = (cpu for cpu in granted if cpu not in crowds)
+    return dict(zip(sorted(spare, key=lambda tid: not now[tid].runs), idle, strict=False))
+
+
+class _Watch(NamedTuple):
+    task: Task
+    epoch: int
+    looks: int
+    at: float
+    threads: dict[int, Thread]
+
+
+class Spreading:
+    """Looks at tasks for a while after they have applied a grant; what is asked of it costs nothing at other times."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._watches: dict[int, _Watch] = {}
+
+    def watch(self, done: Done) -> None:
+        """Look after a task from now on: it has put a grant in force, by itself."""
+        if done.outcome == "applied" and done.new & ~done.old and done.new.bit_count() > 1:
+            self._see(done.task, done.epoch, 0)
+
+    def next_look(self) -> float | None:
+        """When `look` has something to do, on the monotonic clock."""
+        return min((_due(watch) for watch in self._watches.values()), default=None)
+
+    def look(self, now: float) -> None:
+        """Move apart what is due to be looked at."""
+        for watch in [watch for watch in self._watches.values() if _due(watch) <= now]:
+            del self._watches[watch.task.slot]
+            if self._is_still_so(watch):
+                self._see(watch.task, watch.epoch, watch.looks + 1, watch)
+
+    def _is_still_so(self, watch: _Watch) -> bool:
+        """Say whether nobody binds these threads now: the agent has published nothing since."""
+        task = watch.task
+        known = self._node.tasks.get(task.slot) is task and not self._node.frozen
+        return known and task.responder is not None and len(task.grants) == 1 and task.epoch == watch.epoch
+
+    def _see(self, task: Task, epoch: int, looks: int, last: _Watch | None = None) -> None:
+        if task.responder is None:
+            return
+        now, threads = time.monotonic(), cpu_times.of_threads(task.responder[0])
+        if last:
+            mask = task.grants[0].mask
+            for tid, cpu in moves(last.threads, threads, now - last.at, cpus(mask)).items():
+                affinity.push(tid, cpu, mask)
+        if looks < len(LOOKS):
+            self._watches[task.slot] = _Watch(task, epoch, looks, now, threads)
+
+
+def _due(watch: _Watch) -> float:
+    since = LOOKS[watch.looks - 1] if watch.looks else 0.0
+    return watch.at + LOOKS[watch.looks] - since
