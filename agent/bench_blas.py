@@ -1,7 +1,7 @@
-"""The BLAS loop of `drom bench resize-cost`: python -m agent.bench_blas SIZE FILE [MS MASK...], until SIGTERM.
+"""The BLAS loop of `drom bench resize-cost`: python -m agent.bench_blas SIZE FILE [MS CPUS...], until SIGTERM.
 
 It multiplies matrices with NumPy, passes a malleability point before each product, and writes at its end for each
-step the words that dromlib/native/bench/resize.c describes. With masks (hexadecimal) it does without an agent: every MS
+step the words that dromlib/native/bench/resize.c describes. With lists of CPUs it does without an agent: every MS
 milliseconds it moves onto the next one, the last one first.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import itertools
-import os
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +16,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import dromlib
+from dromlib._handle import bind_threads
+from dromlib.cpulist import cpus, parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,17 +61,15 @@ def by_clock(pause_ms: int, masks: Sequence[int]) -> Iterator[int]:
     for mask in itertools.cycle([masks[-1], *masks[:-1]]):
         while monotonic_ns() < due:
             yield 0
-        cpus = [cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1]
-        for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), cpus)
-        threadpool_limits(len(cpus))
+        bind_threads(cpus(mask))
+        threadpool_limits(mask.bit_count())
         due = monotonic_ns() + pause_ms * 1_000_000
-        yield len(cpus)
+        yield mask.bit_count()
 
 
 if __name__ == "__main__":
     if sys.argv[3:]:
-        clock = by_clock(int(sys.argv[3]), [int(mask, 16) for mask in sys.argv[4:]])
+        clock = by_clock(int(sys.argv[3]), [parse_cpulist(text) for text in sys.argv[4:]])
         main(int(sys.argv[1]), Path(sys.argv[2]), lambda: next(clock))
     else:
         with dromlib.attach() as session:

@@ -151,7 +151,7 @@ def _trace(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
 
 def _trace_alone(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
     """Run the program without an agent, let it move onto each mask in turn by itself, and return its steps."""
-    plan = [str(round(ALONE_S * 1000)), *map(hex_words, masks)]
+    plan = [str(round(ALONE_S * 1000)), *map(format_cpulist, masks)]
     with TemporaryDirectory(prefix="drom-bench-") as folder:
         path = Path(folder) / "steps"
         environment = {"PATH": os.environ.get("PATH", os.defpath)}
@@ -161,12 +161,6 @@ def _trace_alone(program: Program, masks: Sequence[int], cycles: int) -> list[St
             if process.wait(bench_agent.PATIENCE):
                 raise _failure(program)
         return read_steps(path.read_bytes())
-
-
-def hex_words(mask: int) -> str:
-    """Return a mask as the kernel writes it: hexadecimal 64-bit words, the highest first, with commas between them."""
-    words = max(1, -(-mask.bit_length() // 64))
-    return ",".join(f"{mask >> 64 * word & (1 << 64) - 1:x}" for word in reversed(range(words)))
 
 
 def _failure(program: Program) -> ControlError:

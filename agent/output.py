@@ -215,10 +215,7 @@ def resize_cost(value: dict[str, Any], *, as_json: bool) -> None:
             row["change"],
             str(row["changes"]),
             *(f"{row[key]['median']:.3g}" for key in ("step_ms", "call_ms", "first_step_ms")),
-            *(
-                f"{row[key]['median']:.3g}  ({row[key]['p10']:.3g} to {row[key]['p90']:.3g})"
-                for key in ("lost_ms", "alone_ms")
-            ),
+            *(_tenths(row[key]) for key in ("lost_ms", "alone_ms")),
             f"{row['control_ms']['median']:.3g}",
             f"{row['lost_ms']['median'] / 10:.2g} %",
         ]

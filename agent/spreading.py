@@ -53,6 +53,11 @@ class _Watch(NamedTuple):
     at: float
     threads: dict[int, Thread]
 
+    @property
+    def due(self) -> float:
+        """When the next look is, on the monotonic clock."""
+        return self.at + LOOKS[self.looks] - (LOOKS[self.looks - 1] if self.looks else 0.0)
+
 
 class Spreading:
     """Looks at tasks for a while after they have applied a grant; what is asked of it costs nothing at other times."""
@@ -63,38 +68,32 @@ class Spreading:
 
     def watch(self, done: Done) -> None:
         """Look after a task from now on: it has put a grant in force, by itself."""
-        if done.outcome == "applied" and done.new & ~done.old and done.new.bit_count() > 1:
-            self._see(done.task, done.epoch, 0)
+        task = done.task
+        if done.outcome == "applied" and done.new & ~done.old and done.new.bit_count() > 1 and task.responder:
+            now = time.monotonic()
+            self._watches[task.slot] = _Watch(task, done.epoch, 0, now, cpu_times.of_threads(task.responder[0]))
 
     def next_look(self) -> float | None:
         """When `look` has something to do, on the monotonic clock."""
-        return min((_due(watch) for watch in self._watches.values()), default=None)
+        return min((watch.due for watch in self._watches.values()), default=None)
 
     def look(self, now: float) -> None:
         """Move apart what is due to be looked at."""
-        for watch in [watch for watch in self._watches.values() if _due(watch) <= now]:
+        for watch in [watch for watch in self._watches.values() if watch.due <= now]:
             del self._watches[watch.task.slot]
-            if self._is_still_so(watch):
-                self._see(watch.task, watch.epoch, watch.looks + 1, watch)
+            responder = watch.task.responder
+            if responder and self._is_still_so(watch):
+                self._see(watch, responder[0])
 
     def _is_still_so(self, watch: _Watch) -> bool:
         """Say whether nobody binds these threads now: the agent has published nothing since."""
         task = watch.task
         known = self._node.tasks.get(task.slot) is task and not self._node.frozen
-        return known and task.responder is not None and len(task.grants) == 1 and task.epoch == watch.epoch
+        return known and len(task.grants) == 1 and task.epoch == watch.epoch
 
-    def _see(self, task: Task, epoch: int, looks: int, last: _Watch | None = None) -> None:
-        if task.responder is None:
-            return
-        now, threads = time.monotonic(), cpu_times.of_threads(task.responder[0])
-        if last:
-            mask = task.grants[0].mask
-            for tid, cpu in moves(last.threads, threads, now - last.at, cpus(mask)).items():
-                affinity.push(tid, cpu, mask)
-        if looks < len(LOOKS):
-            self._watches[task.slot] = _Watch(task, epoch, looks, now, threads)
-
-
-def _due(watch: _Watch) -> float:
-    since = LOOKS[watch.looks - 1] if watch.looks else 0.0
-    return watch.at + LOOKS[watch.looks] - since
+    def _see(self, watch: _Watch, pid: int) -> None:
+        now, threads, mask = time.monotonic(), cpu_times.of_threads(pid), watch.task.applied
+        for tid, cpu in moves(watch.threads, threads, now - watch.at, cpus(mask)).items():
+            affinity.push(tid, cpu, mask)
+        if watch.looks + 1 < len(LOOKS):
+            self._watches[watch.task.slot] = watch._replace(looks=watch.looks + 1, at=now, threads=threads)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import bench_agent, bench_resize, output
-from agent.bench_resize import Step, changes, hex_words, read_steps
+from agent.bench_resize import Step, changes, read_steps
 from agent.control import ControlError
 from agent.sysfs import read_topology
 from agent.topology import usable_cores
@@ -76,20 +76,12 @@ def test_steps_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "words"), [(0, "0"), (0b101, "5"), (1 << 64, "1,0"), (1 << 130 | 1 << 64 | 15, "4,1,f")]
-)
-def test_masks_are_written_in_words(mask: int, words: str) -> None:
-    """Of 64 bits, the highest first."""
-    assert hex_words(mask) == words
-
-
-@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["jacobi", "100", "FILE"], "no agent gave this program a seat"),
-        (["jacobi", "1", "FILE"], "usage: resize jacobi|triad SIZE FILE [MS MASK...]"),
-        (["jacobi", "100", "FILE", "10"], "usage: resize jacobi|triad SIZE FILE [MS MASK...]"),
-        ([], "usage: resize jacobi|triad SIZE FILE [MS MASK...]"),
+        (["jacobi", "1", "FILE"], "usage: resize jacobi|triad SIZE FILE [MS CPUS...]"),
+        (["jacobi", "100", "FILE", "10"], "usage: resize jacobi|triad SIZE FILE [MS CPUS...]"),
+        ([], "usage: resize jacobi|triad SIZE FILE [MS CPUS...]"),
     ],
 )
 def test_program_says_why_it_measures_nothing(arguments: list[str], sentence: str, tmp_path: Path) -> None:

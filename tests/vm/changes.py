@@ -11,6 +11,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dromlib.cpulist import parse_cpulist
 from tests.vm.scenario import agent, cooperative, end, look, start
 
 if TYPE_CHECKING:
@@ -46,15 +47,9 @@ def hold(count: int, *jobs: str) -> Any:
     attend = cooperative(*jobs)
 
     def done(tasks: dict[str, dict[str, Any]]) -> bool:
-        return attend(tasks) and sum(len(cpus(task["held"])) for task in tasks.values()) == count
+        return attend(tasks) and sum(parse_cpulist(task["held"]).bit_count() for task in tasks.values()) == count
 
     return done
-
-
-def cpus(text: str) -> set[int]:
-    """Return the CPUs of a kernel list."""
-    ends = [part.partition("-") for part in text.split(",") if part]
-    return {cpu for first, _, last in ends for cpu in range(int(first), int(last or first) + 1)}
 
 
 def main() -> None:

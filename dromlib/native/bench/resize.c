@@ -5,8 +5,8 @@
  *                                     write into FILE for each step five 64-bit words: when it began, when its region began
  *                                     and ended (nanoseconds of CLOCK_MONOTONIC), its CPUs, and 1 if it applied a change
  *
- *     resize ... FILE MS MASK...      the same without an agent: every MS milliseconds move onto the next MASK (hexadecimal
- *                                     64-bit words, the highest first, with commas between them), the last one first
+ *     resize ... FILE MS CPUS...      the same without an agent: every MS milliseconds move onto the next list of CPUs, as
+ *                                     0-3,8, the last one first
  *
  * It ends with its parent.
  */
@@ -69,11 +69,11 @@ static double *numbers(long count)
     return x;
 }
 
-/* What says when and where to move: an agent, or, without one, a clock and a list of masks. */
+/* What says when and where to move: an agent, or, without one, a clock and lists of CPUs. */
 struct source {
     drom *d;
-    char **masks;
-    size_t mask_count, at;
+    char **lists;
+    size_t count, at;
     uint64_t pause_ns, next_ns;
 };
 
@@ -92,22 +92,17 @@ static int follow(drom *d)
     return drom_apply(d, &grant) == 0;
 }
 
-static int move_onto(const char *text)
+static int move_onto(const char *list)
 {
-    uint64_t words[DROM_MAX_MASK_WORDS], mask[DROM_MAX_MASK_WORDS];
-    size_t count = 0;
-    int ncpus = 0;
-    for (char *end; count < DROM_MAX_MASK_WORDS; text = end + 1) {
-        words[count++] = strtoull(text, &end, 16);
-        if (*end != ',')
-            break;
+    uint64_t mask[DROM_MAX_MASK_WORDS] = {0};
+    uint32_t ncpus = 0;
+    for (char *end; *list; list = *end ? end + 1 : end) {
+        unsigned long cpu = strtoul(list, &end, 10), last = *end == '-' ? strtoul(end + 1, &end, 10) : cpu;
+        for (; cpu <= last && cpu < 64 * DROM_MAX_MASK_WORDS; cpu++, ncpus++)
+            mask[cpu / 64] |= UINT64_C(1) << cpu % 64;
     }
-    for (size_t i = 0; i < count; i++) {
-        mask[i] = words[count - 1 - i];
-        ncpus += __builtin_popcountll(mask[i]);
-    }
-    resize_team((uint32_t)ncpus);
-    return syscall(SYS_sched_setaffinity, 0, count * sizeof *mask, mask) >= 0;
+    resize_team(ncpus);
+    return syscall(SYS_sched_setaffinity, 0, sizeof mask, mask) >= 0;
 }
 
 static int change(struct source *source)
@@ -116,7 +111,7 @@ static int change(struct source *source)
         return follow(source->d);
     if (now_ns() < source->next_ns)
         return 0;
-    int moved = move_onto(source->masks[(source->at++ + source->mask_count - 1) % source->mask_count]);
+    int moved = move_onto(source->lists[(source->at++ + source->count - 1) % source->count]);
     source->next_ns = now_ns() + source->pause_ns;
     return moved;
 }
@@ -153,9 +148,9 @@ int main(int argc, char **argv)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LIFE_SECONDS);
     signal(SIGTERM, stop);
-    struct source source = {.masks = argv + 5, .mask_count = argc > 5 ? (size_t)argc - 5 : 0};
+    struct source source = {.lists = argv + 5, .count = argc > 5 ? (size_t)argc - 5 : 0};
     if (argc < 4 || argc == 5 || atol(argv[2]) < 2)
-        return fail("resize", "usage: resize jacobi|triad SIZE FILE [MS MASK...]");
+        return fail("resize", "usage: resize jacobi|triad SIZE FILE [MS CPUS...]");
     const int is_jacobi = strcmp(argv[1], "jacobi") == 0;
     const long n = atol(argv[2]);
     double *x = numbers(is_jacobi ? (n + 2) * (n + 2) : 3 * n);
@@ -163,7 +158,7 @@ int main(int argc, char **argv)
     struct step *steps = calloc(MOST_STEPS, sizeof *steps);
     if (!x || !y || !steps)
         return fail("resize", "not enough memory");
-    if (source.mask_count)
+    if (source.count)
         source.pause_ns = strtoull(argv[4], NULL, 10) * 1000000;
     else if (drom_mode(source.d = drom_attach()) != DROM_RESPONDER)
         return fail("resize", "no agent gave this program a seat");

@@ -30,7 +30,7 @@ static void note(struct answers *a, const void *address)
     a->given++;
     if (!place) {
         unsigned number = a->count;
-        __atomic_store_n(&a->count, number < PLACES_MOST ? number + 1 : number + (number == PLACES_MOST), __ATOMIC_RELAXED);
+        __atomic_store_n(&a->count, number + (number <= PLACES_MOST), __ATOMIC_RELAXED);
         if (number >= PLACES_MOST)
             return;
         place = &a->places[number];
