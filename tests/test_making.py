@@ -58,5 +58,7 @@ def test_a_mix_can_be_added() -> None:
 @pytest.mark.parametrize("recipe", [Recipe("downey"), Recipe(estimates="none")])
 def test_impossible_recipes(recipe: Recipe) -> None:
     """The sentence lists what there is."""
-    with pytest.raises(WorkloadError, match="choose a model of lublin, cirne-like and estimates of model, exact"):
+    with pytest.raises(
+        WorkloadError, match="choose a model of lublin, cirne-like, lomonosov and estimates of model, e"
+    ):
         make(recipe)

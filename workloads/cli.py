@@ -206,7 +206,7 @@ def plot(
 
 @app.command()
 def make(
-    model: Annotated[str, typer.Argument(metavar="lublin|cirne-like", help="The model to draw jobs from.")],
+    model: Annotated[str, typer.Argument(metavar="lublin|cirne-like|lomonosov", help="The model to draw jobs from.")],
     out: Out,
     jobs: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="How many jobs.")] = 1000,
     nodes: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Nodes of the machine.")] = 128,
@@ -223,12 +223,15 @@ def make(
     estimates: Annotated[
         str, typer.Option(metavar="HOW", help="Requested times: model (lublin: Tsafrir's), or exact.")
     ] = "model",
+    accuracy: Annotated[
+        float, typer.Option(metavar="P", min=0, max=1, help="lomonosov: the share of exact requested times.")
+    ] = 0.5,
     mix: Annotated[bool, typer.Option("--mix", help="Give jobs the applications of the SD-Policy paper.")] = False,
 ) -> None:
-    """Draw jobs from a model: Lublin and Feitelson with Tsafrir's estimates, or Cirne-like."""
+    """Draw jobs from a model: Lublin and Feitelson with Tsafrir's estimates, Cirne-like, or Lomonosov-1."""
     from workloads import making
 
     made = making.make(
-        making.Recipe(model, jobs, nodes, cores, seed, load, kind, fit, largest, estimates, mix),
+        making.Recipe(model, jobs, nodes, cores, seed, load, kind, fit, largest, estimates, mix, accuracy),
     )
     _write(made, out)

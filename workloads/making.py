@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING
 from workloads.cirne import cirne_like
 from workloads.errors import WorkloadError, short
 from workloads.estimates import maximum_for, tsafrir
+from workloads.lomonosov import lomonosov
 from workloads.lublin import lublin
 from workloads.mix import with_mix
 
 if TYPE_CHECKING:
     from workloads.workload import Workload
 
-MODELS = ("lublin", "cirne-like")
+MODELS = ("lublin", "cirne-like", "lomonosov")
 ESTIMATES = ("model", "exact")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to make; `kind` is Lublin's, `fit` and `largest` (in nodes) are of the Cirne-like model."""
+    """What to make.
+
+    `kind` is Lublin's, `fit` and `largest` (in nodes) are of the Cirne-like model, `accuracy` is of Lomonosov-1's.
+    """
 
     model: str = "lublin"
     jobs: int = 1000
@@ -34,6 +38,7 @@ class Recipe:
     largest: int | None = None
     estimates: str = "model"
     mix: bool = False
+    accuracy: float = 0.5
 
 
 SAMPLE = Recipe(jobs=200, nodes=64, seed=20190805, load=0.9)
@@ -51,7 +56,7 @@ def make(recipe: Recipe) -> Workload:
             f"choose a model of {', '.join(MODELS)} and estimates of {', '.join(ESTIMATES)}."
         )
         raise WorkloadError(msg)
-    work = _lublin(recipe) if recipe.model == "lublin" else _cirne_like(recipe)
+    work = _MAKERS[recipe.model](recipe)
     if recipe.estimates == "exact":
         work = work.with_columns(requested_time=work.run_time.copy())
     if recipe.cores > 1:
@@ -77,3 +82,11 @@ def _lublin(recipe: Recipe) -> Workload:
     note = f"; Note: requested times by the model of Tsafrir et al. (JSSPP 2005), at most {maximum} s"
     requested = tsafrir(work.run_time, maximum, recipe.seed)
     return work.with_columns(requested_time=requested).with_comments(note)
+
+
+def _lomonosov(recipe: Recipe) -> Workload:
+    load = 0.9 if recipe.load is None else recipe.load
+    return lomonosov(recipe.jobs, recipe.nodes, recipe.seed, recipe.accuracy, load)
+
+
+_MAKERS = {"lublin": _lublin, "cirne-like": _cirne_like, "lomonosov": _lomonosov}
