@@ -200,10 +200,10 @@ class Simulation:
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a saved run to go on."""
         return {
-            "machine": json.loads(json.dumps(self.machine)),
+            "machine": self.machine._asdict(),
             "policy": self.policy.name,
             "parameters": self.policy.parameters(),
-            "adaptive": json.loads(json.dumps(self.adaptive)),
+            "adaptive": self.adaptive and self.adaptive._asdict(),
             "jobs": len(self.work),
             "workload": self.digest(),
         }
@@ -234,16 +234,24 @@ class Simulation:
         except OSError as error:
             msg = f"The saved simulation {path} cannot be read: {error.strerror}: name another file with --resume."
             raise SchedulerError(msg) from error
-        for name, value in json.loads(json.dumps(self.identity())).items():
-            if found.get(name) != value:
-                msg = f"{path} was saved with {name} {found.get(name)}, not {value}: give the same log and options."
-                raise SchedulerError(msg)
+        difference = _difference(found, json.loads(json.dumps(self.identity())))
+        if difference:
+            msg = f"{path} was saved with {difference}: give the same log and options."
+            raise SchedulerError(msg)
         if any(
             (arrays[name].shape, arrays[name].dtype) != (mine.shape, mine.dtype) for name, mine in _arrays(self.world)
         ):
             raise SchedulerError(strange)
         for name, mine in _arrays(self.world):
             mine[...] = arrays[name]
+
+
+def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 - values of JSON
+    """Return the first thing that is not the same, with both values; empty if all is."""
+    if not (isinstance(saved, dict) and isinstance(mine, dict)):
+        return "" if saved == mine else f"{name} {saved}, not {mine}"
+    found = (_difference(saved.get(key), value, f"{name} {key}".strip()) for key, value in mine.items())
+    return next(filter(None, found), "")
 
 
 def _choice(what: str, name: str, known: dict[str, int]) -> None:

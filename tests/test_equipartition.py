@@ -235,7 +235,7 @@ class TestCommand:
         _, said = drom(*common, "--resume", tmp_path / "state", "--adaptive", "stall=5", code=1)
 
         assert (tmp_path / "parts" / "jobs.csv").read_text() == (tmp_path / "whole" / "jobs.csv").read_text()
-        assert "was saved with adaptive" in said
+        assert "was saved with adaptive stall 0.0, not 5.0: give the same log and options." in said
 
     def test_explain(self, log: Path) -> None:
         """A job's range, its first share and how often it shrank; nothing about nodes, which are not known."""

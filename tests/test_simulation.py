@@ -43,7 +43,7 @@ def test_not_resumed(tmp_path: Path) -> None:
     simulation(ROWS, "easy").save(tmp_path / "saved")
     (tmp_path / "text").write_text("nothing", encoding="utf-8")
 
-    with pytest.raises(SchedulerError, match="was saved with machine"):
+    with pytest.raises(SchedulerError, match="was saved with machine nodes 8, not 9: give"):
         simulation(ROWS, "easy", Machine(9)).resume(tmp_path / "saved")
     with pytest.raises(SchedulerError, match="was saved with workload"):
         simulation([*ROWS[:3], (3, 9, 9, 3)], "easy").resume(tmp_path / "saved")

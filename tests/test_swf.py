@@ -5,6 +5,7 @@ import gzip
 import os
 import stat
 import threading
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -151,12 +152,21 @@ def test_foreign_files_are_refused(tmp_path: Path, content: bytes, sentence: str
     assert fault_of(tmp_path / "log", content).startswith(sentence)
 
 
-def test_a_cut_gzip_file_is_told(tmp_path: Path) -> None:
-    """What was read before the end is not taken for the whole."""
-    write_swf(synthetic(20_000), tmp_path / "log.gz")
-    packed = (tmp_path / "log.gz").read_bytes()
+def test_a_byte_order_mark_is_no_part_of_the_log(tmp_path: Path) -> None:
+    """Editors write one before the first line, be it a job or a comment."""
+    for first in ("", "; Version: 2.2\n"):
+        (tmp_path / "log").write_text(f"{first}{JOB}\n", encoding="utf-8-sig")
+        assert read_swf(tmp_path / "log").comments == tuple(filter(None, [first.strip()]))
 
-    assert "the compressed data end early, after line " in fault_of(tmp_path / "cut.gz", packed[: len(packed) // 2])
+
+def test_a_cut_gzip_file_is_told(tmp_path: Path) -> None:
+    """What was read before the end is not taken for the whole; the line is the last one that was whole."""
+    write_swf(synthetic(20_000), tmp_path / "log.gz")
+    packed = (tmp_path / "log.gz").read_bytes()[:-50_000]
+    whole = zlib.decompressobj(31).decompress(packed).count(b"\n")
+
+    sentence = f": the compressed data end early, after line {whole}: fetch the file again."
+    assert fault_of(tmp_path / "cut.gz", packed) == sentence
 
 
 def test_a_damaged_gzip_file_is_told(tmp_path: Path) -> None:

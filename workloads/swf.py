@@ -11,8 +11,9 @@ import gzip
 import re
 import warnings
 import zlib
+from codecs import BOM_UTF8
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from workloads.workload import Workload
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
+    from io import BufferedReader
 
     from workloads.workload import Ints
 
@@ -84,26 +86,19 @@ def read_chunks(path: str | os.PathLike[str], progress: Callable[[int], None] | 
     """Yield a log piece by piece, in memory that does not depend on its length. Raises as read_swf does."""
     with open(path, "rb") as raw:
         head = raw.peek(2)[:2]
-        stream = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if head == _GZIP else raw
+        stream = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if head == _GZIP else raw
         line = 1
         for text in _whole_lines(stream, str(path)):
-            yield _parse(text, line, str(path))
+            yield _parse(text.removeprefix(BOM_UTF8) if line == 1 else text, line, str(path))
             line += text.count(b"\n")
             if progress:
                 progress(raw.tell() if raw.seekable() else 0)
 
 
-def _whole_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
-    rest, lines = b"", 0
-    while True:
-        try:
-            block = stream.read(CHUNK_BYTES)
-        except EOFError as error:
-            msg = f"{name}: the compressed data end early, after line {lines}: fetch the file again."
-            raise WorkloadError(msg) from error
-        except (gzip.BadGzipFile, zlib.error) as error:
-            msg = f"{name}: the compressed data are damaged after line {lines}: fetch the file again."
-            raise WorkloadError(msg) from error
+def _whole_lines(stream: BufferedReader, name: str) -> Iterator[bytes]:
+    rest, lines, fault = b"", 0, ""
+    while not fault:
+        block, fault = _read_block(stream)
         if not block:
             break
         cut = block.rfind(b"\n") + 1
@@ -116,8 +111,24 @@ def _whole_lines(stream: IO[bytes], name: str) -> Iterator[bytes]:
         if len(rest) > LONGEST_LINE:
             msg = f"{name}, line {lines + 1}: longer than {LONGEST_LINE:,} bytes: this is not a log of jobs."
             raise WorkloadError(msg)
+    if fault:
+        msg = f"{name}: the compressed data {fault} after line {lines}: fetch the file again."
+        raise WorkloadError(msg)
     if rest:
         yield rest + b"\n"
+
+
+def _read_block(stream: BufferedReader) -> tuple[bytes, str]:
+    """Return the next bytes, none at the end, and what is wrong with the compressed data behind them."""
+    block, fault = bytearray(), ""
+    try:
+        while len(block) < CHUNK_BYTES and (piece := stream.read1(CHUNK_BYTES)):
+            block += piece
+    except EOFError:
+        fault = "end early,"
+    except (gzip.BadGzipFile, zlib.error):
+        fault = "are damaged"
+    return bytes(block), fault
 
 
 def _parse(text: bytes, first_line: int, name: str) -> Chunk:
