@@ -20,6 +20,7 @@ from agent.synthetic import TopologyError
 from dromlib import native
 from dromlib.cpulist import CpuListError
 from scheduler.cli import SchedulerError, compare, simulate
+from scheduler.contest.cli import compare_policies
 from scheduler.reproduction.cli import app as reproduction_app
 from workloads.cli import app as workload_app
 from workloads.errors import WorkloadError
@@ -50,6 +51,7 @@ app.add_typer(
 )
 app.command()(simulate)
 app.command()(compare)
+app.command("compare-policies")(compare_policies)
 app.add_typer(
     reproduction_app,
     name="reproduce",

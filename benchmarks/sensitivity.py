@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.errors import SchedulerError
 from scheduler.progress import Bar
-from scheduler.reproduction.running import Run, run_all
 from scheduler.results import load
+from scheduler.running import Run, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

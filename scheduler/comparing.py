@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-MORE_IS_BETTER = frozenset({"utilisation", "node_utilisation"})
+MORE_IS_BETTER = frozenset({"utilisation", "node_utilisation", "fairness_by_size", "fairness_by_user"})
 
 
 class Row(NamedTuple):

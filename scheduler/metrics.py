@@ -2,9 +2,11 @@
 """The figures of a run.
 
 Metrics count jobs that have ended. Times are seconds. A slowdown is response over the run time with all resources, at
-least 1 s; a bounded one is at least 1 and takes run times below 10 s as 10 s. Makespan is from the first submission to
+least 1 s; a bounded one is at least 1 and takes run times below 10 s as 10 s; fairness is over means of that, by size
+and by user (`scheduler.fairness`). Makespan is from the first submission to
 the last end. Utilisation is work done, node utilisation the time that nodes have jobs, both over all that the machine
-could do in the makespan. A malleable start is one on part of each node's cores; a mate is a job that gave up cores.
+could do in the makespan. A malleable start is one on part of each node's cores; a mate is a job that gave up cores; a
+reconfiguration is a change of the speed of a running job, as it got or lost cores.
 
 Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for the makespan: an
 empty node takes `idle` watts, one with jobs `peak`, whatever they do there.
@@ -20,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numba
 import numpy as np
 
+from scheduler.fairness import fairness, size_classes
 from scheduler.schedule import STATES, UNKNOWN, columns
-from scheduler.world import BUSY, EVENTS
+from scheduler.world import BUSY, EVENTS, RESIZES
 from workloads.classes import JobClass
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from workloads.workload import Bools, Floats
 
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of a summary; changes when something in it does."""
 
 
@@ -59,12 +62,14 @@ def metrics(run: Simulation, power: Power) -> dict[str, Any]:
     counts = {
         "malleable_starts": int(malleable(table, machine.cores).sum()),
         "distinct_mates": int((table["lent"] > 0).sum()),
+        "reconfigurations": int(run.world.scalars[RESIZES]),
     }
     ended = table["end"] != UNKNOWN
     if not ended.any():
         return dict.fromkeys(FIGURES) | counts
     response = (table["end"] - table["submit"])[ended]
     needed = np.maximum(table["full_speed_run_time"][ended], 1)
+    bounded = np.maximum(1, response / np.maximum(needed, 10))
     makespan = int(table["end"].max() - table["submit"].min())
     core_seconds = int((table["cores"] * table["full_speed_run_time"])[ended].sum())
     busy = int(run.world.scalars[BUSY])
@@ -73,7 +78,9 @@ def metrics(run: Simulation, power: Power) -> dict[str, Any]:
         float(response.mean()),
         float(table["wait"][ended].mean()),
         float((response / needed).mean()),
-        float(np.maximum(1, response / np.maximum(needed, 10)).mean()),
+        float(bounded.mean()),
+        fairness(bounded, size_classes(table["cores"][ended])),
+        fairness(bounded, run.work.user[ended]),
         core_seconds / (machine.nodes * machine.cores * makespan),
         busy / (machine.nodes * makespan),
         power.idle * machine.nodes * makespan + (power.peak - power.idle) * busy,
@@ -87,6 +94,8 @@ FIGURES = {
     "mean_wait_s": "wait",
     "mean_slowdown": "slowdown",
     "mean_bounded_slowdown": "bounded slowdown",
+    "fairness_by_size": "fairness by size",
+    "fairness_by_user": "fairness by user",
     "utilisation": "utilisation",
     "node_utilisation": "node utilisation",
     "energy_joule": "energy",
@@ -94,7 +103,11 @@ FIGURES = {
 """The metrics of a run with their names for people, in the order of `metrics`."""
 
 
-COUNTS = {"malleable_starts": "malleable starts", "distinct_mates": "distinct mates"}
+COUNTS = {
+    "malleable_starts": "malleable starts",
+    "distinct_mates": "distinct mates",
+    "reconfigurations": "reconfigurations",
+}
 """The other metrics."""
 
 

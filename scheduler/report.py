@@ -30,11 +30,24 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
     Raises SchedulerError for a folder without results and when the report cannot be written, WorkloadError when
     matplotlib is missing.
     """
-    names, told = names_of(folders), [load(folder) for folder in folders]
-    runs = dict(zip(names, map(load_schedule, folders), strict=True))
+    names = names_of(folders)
+    found = notes(names, [load(folder) for folder in folders])
     pieces = [
         f"<h1>{escape(', '.join(names))}</h1>",
-        *(f'<p class="note">{escape(note)}</p>' for note in notes(names, told)),
+        *(f'<p class="note">{escape(note)}</p>' for note in found),
+        *sections(folders),
+    ]
+    write_page(path, f"drom compare: {', '.join(names)}", pieces, "--html")
+
+
+def sections(folders: Sequence[Path]) -> list[str]:
+    """Return what a report says about folders of results beside its head: ratios to the first, pictures, setups.
+
+    Raises SchedulerError for a folder without results, WorkloadError when matplotlib is missing.
+    """
+    names, told = names_of(folders), [load(folder) for folder in folders]
+    runs = dict(zip(names, map(load_schedule, folders), strict=True))
+    return [
         _ratios(names, rows_of(told)),
         "<p>Ratios are to the first run. Times are in seconds, energy in joules.</p>",
         *_pictures(runs),
@@ -43,7 +56,6 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
         "<h2>Cleaning</h2>",
         *_cleaning(told[0]),
     ]
-    write_page(path, f"drom compare: {', '.join(names)}", pieces, "--html")
 
 
 def _ratios(names: Sequence[str], rows: Iterable[Row]) -> str:

@@ -30,6 +30,7 @@ from scheduler.world import (
     NO_FAULT,
     NO_ROOM,
     NOT_ITS_NODE,
+    RESIZES,
     STARTS,
     TOO_SHORT,
     WORST,
@@ -249,7 +250,8 @@ def update_ends(world: World, now: int) -> None:
         if world.jobs.state[job] != RUNNING:
             continue
         account(world, job, now)
-        world.rate[job] = rate_of(world, job)
+        before, world.rate[job] = world.rate[job], rate_of(world, job)
+        s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
         world.jobs.leaves[job] = leaves_of(world, job)
         done = now + max(0, -(-world.left[job] // world.rate[job]))
         move(world, job, min(done, world.jobs.ends[job]))

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
-PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY = range(8, 16)
-SCALARS = 16
+PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES = range(8, 17)
+SCALARS = 17
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
-BUSY: node seconds with a job on the node."""
+BUSY: node seconds with a job on the node; RESIZES: changes of the speed of running jobs."""
 
 (
     NO_FAULT,

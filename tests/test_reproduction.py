@@ -21,9 +21,9 @@ from scheduler.reproduction import outcome, paper, settings
 from scheduler.reproduction.classes import class_rows, day_rows
 from scheduler.reproduction.logs import source_of
 from scheduler.reproduction.paper import Given
-from scheduler.reproduction.running import run_all
 from scheduler.reproduction.tables import CHANGE, Row, figures_1_to_3, lines, table_1, workload_5
 from scheduler.results import load, load_schedule
+from scheduler.running import run_all
 from tests.agents import START_SECONDS, wait_until
 from tests.commands import ROOT, drom
 from tests.logs import synthetic

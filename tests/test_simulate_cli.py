@@ -20,6 +20,7 @@ import pytest
 from agent.numba_cache import cache_folder
 from scheduler.compiling import _engine_files, _policy_files, announcement, load_policy
 from scheduler.errors import SchedulerError
+from scheduler.metrics import COUNTS
 from scheduler.results import load_schedule
 from tests.commands import ROOT, drom
 from tests.logs import synthetic
@@ -49,7 +50,7 @@ def test_results(log: Path, tmp_path: Path) -> None:
     assert [int(row["wait"]) for row in rows] == schedule.wait.tolist()
     assert told["complete"]
     assert told["classes"] == {"rigid": 0, "moldable": 0, "malleable": 200}
-    assert (told["metrics"]["malleable_starts"], told["metrics"]["distinct_mates"]) == (0, 0)
+    assert [told["metrics"][key] for key in COUNTS] == [0, 0, 0]
     assert told["jobs"]["ended"] == told["cleaning"]["jobs_out"] == 200
     last = max(int(row["end"]) for row in rows)
     assert told["metrics"]["makespan_s"] == last - int(rows[0]["submit"])
@@ -216,7 +217,7 @@ def test_compared(log: Path, tmp_path: Path) -> None:
     told = json.loads(drom("compare", tmp_path / "fcfs", tmp_path / "easy", "--json")[0])
     table, _ = drom("compare", tmp_path / "fcfs", tmp_path / "easy")
 
-    assert [row["ratios"][0] for row in told["figures"]] == [1.0] * 8 + [None] * 2
+    assert [row["ratios"][0] for row in told["figures"]] == [1.0] * 10 + [None] * 3
     assert next(row["ratios"][1] for row in told["figures"] if row["figure"] == "mean_wait_s") < 1
     assert table.splitlines()[0].split() == ["FIGURE", "OF", "THE", "FIRST", "fcfs", "easy"]
 
@@ -241,7 +242,7 @@ def test_a_report(log: Path, tmp_path: Path) -> None:
     assert page.open == []
     assert page.rows[0] == ["", *map(str, folders)]
     assert page.rows[1][0] == "makespan"
-    assert page.rows[13][:2] == ["jobs that ended", "200 of 200"]
+    assert page.rows[16][:2] == ["jobs that ended", "200 of 200"]
 
 
 class Page(HTMLParser):

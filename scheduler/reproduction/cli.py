@@ -115,9 +115,9 @@ def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> d
 def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
     """Make all simulations, the largest workload first, and return whether they were interrupted."""
     from scheduler.reproduction.outcome import runs_of
-    from scheduler.reproduction.running import run_all
+    from scheduler.running import compile_before, run_all
 
-    _compile()
+    compile_before(("slurm", "sd"), lambda announced: typer.echo(f"drom: {announced}", err=True))
     bar = Bar(sys.stderr, "simulating")
     runs = [run for number in sorted(sources, reverse=True) for run in runs_of(number, sources[number], folder)]
     try:
@@ -127,17 +127,6 @@ def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
     finally:
         bar.clear()
     return False
-
-
-def _compile() -> None:
-    """Compile before simulations run at once: each of them would, and none would say so."""
-    from scheduler.compiling import announcement, compile_program, load_policy
-
-    for name in ("slurm", "sd"):
-        policy = load_policy(name)
-        if announced := announcement(policy):
-            typer.echo(f"drom: {announced}", err=True)
-            compile_program(policy)
 
 
 def _outcomes(numbers: list[int], sources: dict[int, Source], folder: Path, seed: int) -> list[Outcome]:

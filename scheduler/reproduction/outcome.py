@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.errors import SchedulerError
 from scheduler.reproduction.classes import class_rows, day_rows
-from scheduler.reproduction.running import Run
 from scheduler.reproduction.settings import EXPERIMENTS, MAXSD_10, SETTINGS, STATIC
 from scheduler.reproduction.tables import Row, figure_7, figure_8, figures_1_to_3, lines, table_1, workload_5
 from scheduler.results import load, load_schedule
+from scheduler.running import Run
 from workloads.errors import counted
 
 if TYPE_CHECKING:

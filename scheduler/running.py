@@ -10,10 +10,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, NamedTuple
 
+from scheduler.compiling import announcement, compile_program, load_policy
 from scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 
@@ -33,18 +34,40 @@ class Run(NamedTuple):
         return [sys.executable, "-m", "agent", *words]
 
 
-def run_all(runs: Sequence[Run], at_once: int, show: Callable[[float], None]) -> None:
-    """Make all these runs, so many at once; `show` gets the fraction that is done.
+def compile_before(policies: Iterable[str], say: Callable[[str], None]) -> None:
+    """Compile policies before simulations run at once, and `say` so: each of them would, and none would say so."""
+    for name in policies:
+        policy = load_policy(name)
+        if announced := announcement(policy):
+            say(announced)
+            compile_program(policy)
 
-    On Ctrl-C all stop, as `drom simulate` does: results are there in part, marked so, or not at all. Raises
-    SchedulerError with the sentence of a run that fails, and stops the others.
+
+def stop_all(_run: Run, error: SchedulerError) -> None:
+    """Let a run that fails stop the others."""
+    raise error
+
+
+def run_all(
+    runs: Sequence[Run],
+    at_once: int,
+    show: Callable[[float], None],
+    failed: Callable[[Run, SchedulerError], None] = stop_all,
+) -> None:
+    """Make all these runs, so many at once; `show` gets the fraction that is done, `failed` a run that fails.
+
+    On Ctrl-C all stop, as `drom simulate` does: results are there in part, marked so, or not at all. What `failed`
+    raises stops the others; by default it raises the SchedulerError with the sentence of the run.
     """
     crew = _Crew()
     with ThreadPoolExecutor(at_once) as pool:
-        futures = [pool.submit(crew.make, run) for run in runs]
+        futures = {pool.submit(crew.make, run): run for run in runs}
         try:
             for done, future in enumerate(as_completed(futures), 1):
-                future.result()
+                if isinstance(error := future.exception(), SchedulerError):
+                    failed(futures[future], error)
+                else:
+                    future.result()
                 show(done / len(runs))
         except BaseException:
             for future in futures:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom compare-policies`. What needs numpy or numba is imported when the command runs."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.errors import SchedulerError
+from scheduler.progress import Bar, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.contest.contenders import Contender
+    from scheduler.contest.table import Result
+    from scheduler.running import Run
+
+
+def compare_policies(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")],
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
+    cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
+    policies: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Which policies, also files of your own; default: all.")
+    ] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where results go, a folder for each policy.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, all in one file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Simulate a log under all policies, several at once; print one table."""
+    from scheduler.contest import table
+    from scheduler.contest.contenders import CONTENDERS, contenders
+    from workloads.figures import require
+
+    if html is not None:
+        require()
+    chosen = contenders(",".join(CONTENDERS) if policies is None else policies)
+    common = [word for one in rule or () for word in ("--rule", one)]
+    with ExitStack() as stack:
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-policies-")))
+        runs = {one.run(log, nodes, cores, common, folder): one for one in chosen}
+        faults, interrupted = _simulate(runs, jobs or len(os.sched_getaffinity(0)))
+        results = _results(runs, faults)
+        told = table.to_json(str(log), nodes, cores, results)
+        _print(results, json_text.dumps(told) if json else None)
+        if out is not None:
+            _write(json_text.dumps(told, indent=1), out)
+        if html is not None and any(result.figures for result in results) and not interrupted:
+            _draw(f"{log.name}: {nodes:,} nodes of {cores}", results, folder, html)
+    if interrupted:
+        typer.echo("drom: interrupted: the policies that had ended are kept.", err=True)
+        raise typer.Exit(130)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str], bool]:
+    """Make all runs; return why some failed, and whether they were interrupted.
+
+    Raises SchedulerError where all fail for the same reason.
+    """
+    from scheduler.results import prepare
+    from scheduler.running import compile_before, run_all
+
+    for run in runs:
+        prepare(run.folder)
+    compile_before((one.policy for one in runs.values()), lambda announced: typer.echo(f"drom: {announced}", err=True))
+    faults: dict[Run, str] = {}
+    bar = Bar(sys.stderr, f"simulating {len(runs)} policies")
+    try:
+        run_all(list(runs), at_once, bar.show, lambda run, error: faults.update({run: str(error)}))
+    except KeyboardInterrupt:
+        return faults, True
+    finally:
+        bar.clear()
+    if len(faults) == len(runs) and len(set(faults.values())) == 1:
+        raise SchedulerError(next(iter(faults.values())))
+    return faults, False
+
+
+def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]:
+    from scheduler.contest.table import Result, result_of
+    from scheduler.results import load
+
+    found = []
+    for run, contender in runs.items():
+        if run in faults:
+            found.append(Result(contender, {}, faults[run]))
+        elif not (run.folder / "summary.json").exists():
+            found.append(Result(contender, {}, "interrupted"))
+        else:
+            found.append(result_of(contender, load(run.folder)))
+    return found
+
+
+def _print(results: Sequence[Result], told: str | None) -> None:
+    from scheduler.contest.table import lines, notes
+
+    if told is not None:
+        typer.echo(told)
+        return
+    for line in lines(results) if any(result.figures for result in results) else ():
+        typer.echo(line)
+    for note in notes(results):
+        typer.echo(note)
+
+
+def _write(text: str, out: Path) -> None:
+    from workloads.files import replacing
+
+    try:
+        with replacing(out / "policies.json") as stream:
+            stream.write((text + "\n").encode())
+    except OSError as error:
+        msg = f"The results cannot be written to {out}: {error.strerror}: name another --out."
+        raise SchedulerError(msg) from error
+
+
+def _draw(title: str, results: Sequence[Result], folder: Path, html: Path) -> None:
+    from scheduler.contest.page import write_contest
+
+    with saying("drawing"):
+        write_contest(title, results, folder, html)
+    typer.echo(f"report written to {html}", err=True)

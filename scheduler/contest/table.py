@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of each contender: a row of figures, and sentences about what stands beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.comparing import number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.contest.contenders import Contender
+
+SCHEMA = 1
+"""Version of the JSON value; changes when something in it does."""
+
+MILLION = 1_000_000
+
+
+class Column(NamedTuple):
+    """A figure of the table."""
+
+    key: str
+    head: str
+    meaning: str
+
+
+COLUMNS = (
+    Column("mean_response_s", "RESPONSE", "mean of end less submission, in seconds"),
+    Column("mean_slowdown", "SLOWDOWN", "mean of response over the run time with all resources, at least 1 s"),
+    Column("mean_bounded_slowdown", "BOUNDED", "the same with run times of at least 10 s, and at least 1"),
+    Column("fairness_by_size", "BY SIZE", "Jain's index over the mean bounded slowdowns of sizes, up to powers of two"),
+    Column("fairness_by_user", "BY USER", "the same over users; 1 is even, 1/n where one of n bears everything"),
+    Column("utilisation", "USED", "work of the jobs over what the machine could do in the makespan"),
+    Column("makespan_s", "MAKESPAN", "from the first submission to the last end, in seconds"),
+    Column("reconfigurations", "RESIZES", "changes of the speed of running jobs, as they lost or got cores"),
+    Column("microseconds_per_call", "US/CALL", "time of the simulation over calls of the policy, in millionths"),
+)
+
+
+class Result(NamedTuple):
+    """A contender and its figures; none where it has not come to its end."""
+
+    contender: Contender
+    figures: Mapping[str, float | None]
+    fault: str = ""
+    """Why it has no figures."""
+
+
+def result_of(contender: Contender, told: Mapping[str, Any]) -> Result:
+    """Return the result of a run by its summary."""
+    if not told["complete"]:
+        return Result(contender, {}, str(told["stopped"]))
+    figures = dict(told["metrics"])
+    figures["microseconds_per_call"] = MILLION * told["seconds"] / max(1, told["calls_of_the_policy"])
+    return Result(contender, {column.key: figures[column.key] for column in COLUMNS})
+
+
+def cells(result: Result) -> list[str]:
+    """Return the figures of a row for people."""
+    return [number(result.figures.get(column.key)) for column in COLUMNS]
+
+
+def lines(results: Sequence[Result]) -> list[str]:
+    """Return the lines of a table; who has no figures has no row."""
+    whole = [result for result in results if result.figures]
+    rows = [["POLICY", *(column.head for column in COLUMNS)]]
+    rows += [[result.contender.name, *cells(result)] for result in whole]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    pairs = [zip(row, widths, strict=True) for row in rows]
+    return [
+        "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(pair))
+        for pair in pairs
+    ]
+
+
+def notes(results: Sequence[Result]) -> list[str]:
+    """Return sentences on who has no figures, and on what contenders suppose."""
+    found = [f"{one.contender.name} has no figures: {one.fault.rstrip('.')}." for one in results if not one.figures]
+    return found + [
+        f"{one.contender.name}: {one.contender.premise}." for one in results if one.figures and one.contender.premise
+    ]
+
+
+def to_json(log: str, nodes: int, cores: int, results: Sequence[Result]) -> dict[str, Any]:
+    """Return everything as one value."""
+    return {
+        "schema_version": SCHEMA,
+        "log": log,
+        "nodes": nodes,
+        "cores": cores,
+        "complete": all(result.figures for result in results),
+        "policies": [
+            {
+                "policy": one.contender.name,
+                "options": list(one.contender.options),
+                "figures": dict(one.figures) or None,
+                "fault": one.fault or None,
+                "premise": one.contender.premise or None,
+            }
+            for one in results
+        ],
+    }

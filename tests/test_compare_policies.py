@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom compare-policies`: its rows, what fails or is interrupted, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.contest.contenders import CONTENDERS, contenders
+from scheduler.contest.table import COLUMNS
+from tests.agents import START_SECONDS, wait_until
+from tests.commands import ROOT, drom
+from tests.logs import synthetic
+from workloads.swf import write_swf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MACHINE = ("--nodes", "16", "--cores", "4")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return a small log."""
+    write_swf(synthetic(), tmp_path / "log.swf.gz")
+    return tmp_path / "log.swf.gz"
+
+
+def policy(path: Path, body: str) -> Path:
+    """Write a policy with this body of its function."""
+    path.write_text(f"def decide(state, event, options, actions):\n    {body}\n", encoding="utf-8")
+    return path
+
+
+def test_all_policies(log: Path, tmp_path: Path) -> None:
+    """A row for each, with the figures of `drom simulate`, on the same number of cores; a page with all of them."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    told, said = drom("compare-policies", log, *MACHINE, "--out", tmp_path / "r", "--html", tmp_path / "r.html")
+    drom("simulate", log, *MACHINE, "--policy", "sd", "--out", tmp_path / "sd")
+    summaries = {name: json.loads((tmp_path / "r" / name / "summary.json").read_text()) for name in CONTENDERS}
+    alone = json.loads((tmp_path / "sd" / "summary.json").read_text())
+    kept = json.loads((tmp_path / "r" / "policies.json").read_text())
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+
+    rows = [line.split() for line in told.splitlines()[1 : 1 + len(CONTENDERS)]]
+    assert [row[0] for row in rows] == list(CONTENDERS) == [one["policy"] for one in kept["policies"]]
+    assert said == f"report written to {tmp_path}/r.html\n"
+    assert kept["complete"]
+    assert summaries["sd"]["metrics"] == alone["metrics"]
+    assert alone["metrics"]["reconfigurations"] > 0 == summaries["easy"]["metrics"]["reconfigurations"]
+    assert {one["machine"]["nodes"] * one["machine"]["cores"] for one in summaries.values()} == {64}
+    for one in kept["policies"]:
+        metrics = summaries[one["policy"]]["metrics"]
+        assert all(one["figures"][c.key] == metrics[c.key] for c in COLUMNS if c.key in metrics)
+        assert one["figures"]["microseconds_per_call"] > 0
+        assert one["premise"] is None or f"{one['policy']}: {one['premise']}." in told
+    assert "equipartition: all cores are one pool" in page
+    assert page.count("data:image/png;base64,") > len(CONTENDERS)
+
+
+def test_energy_is_of_nodes_also_in_a_pool(log: Path, tmp_path: Path) -> None:
+    """An idle node takes as much whether its cores are a pool or not."""
+    drom("compare-policies", log, *MACHINE, "--policies", "fcfs,firstfit", "--out", tmp_path)
+    fcfs, pool = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("fcfs", "firstfit"))
+
+    idle = [one["power_model"]["idle_watt"] * one["machine"]["nodes"] for one in (fcfs, pool)]
+    assert idle == [1600, 1600]
+
+
+def test_one_that_fails(log: Path, tmp_path: Path) -> None:
+    """Is told with its sentence; the others are kept."""
+    idle = policy(tmp_path / "idle.py", "return 1 << 62")
+    told, said = drom("compare-policies", log, *MACHINE, "--policies", f"fcfs,{idle}", "--json", code=1)
+    fcfs, other = json.loads(told)["policies"]
+
+    assert not said
+    assert fcfs["figures"]["makespan_s"] > 0
+    assert other["policy"] == "idle"
+    assert other["figures"] is None
+    assert other["fault"] == "Policy idle leaves 200 jobs waiting for good, the first is 1."
+
+
+def test_interrupted(log: Path, tmp_path: Path) -> None:
+    """Ctrl-C keeps who has ended, and says who has not."""
+    begun = tmp_path / "begun"
+    endless = policy(
+        tmp_path / "endless.py", f"from pathlib import Path; Path({str(begun)!r}).touch(); return state.now + 1"
+    )
+    names = f"fcfs,{endless},easy"
+    command = [
+        sys.executable,
+        "-m",
+        "agent",
+        "compare-policies",
+        str(log),
+        *MACHINE,
+        "--policies",
+        names,
+        "--jobs",
+        "1",
+    ]
+    process = subprocess.Popen(
+        [*command, "--jobs", "1", "--out", str(tmp_path / "r")],
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(begun.exists, process.poll, START_SECONDS)
+        process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    kept = json.loads((tmp_path / "r" / "policies.json").read_text())
+
+    assert (process.returncode, said) == (130, "drom: interrupted: the policies that had ended are kept.\n")
+    assert [line.split()[0] for line in told.splitlines()] == ["POLICY", "fcfs", "endless", "easy"]
+    assert told.splitlines()[2:] == ["endless has no figures: interrupted.", "easy has no figures: interrupted."]
+    assert [bool(one["figures"]) for one in kept["policies"]] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--policies", "best"], "--policies: 'best' is none: choose of fcfs, easy,"),
+        (["--policies", "easy,easy"], "--policies names 'easy' twice: name each policy once."),
+        (["--policies", "none.py"], "There is no policy file none.py: name a file of Python"),
+        (["--rule", "larger"], "larger"),
+        (["--nodes", "4"], "larger than the machine"),
+        (["--out", "/dev/full/x"], "cannot hold results: Not a directory: name another folder with --out."),
+    ],
+)
+def test_bad_input(log: Path, options: list[str], sentence: str) -> None:
+    """One sentence, also where all fail for the same reason."""
+    told, said = drom("compare-policies", log, *MACHINE, "--policies", "fcfs,firstfit", *options, code=1)
+
+    assert not told
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_list_of_contenders() -> None:
+    """In its order; a file is known by its name."""
+    assert [one.name for one in contenders("sd,my/own.py,fcfs")] == ["sd", "own", "fcfs"]
