@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,3 +18,20 @@ def drom(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
+
+
+def commands_of(page: str) -> list[str]:
+    """Return the lines of a page's `sh` blocks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return "".join(blocks).splitlines()
+
+
+def run_lines(lines: list[str], folder: Path) -> str:
+    """Run lines of shell in a folder, up to the first that fails, which none may; return their stdout."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", "-euc", "\n".join(lines)]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

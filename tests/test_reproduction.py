@@ -25,7 +25,7 @@ from scheduler.reproduction.tables import CHANGE, Row, figures_1_to_3, lines, ta
 from scheduler.results import load, load_schedule
 from scheduler.running import run_all
 from tests.agents import START_SECONDS, wait_until
-from tests.commands import ROOT, drom
+from tests.commands import ROOT, commands_of, drom, run_lines
 from tests.logs import synthetic
 from workloads.making import Recipe
 from workloads.swf import read_swf, write_swf
@@ -157,6 +157,18 @@ def test_the_page() -> None:
         assert name in sd.OPTIONS
     assert options
     assert all(option in told for option in options)
+
+
+def test_the_simulations_of_the_page(tmp_path: Path) -> None:
+    """Its commands for workload 4 run as they stand, on a small log of that name."""
+    lines = [line for line in commands_of("docs/reproduction.md") if line.startswith(("drom simulate", "drom compare"))]
+    write_swf(synthetic(), tmp_path / "CEA-Curie-2011-primary.swf.gz")
+
+    told = run_lines(lines, tmp_path)
+
+    assert len(lines) == 3
+    assert "200 jobs of CEA-Curie-2011-primary.swf.gz on 5,040 nodes under sd in " in told
+    assert "FIGURE" in told
 
 
 def test_the_log_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,17 @@ import pty
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import commands
-from tests.commands import ROOT
+from tests.commands import ROOT, commands_of, run_lines
 from tests.logs import real_log, same, synthetic
 from workloads.swf import read_swf, write_swf
 
-DOCS = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def drom(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
@@ -163,14 +164,10 @@ def test_on_a_terminal_a_short_read_is_silent(log: Path) -> None:
 
 def test_the_commands_of_the_guide_work(tmp_path: Path) -> None:
     """Its shell blocks run one after the other in an empty folder."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", DOCS, re.MULTILINE | re.DOTALL)
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-euc", "\n".join(blocks)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    lines = commands_of("docs/workloads.md")
+    run_lines(lines, tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    assert len(blocks) >= 3
+    assert len(lines) >= 3
 
 
 @pytest.mark.parametrize(
