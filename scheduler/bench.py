@@ -25,7 +25,7 @@ CURIE, KTH = "CEA-Curie-2011-primary.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 
 
 class Case(NamedTuple):
-    """A simulation to time: its log (a name, or a recipe), machine, policy, and the seconds it is to reach."""
+    """A simulation to time: its log (a name, or a recipe), machine, policy, and the seconds and MB it is to reach."""
 
     name: str
     log: str | Recipe
@@ -35,13 +35,14 @@ class Case(NamedTuple):
     reach: float | None = None
     choices: tuple[str, ...] = ()
     """Parameters of the policy."""
+    memory: float | None = None
 
 
 SMALL = Recipe(jobs=20_000, nodes=1024, seed=1, load=0.8)
 REAL = (
     Case("EASY, CEA-Curie", CURIE, 5040, 16, "easy", 1),
     Case("Slurm-like, depth 100, CEA-Curie", CURIE, 5040, 16, "slurm", 3),
-    Case("SD-Policy, MAX_SLOWDOWN 10, CEA-Curie", CURIE, 5040, 16, "sd", 5),
+    Case("SD-Policy, MAX_SLOWDOWN 10, CEA-Curie", CURIE, 5040, 16, "sd", 5, memory=500),
     Case("SD-Policy, reservations on nodes, CEA-Curie", CURIE, 5040, 16, "sd", 30, ("reservations=nodes",)),
     Case("conservative, KTH-SP2", KTH, 100, 1, "conservative", 2),
 )
@@ -134,7 +135,7 @@ def _run(case: Case, log: Path) -> dict[str, float]:
 def _figures(case: Case, found: list[dict[str, float]]) -> list[dict[str, Any]]:
     return [
         _figure(case.name, "s", [one["seconds"] for one in found], case.reach),
-        _figure(f"{case.name}: peak memory", "MB", [one["memory"] for one in found], None),
+        _figure(f"{case.name}: peak memory", "MB", [one["memory"] for one in found], case.memory),
     ]
 
 
