@@ -53,9 +53,9 @@ def within(mask: int) -> Rule:
     return lambda now: mask if now & ~mask else None
 
 
-def instead_of(old: int, mask: int) -> Rule:
-    """Threads that have just the CPUs in `old` get `mask`; those that somebody bound otherwise are left alone."""
-    return lambda now: mask if now == old else None
+def instead_of(old: Collection[int], mask: int) -> Rule:
+    """Threads with just one of the masks in `old` get `mask`; those that somebody bound otherwise are left alone."""
+    return lambda now: mask if now in old and now != mask else None
 
 
 def bind(find: Callable[[], Collection[int]], mask: int, proc: str = "/proc") -> Result:

@@ -197,6 +197,7 @@ class Daemon:
             self._look_at_machine()
             self._look_at_load()
             self.acting.spreading.look(time.monotonic())
+            self.post.widening.look(time.monotonic())
             self.admission.tend()
             # ZeroMQ's descriptor signals edges: whatever happened, look once more.
             self.control.serve(self.obeying.answer)
@@ -246,7 +247,7 @@ class Daemon:
 
     def _timeout(self) -> float:
         now = time.monotonic()
-        looks = (self.admission.next_look(now), self.acting.spreading.next_look())
+        looks = (self.admission.next_look(now), self.acting.spreading.next_look(), self.post.widening.next_look())
         times = [now + HEARTBEAT, self.node.next_deadline(), *looks]
         return max(0.0, min(at for at in times if at is not None) - now)
 

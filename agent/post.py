@@ -7,11 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from agent import affinity
+from agent.widening import Widening
 from agent.wishes import Wish
 from dromlib import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from agent.acting import Acting
     from agent.jobs import Grant, Task
@@ -26,6 +27,7 @@ class Post:
         self._acting = acting
         self._node = acting.node
         self._unseat = unseat
+        self.widening = Widening(acting.node, acting.following.processes_of_all)
 
     def read(self) -> None:
         """Read what has come since the last time."""
@@ -78,29 +80,14 @@ class Post:
                 self._acting.report.confined(tasks[slot], result.changed)
 
     def _see_to_it(self, said: dict[int, Grant]) -> dict[int, Grant]:
-        """Return what is true of the threads.
-
-        Cores change hands only when the threads are seen to be gone from them. Where a program has grown, the processes
-        of its task that do not attend to grants have more room as well.
-        """
+        """Return what is true of the threads: cores change hands only when these are seen to be gone from them."""
         tasks = self._node.tasks
-        rules = {}
-        answers: dict[int, int] = {}
-        for slot, grant in said.items():
-            task = tasks[slot]
-            leaves = task.held & ~grant.mask
-            rules[slot] = affinity.within(grant.mask) if leaves else affinity.instead_of(task.applied, grant.mask)
-            if task.responder and not leaves:
-                answers[slot] = task.responder[0]  # it has its threads where it wants them
-
-        def others(slots: Collection[int]) -> dict[int, set[int]]:
-            return {slot: pids - {answers.get(slot)} for slot, pids in find(slots).items()}
-
-        find = self._acting.following.processes_of_all
         believed = dict(said)
-        for slot, result in affinity.walk(rules, others).items():
-            if not tasks[slot].held & ~said[slot].mask:
-                continue
+        leaving = {slot: grant.mask for slot, grant in said.items() if tasks[slot].held & ~grant.mask}
+        for slot in said.keys() - leaving:
+            self.widening.grown(tasks[slot], tasks[slot].applied, time.monotonic())
+        rules = {slot: affinity.within(mask) for slot, mask in leaving.items()}
+        for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
             if result.changed:
                 self._acting.report.confined(tasks[slot], result.changed)
             if result.denied or not result.settled:

@@ -256,7 +256,7 @@ class TestSeveral:
 
     def test_only_threads_with_just_the_old_mask_are_widened(self, child: Child) -> None:
         """A thread that somebody has bound otherwise stays where it is."""
-        assert not affinity.walk({0: affinity.instead_of(ONE, NOW)}, lambda _: {0: [child.pid]})[0].changed
+        assert not affinity.walk({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed
         affinity.bind(lambda: [child.pid], ONE)
-        assert affinity.walk({0: affinity.instead_of(ONE, NOW)}, lambda _: {0: [child.pid]})[0].changed == 1
+        assert affinity.walk({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed == 1
         assert set(processes.thread_masks([child.pid]).values()) == {NOW}

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import affinity, processes
+from agent.jobs import Arrival
+from agent.widening import DELAY, Widening
+from tests.children import NOW, ONE, Child, needs_two_cpus
+from tests.nodes import make_node
+
+if TYPE_CHECKING:
+    from agent.jobs import Task
+    from agent.node import Node
+
+SOON = time.monotonic()
+OTHER = NOW & ~ONE
+
+
+@needs_two_cpus
+class TestWidening:
+    """A task of two processes, one of which attends to grants; both have been on the first CPU."""
+
+    @pytest.fixture
+    def responder(self, child: Child) -> Child:
+        """Return the process that attends to grants."""
+        affinity.bind(lambda: [child.pid], ONE)
+        return child
+
+    @pytest.fixture
+    def other(self, responder: Child) -> int:
+        """Return the process that does not."""
+        return int(responder.ask("fork"))
+
+    @pytest.fixture
+    def node(self) -> Node:
+        """Return the node."""
+        return make_node([1, 2])
+
+    @pytest.fixture
+    def task(self, node: Node, responder: Child) -> Task:
+        """Return the task, which has grown onto all CPUs."""
+        task, _ = node.arrive(Arrival(responder.pid, responder.identity.start_time, 1, "j", "malleable"), 0.0)
+        task.responder = (responder.pid, responder.identity.start_time)
+        task.grants[:] = [dataclasses.replace(task.grants[0], mask=NOW)]
+        return task
+
+    @pytest.fixture
+    def widening(self, node: Node, task: Task, responder: Child, other: int) -> Widening:
+        """Return what has been told of the growth."""
+        widening = Widening(node, lambda slots: {slot: {responder.pid, other} for slot in slots})
+        widening.grown(task, ONE, SOON)
+        return widening
+
+    @staticmethod
+    def masks(*pids: int) -> list[set[int]]:
+        """Return the masks of each process's threads."""
+        return [set(processes.thread_masks([pid]).values()) for pid in pids]
+
+    def test_others_get_more_room_after_a_while(self, widening: Widening, responder: Child, other: int) -> None:
+        """The responder, which has its threads where it wants them, is left alone; then there is no more to do."""
+        widening.look(SOON + DELAY / 2)
+        assert (self.masks(other), widening.next_look()) == ([{ONE}], SOON + DELAY)
+        widening.look(SOON + DELAY)
+
+        assert (self.masks(other, responder.pid), widening.next_look()) == ([{NOW}, {ONE}], None)
+
+    def test_growths_shortly_after_each_other_are_one(self, widening: Widening, task: Task, other: int) -> None:
+        """Threads with the mask of before any of them get the CPUs that there are by then."""
+        widening.grown(task, OTHER, SOON + DELAY / 2)
+        affinity.bind(lambda: [other], OTHER)
+        widening.look(SOON + DELAY)
+
+        assert self.masks(other) == [{NOW}]
+
+    @pytest.mark.parametrize("what", ["bound by somebody", "ended", "frozen"])
+    def test_nobody_is_widened_when_things_have_changed(
+        self, widening: Widening, node: Node, task: Task, other: int, what: str
+    ) -> None:
+        """Threads that somebody else has bound, tasks that are over, and a frozen node are left alone."""
+        if what == "bound by somebody":
+            affinity.bind(lambda: [other], OTHER)
+        elif what == "ended":
+            del node.tasks[task.slot]
+        else:
+            node.freeze(0.0, "a file")
+        before = self.masks(other)
+        widening.look(SOON + DELAY)
+
+        assert self.masks(other) == before
+
+    def test_a_frozen_node_gets_it_when_it_thaws(self, widening: Widening, node: Node, other: int) -> None:
+        """Growths are not forgotten."""
+        node.freeze(0.0, "a file")
+        widening.look(SOON + DELAY)
+        assert widening.next_look() is None
+        node.thaw(1.0)
+        widening.look(SOON + DELAY)
+
+        assert self.masks(other) == [{NOW}]
