@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -239,3 +240,34 @@ def test_matrix_products_of_openblas_go_on(agent: Agent, start: Programs, runtim
         await_products(running)
     assert "wrong" not in running.out
     assert running.err == ""
+
+
+@pytest.fixture
+def busy_cpu() -> Iterator[None]:
+    """Keep CPU 1 busy."""
+    code = "import os; os.sched_setaffinity(0, {1}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("busy_cpu")
+def test_threads_go_to_the_cpus_gained(agent: Agent, start: Programs, tmp_path: Path) -> None:
+    """Threads of libgomp begin a region after a growth on CPUs of their own, though these are not idle by then."""
+    program = tmp_path / "spread"
+    flags = ["-D_GNU_SOURCE", "-O1", "-fopenmp"]
+    subprocess.run(["gcc", *flags, str(SOURCES / "spread.c"), "-o", str(program)], check=True)
+    a = start.start(*agent.run("--job", "a", "--openmp-runtime", "libgomp", program))
+    a.await_out("^on .")
+    for _ in range(10):
+        for cpus in (1, 2):
+            said = len(a.out.splitlines())
+            agent.order("resize", job="a", cpus=cpus)
+            a.await_out(rf"(?:.+\n){{{said + 1}}}")
+
+    # Another one may be moved by the kernel before it has looked where it is.
+    assert a.out.count("on 0\non 0 1\n") >= 8, a.out

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs built by gcc: its entry points for parallel regions, in front of the runtime's own. */
+#include <sched.h>
+
 #include "openmp.h"
 #include "pinning.h"
 
@@ -8,18 +10,25 @@
 
 typedef void body(void *);
 
-/* What stands in for a region's function where the program wants its threads bound. */
+/* What stands in for a region's function where threads are to be bound. */
 struct region {
     body *fn;
     void *data;
     const struct runtime *runtime;
+    int home; /* the CPU of the thread that forks */
 };
 
-static void pinned_body(void *at)
+static void placed_body(void *at)
 {
     const struct region *region = at;
-    if (region->runtime->get_level() == 1)
-        pin_self((unsigned)region->runtime->get_thread_num(), (unsigned)region->runtime->get_num_threads(), 0);
+    const struct runtime *runtime = region->runtime;
+    if (runtime->get_level() == 1) {
+        unsigned index = (unsigned)runtime->get_thread_num(), count = (unsigned)runtime->get_num_threads();
+        if (is_pinned(runtime))
+            pin_self(index, count, 0);
+        else
+            spread_self(index, count, region->home);
+    }
     region->fn(region->data);
 }
 
@@ -52,9 +61,9 @@ static inline void leave(const struct object *object)
         entry *real = (entry *)object->runtime->entry[AT_##name];                                                            \
         struct region region;                                                                                                \
         threads = enter(object, threads, HERE);                                                                              \
-        if (is_pinned(object->runtime)) {                                                                                    \
-            region = (struct region){fn, data, object->runtime};                                                             \
-            fn = pinned_body;                                                                                                \
+        if (is_pinned(object->runtime) || is_to_spread(object->runtime)) {                                                   \
+            region = (struct region){fn, data, object->runtime, sched_getcpu()};                                             \
+            fn = placed_body;                                                                                                \
             data = &region;                                                                                                  \
         }                                                                                                                    \
         KEEP_##result real(fn, data, threads, __VA_ARGS__);                                                                  \

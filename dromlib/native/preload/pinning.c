@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -65,5 +66,35 @@ void pin_self(unsigned index, unsigned count, int place)
     done.index = index;
     done.count = count;
     done.place = place;
+    errno = saved;
+}
+
+/* How many CPUs of the grant come before this one. */
+static unsigned position_of(const drom_grant *g, int cpu)
+{
+    unsigned position = 0;
+    for (uint32_t word = 0; word < g->mask_words && cpu > 0; word++, cpu -= 64)
+        position += (unsigned)__builtin_popcountll(cpu < 64 ? g->mask[word] & ((UINT64_C(1) << cpu) - 1) : g->mask[word]);
+    return position;
+}
+
+/* A thread wakes up where its waker is, unless another CPU is idle at that moment: whoever brought the news of a new one may
+ * be on it. The first thread would then spin in the team's barrier for a time slice, in front of the others. It gives way to
+ * them once, and they go. */
+void spread_self(unsigned index, unsigned count, int home)
+{
+    drom_grant g;
+    int saved = errno;
+    if (count < 2)
+        return;
+    if (index == 0) {
+        __atomic_store_n(&session.grown, false, __ATOMIC_RELAXED);
+        sched_yield();
+    } else if (copy_grant(&g)) {
+        uint64_t step = (uint64_t)index * g.ncpus / count;
+        part_of(&g, (unsigned)((position_of(&g, home) + step) % g.ncpus), g.ncpus);
+        dromi_bind(0, g.mask, g.mask_words);
+        bind_self();
+    }
     errno = saved;
 }

@@ -80,8 +80,11 @@ static void take(void)
     if (!handle)
         handle = dromi_attach(true);
     tell_points();
-    if (handle && drom_take(&handle->head, &grant) > 0)
+    uint32_t before = session.ncpus;
+    if (handle && drom_take(&handle->head, &grant) > 0) {
         drom_apply(&handle->head, &grant);
+        __atomic_store_n(&session.grown, grant.ncpus > before, __ATOMIC_RELAXED);
+    }
     if (handle)
         refresh();
     else

@@ -13,6 +13,7 @@ struct session {
     uint64_t seen;         /* number of the grant in force */
     uint32_t ncpus;        /* its CPUs; 0: this process is not managed */
     uint32_t serial;       /* changes with every grant */
+    bool grown;            /* since a team was last spread over its CPUs */
 };
 extern struct session session;
 
