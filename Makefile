@@ -24,6 +24,7 @@ $(READY): scripts/setup.sh $(SOURCES)
 kernel: $(READY)
 	@$(VENV)/bin/python -c "from agent.distribution import kernel; kernel()"
 	@$(VENV)/bin/python -c "from scheduler.compiling import *; [compile_program(load_policy(name)) for name in BUILT_IN]"
+	@$(VENV)/bin/python -c "from scheduler.filling.outcome import compile_all; compile_all()"
 
 test: kernel ## run the tests
 	$(PYTEST) $(PYTEST_FLAGS)

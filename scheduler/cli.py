@@ -18,6 +18,8 @@ from workloads.errors import counted
 if TYPE_CHECKING:
     from scheduler.adaptive import Adaptive
     from scheduler.compiling import Policy
+    from scheduler.filling.outcome import Filled
+    from scheduler.filling.parameters import Filling
     from scheduler.simulation import Simulation
 
 PICTURES = ("png", "svg", "pdf")
@@ -57,7 +59,11 @@ def simulate(
         list[str] | None,
         typer.Option("--adaptive", metavar="NAME=VALUE", help="equipartition: how jobs are, as minimum=0.5."),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Which jobs have which class.")] = 1,
+    fill: Annotated[bool, typer.Option("--fill", help="Fill gaps with containers that are saved in time.")] = False,
+    fill_set: Annotated[
+        list[str] | None, typer.Option("--fill-set", metavar="NAME=VALUE", help="How gaps are filled, as policy=B.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Which jobs have which class; filler jobs.")] = 1,
     rule: Annotated[
         list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
     ] = None,
@@ -98,14 +104,17 @@ def simulate(
     if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
         _say(f"note: under the cqsim rule {chosen.name} knows the real run times of waiting jobs.")
     jobs_are = _adaptive(adaptive or [], chosen)
+    filling = _filling(fill_set or [], fill=fill, kept=save or resume)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
     work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
     shares = Shares() if classes is None else parse_shares(classes)
-    machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, parse_partitions(partition or ()))
+    confined, slot = parse_partitions(partition or ()), filling.time_slot if filling else 1
+    machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, confined, slot)
     _announce(chosen)
     with saying("compiling, which is kept for the next time"):
         run = Simulation.of(work, machine, chosen, drawn(work.job, shares, seed).astype(int), jobs_are)
+    filled = _filled(run, filling, seed)
     _say_what_to_know(run)
     _say_what_a_pool_is(run, cores, plots)
     if resume is not None:
@@ -114,11 +123,8 @@ def simulate(
         results.prepare(out)
     stopped = _run(run, until)
     told = metrics.summary(run, report, metrics.Power(idle_watts, peak_watts), stopped, seed)
-    if out is not None:
-        with saying(f"writing {out}"):
-            results.write(run, told, out)
-            _draw(run, out, plots, window)
-        _say_what_is_missing()
+    _finish(filled, told)
+    _write(run, told, out, plots, window, filled)
     if save is not None:
         run.save(save)
     _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
@@ -148,6 +154,25 @@ def _run(run: Simulation, until: int | None) -> str:
         signal.signal(signal.SIGINT, before)
         bar.clear()
     return "" if run.is_over else f"until {until} s"
+
+
+def _write(
+    run: Simulation,
+    told: dict[str, Any],
+    out: Path | None,
+    plots: str | None,
+    window: tuple[int, int] | None,
+    filled: Filled | None,
+) -> None:
+    """Write the results to the folder that is named, if one is."""
+    from scheduler import results
+
+    if out is None:
+        return
+    with saying(f"writing {out}"):
+        results.write(run, told, out, None if filled is None else filled.tables())
+        _draw(run, out, plots, window, filled)
+    _say_what_is_missing()
 
 
 def _say(sentence: str) -> None:
@@ -195,6 +220,43 @@ def _adaptive(choices: list[str], policy: Policy) -> Adaptive:
     return parse_adaptive(choices)
 
 
+def _filling(choices: list[str], *, fill: bool, kept: Path | None) -> Filling | None:
+    """Return how gaps are filled, None where they are not."""
+    if not fill:
+        if choices:
+            raise typer.BadParameter("--fill-set says how gaps are filled: add --fill.")
+        return None
+    from scheduler.filling.parameters import parse_filling
+
+    filling = parse_filling(choices)
+    if filling.policy == "B" and kept is not None:
+        raise typer.BadParameter("--save and --resume do not keep containers: omit them, or choose policy=A.")
+    return filling
+
+
+def _filled(run: Simulation, filling: Filling | None, seed: int) -> Filled | None:
+    if filling is None:
+        return None
+    from scheduler.filling.outcome import Filled, announcement
+
+    if announced := announcement():
+        _say(f"drom: {announced}")
+    return Filled.of(run, filling, seed)
+
+
+def _finish(filled: Filled | None, told: dict[str, Any]) -> None:
+    """Add the figures of filling to a summary, under B with those of the same simulation without."""
+    if filled is None:
+        return
+    from scheduler.filling.outcome import shifts
+
+    filled.finish()
+    told["filling"] = filled.figures(told["metrics"])
+    if filled.filling.policy == "B" and filled.run.is_over:
+        with saying("simulating without filling"):
+            told["filling"] |= shifts(filled.run)
+
+
 def _window(text: str | None) -> tuple[int, int] | None:
     """Return the two seconds that an option names."""
     if text is None:
@@ -220,14 +282,15 @@ def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
     require()
 
 
-def _draw(run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None) -> None:
+def _draw(run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None, filled: Filled | None) -> None:
     if kind is None:
         return
     from scheduler.plots import draw_all
     from scheduler.schedule import schedule_of
     from scheduler.series import Span
 
-    draw_all(schedule_of(run), run.policy.name, out, kind, Span(*window) if window else None)
+    runs = None if filled is None else filled.runs
+    draw_all(schedule_of(run), run.policy.name, out, kind, Span(*window) if window else None, runs)
 
 
 def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:
@@ -250,9 +313,10 @@ def _lines(told: dict[str, Any]) -> list[str]:
         rest = ", ".join(f"{jobs[name]:,} {name}" for name in ("running", "waiting", "future"))
         lines.append(f"partial ({told['stopped']}): {rest}")
     lines += [f"  {finding['sentence']}" for finding in told["cleaning"]["findings"]]
-    for key, value in told["metrics"].items():
-        if value is not None:
-            lines.append(f"{key:24}{value:>20,.4g}" if value < 100 else f"{key:24}{value:>20,.0f}")
+    figures = told["metrics"] | {f"filling: {name}": value for name, value in told.get("filling", {}).items()}
+    for key, value in figures.items():
+        if isinstance(value, int | float):
+            lines.append(f"{key:29}{value:>15,.4g}" if value < 100 else f"{key:29}{value:>15,.0f}")
     return lines
 
 

@@ -28,7 +28,7 @@ from workloads.errors import short
 from workloads.workload import make_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from scheduler.interface import Actions
@@ -38,6 +38,7 @@ numba: Any = importlib.import_module("numba")  # untyped
 BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition")
 _SHARED = (interface, nodesets, profile, timetable)
 _ENGINE = (interface, world, ends, sharing, allotment, engine)
+_PARTS: dict[Callable[..., int], Any] = {}
 _PARAMETERS = ("state", "event", "options", "actions")
 
 
@@ -170,6 +171,29 @@ def compile_program(policy: Policy) -> Program:
     except (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError) as error:
         msg = f"numba cannot compile the policy {policy.file}, {_reason(str(error), policy.file)}"
         raise SchedulerError(msg) from error
+
+
+def compile_part(function: Callable[..., int], arguments: Sequence[Any], modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401 - numba is untyped
+    """Compile a function for arguments like these as the engine is, or load it; plain Python where numba is off.
+
+    `modules` are those beside the engine's whose text it is made from.
+    """
+    if numba.config.DISABLE_JIT:
+        return function
+    if function not in _PARTS:
+        signature = numba.types.int64(*(numba.typeof(value) for value in arguments))
+        _PARTS[function] = _compile(function.__name__, function, signature, _part_files(modules), counted=False)
+    return _PARTS[function]
+
+
+def is_compiled(function: Callable[..., int], modules: Sequence[ModuleType]) -> bool:
+    """Return whether `compile_part` need not compile."""
+    folder = cache_folder(function.__name__, _part_files(modules))
+    return bool(numba.config.DISABLE_JIT) or (folder is not None and any(folder.rglob("*.nbc")))
+
+
+def _part_files(modules: Sequence[ModuleType]) -> list[Path]:
+    return [*_engine_files(), *(Path(str(module.__file__)) for module in modules)]
 
 
 def announcement(policy: Policy) -> str:

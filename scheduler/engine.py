@@ -8,7 +8,8 @@ pyss     a call per event; submissions before ends; a submission leads to a call
          limit is reached count as gone from the first event of that second on
 cqsim    a call per event; ends before submissions; waiting jobs are known by their real run times
 
-Jobs that end together end in the order in which they started. A call that a policy asked for itself comes last.
+Jobs that end together end in the order in which they started. A call that a policy asked for itself comes last. On a
+machine with time slots the policy is called at their ends, for all that has happened in them.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from scheduler.world import (
     QUEUED,
     RULE,
     RUNNERS,
+    SLOT,
     STARTS,
     SUBMISSIONS,
     TOO_MANY_ROWS,
@@ -90,18 +92,35 @@ def advance(  # noqa: PLR0917 - numba wants them by position
         s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
         s[NOW] = now
         event = happen(world, now)
-        if event.kinds == 0:
+        if event.kinds == 0 or not is_turn(world, now):
             continue
         s[EVENTS] += 1
         actions.used[:] = 0
         s[WAKE] = decide(view(world), event, options, actions)
-        before = s[STARTS]
-        carry_out(world, actions, event.kinds)
-        if s[FAULT] == NO_FAULT and (s[WAKE] < now or (s[WAKE] == now and s[STARTS] == before)):
-            s[FAULT] = IN_THE_PAST
+        obey(world, actions, event.kinds)
         if s[FAULT] != NO_FAULT:
             return FAILED
     return MORE
+
+
+@engine_part
+def is_turn(world: World, now: int) -> bool:
+    """Return whether the policy may be called now; if not, it is at the end of this time slot."""
+    slot = world.scalars[SLOT]
+    if slot == 1 or now % slot == 0:
+        return True
+    world.scalars[WAKE] = now - now % slot + slot
+    return False
+
+
+@engine_part
+def obey(world: World, actions: Actions, kinds: int) -> None:
+    """Carry out the answer of the policy; note a fault in it, or in the time at which it wants to be called again."""
+    s = world.scalars
+    now, before = s[NOW], s[STARTS]
+    carry_out(world, actions, kinds)
+    if s[FAULT] == NO_FAULT and (s[WAKE] < now or (s[WAKE] == now and s[STARTS] == before)):
+        s[FAULT] = IN_THE_PAST
 
 
 @engine_part

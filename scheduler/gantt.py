@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from scheduler.schedule import Schedule
     from workloads.workload import Bools
 
-WHOLE, SHRUNK, GUEST = 0, 1, 2
-"""How a job is on a node: on all of it, as owner of what guests have left it, or on a part of it."""
+WHOLE, SHRUNK, GUEST, FILLER = 0, 1, 2, 3
+"""How a job is on a node: on all of it, as owner of what guests have left it, on a part of it, or in a gap."""
 _MOST = 4000
 
 
@@ -75,6 +75,14 @@ def boxes(schedule: Schedule, window: Span) -> list[Box]:
     alone = _whole_boxes(schedule, started & (end > window.begin) & ~sharing)
     shared = _shared_boxes(schedule, _with_history(sharing, table["start"], end, window.begin))
     return [_cut(box, window) for box in (*alone, *shared) if _inside(box, window)]
+
+
+def filler_boxes(runs: Ints | None, window: Span) -> list[Box]:
+    """Return the boxes of the runs of filler jobs in a window, cut to it."""
+    if runs is None:
+        return []
+    shown = runs[(runs[:, 2] < window.end) & (runs[:, 3] > window.begin)].tolist()
+    return [_cut(Box(one, begin, end, node, node + 1, FILLER), window) for one, node, begin, end in shown]
 
 
 def _with_history(which: Bools, start: Ints, end: Ints, begin: int) -> Bools:

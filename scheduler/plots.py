@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.errors import SchedulerError
-from scheduler.gantt import GUEST, SHRUNK, WHOLE, boxes, window_of
+from scheduler.gantt import FILLER, GUEST, SHRUNK, WHOLE, boxes, filler_boxes, window_of
 from scheduler.metrics import malleable, slowdown
 from scheduler.schedule import UNKNOWN
 from scheduler.series import (
@@ -24,7 +24,7 @@ from scheduler.series import (
     waiting,
 )
 from workloads.errors import counted
-from workloads.figures import COLOURS, GREEN, ORANGE, blank, name_axes, save
+from workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_axes, save
 from workloads.files import replacing
 
 if TYPE_CHECKING:
@@ -34,21 +34,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from scheduler.interface import Floats
+    from scheduler.interface import Floats, Ints
     from scheduler.schedule import Schedule
 
 _ALONE = ("#9ecae1", "#6baed6", "#c6dbef", "#4292c6")
 _BINS = 400
 
 
-def draw_all(schedule: Schedule, name: str, folder: Path, kind: str, window: Span | None = None) -> None:
+def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
+    schedule: Schedule, name: str, folder: Path, kind: str, window: Span | None = None, fillers: Ints | None = None
+) -> None:
     """Write gantt (of a window), load, days and heatmaps as png, svg or pdf into a folder.
 
-    There is no gantt where it is not known who had which nodes.
+    There is no gantt where it is not known who had which nodes. `fillers` are the runs of filler jobs, of shape
+    ``(runs, 4)``: container, node, begin, end.
     Raises SchedulerError when they cannot be written, WorkloadError when matplotlib is missing.
     """
     runs = {name: schedule}
-    figures = {"gantt": gantt_figure(schedule, name, window)} if len(schedule.runs) else {}
+    figures = {"gantt": gantt_figure(schedule, name, window, fillers)} if len(schedule.runs) else {}
     figures |= {
         "load": load_figure(runs),
         "days": days_figure(runs),
@@ -68,7 +71,7 @@ def write(figure: Figure, path: Path) -> None:
         raise SchedulerError(msg) from error
 
 
-def gantt_figure(schedule: Schedule, name: str, window: Span | None = None) -> Figure:
+def gantt_figure(schedule: Schedule, name: str, window: Span | None = None, fillers: Ints | None = None) -> Figure:
     """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour."""
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
@@ -78,8 +81,8 @@ def gantt_figure(schedule: Schedule, name: str, window: Span | None = None) -> F
     figure = blank(12, 7, f"{name}: {counted(schedule.nodes, 'node')}{_of_window(window, span)}")
     axes = figure.subplots()
     unit, unit_name = _unit(window)
-    found = boxes(schedule, window)
-    colours = {SHRUNK: GREEN, GUEST: ORANGE}
+    found = [*boxes(schedule, window), *filler_boxes(fillers, window)]
+    colours = {SHRUNK: GREEN, GUEST: ORANGE, FILLER: YELLOW}
     corners = [
         [
             ((x - span.begin) / unit, y)
@@ -93,7 +96,7 @@ def gantt_figure(schedule: Schedule, name: str, window: Span | None = None) -> F
     axes.set_xlim((window.begin - span.begin) / unit, (window.end - span.begin) / unit)
     axes.set_ylim(0, schedule.nodes)
     name_axes(axes, "Which jobs have which nodes", f"{unit_name} from the first submission", "node")
-    names = {WHOLE: "alone on a node", SHRUNK: "shrunk for a guest", GUEST: "guest"}
+    names = {WHOLE: "alone on a node", SHRUNK: "shrunk for a guest", GUEST: "guest", FILLER: "filler"}
     shown = sorted({b.kind for b in found})
     patches = [Patch(color=colours.get(kind, _ALONE[0]), label=names[kind]) for kind in shown]
     if patches:

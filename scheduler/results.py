@@ -16,6 +16,7 @@ from workloads.files import replacing
 from workloads.swf import write_swf
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from scheduler.schedule import Table
@@ -29,10 +30,11 @@ def has_parquet() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def write(run: Simulation, told: dict[str, Any], folder: Path) -> None:
+def write(run: Simulation, told: dict[str, Any], folder: Path, more: Mapping[str, Table] | None = None) -> None:
     """Write jobs.csv, schedule.swf.gz, jobs.parquet and, when they are there, summary.json; each whole or not at all.
 
-    Without a readable summary.json the others are those of a run that could not be written.
+    `more` are other tables by name, which become CSV files as well. Without a readable summary.json the others are
+    those of a run that could not be written.
     """
     try:
         prepare(folder)
@@ -42,6 +44,8 @@ def write(run: Simulation, told: dict[str, Any], folder: Path) -> None:
         _write_swf(run, table, folder / "schedule.swf.gz", complete=told["complete"])
         if has_parquet():
             _write_parquet(table, folder / "jobs.parquet")
+        for name, other in (more or {}).items():
+            _write_csv(other, folder / f"{name}.csv")
         with replacing(folder / "summary.json") as stream:
             stream.write((json.dumps(told, indent=1) + "\n").encode())
     except OSError as error:
@@ -54,7 +58,8 @@ def prepare(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").unlink(missing_ok=True)
-        (folder / "jobs.parquet").unlink(missing_ok=True)
+        for name in ("jobs.parquet", "fillers.csv", "filler_runs.csv"):
+            (folder / name).unlink(missing_ok=True)
     except OSError as error:
         msg = f"{folder} cannot hold results: {error.strerror}: name another folder with --out."
         raise SchedulerError(msg) from error
@@ -63,7 +68,7 @@ def prepare(folder: Path) -> None:
 def _write_csv(table: Table, path: Path) -> None:
     with replacing(path) as stream:
         stream.write((",".join(table) + "\n").encode())
-        for first in range(0, len(table["job_id"]), _AT_ONCE):
+        for first in range(0, len(next(iter(table.values()))), _AT_ONCE):
             rows = zip(*(column[first : first + _AT_ONCE].tolist() for column in table.values()), strict=True)
             stream.write("".join(",".join(map(str, row)) + "\n" for row in rows).encode())
 

@@ -86,6 +86,8 @@ class Machine(NamedTuple):
     """Jobs that may share a node, at least 2."""
     partitions: Partitions = ()
     """On which nodes the jobs of a partition of the log may be; of others on all."""
+    slot: int = 1
+    """The policy is called at multiples of so many seconds, and requested times count in whole slots."""
 
 
 @dataclass
@@ -127,6 +129,7 @@ class Simulation:
             machine = machine._replace(nodes=machine.nodes * machine.cores, cores=1)
             pool = adaptive.pool(work.allocated, classes, machine.nodes)
         _choice("event rule", machine.event_rule, EVENT_RULES)
+        _check_slot(machine, policy)
         _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
         allowed = nodes_of_partitions(machine.partitions, machine.nodes)
         world = make_world(
@@ -139,6 +142,7 @@ class Simulation:
             model=RUNTIME_MODELS[machine.runtime_model],
             allowed=allowed,
             pool=pool,
+            slot=machine.slot,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
@@ -252,6 +256,17 @@ def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 -
         return "" if saved == mine else f"{name} {saved}, not {mine}"
     found = (_difference(saved.get(key), value, f"{name} {key}".strip()) for key, value in mine.items())
     return next(filter(None, found), "")
+
+
+def _check_slot(machine: Machine, policy: Policy) -> None:
+    """Refuse time slots in which a policy with passes of its own would make none."""
+    interval, phase = (int(policy.options.get(name, 0)) for name in ("interval", "phase"))
+    if machine.slot > 1 and interval and (machine.slot % interval or phase % interval):
+        msg = (
+            f"{policy.name} makes passes at {phase} + k * {interval} s, not at the end of each slot of "
+            f"{machine.slot} s: choose a slot that is a multiple of {interval} s, and phase=0."
+        )
+        raise SchedulerError(msg)
 
 
 def _choice(what: str, name: str, known: dict[str, int]) -> None:

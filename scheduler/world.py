@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
-PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES = range(8, 17)
-SCALARS = 17
+PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT = range(8, 18)
+SCALARS = 18
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
-BUSY: node seconds with a job on the node; RESIZES: changes of the speed of running jobs."""
+BUSY: node seconds with a job on the node; RESIZES: changes of the speed of running jobs; SLOT: the policy is called at
+multiples of so many seconds."""
 
 (
     NO_FAULT,
@@ -133,11 +134,13 @@ def make_world(
     model: int = WORST,
     allowed: Ints | None = None,
     pool: Pool | None = None,
+    slot: int = 1,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
-    The nodes of a `pool` are its processors, of one core each. Who has which of them is not simulated, and its jobs
-    have no limit: a job on few processors takes long, which is no fault of its own.
+    Where the policy is called at multiples of `slot` seconds, requested times count in whole slots. The nodes of a
+    `pool` are its processors, of one core each. Who has which of them is not simulated, and its jobs have no limit: a
+    job on few processors takes long, which is no fault of its own.
     """
     count = len(work)
 
@@ -145,7 +148,8 @@ def make_world(
         return np.full(count, value, np.int64)
 
     need = -(-work.allocated // cores)
-    expected = work.run_time if rule == CQSIM else work.requested_time
+    requested = -(-work.requested_time // slot) * slot
+    expected = -(-work.run_time // slot) * slot if rule == CQSIM else requested
     jobs = Jobs(
         submit=work.submit.copy(),
         requested=expected.copy(),
@@ -156,7 +160,7 @@ def make_world(
         priority=column(0) if priority is None else priority,
         state=column(FUTURE),
         start=column(NEVER),
-        limit=work.requested_time.copy() if pool is None else column(UNLIMITED),
+        limit=requested.copy() if pool is None else column(UNLIMITED),
         ends=column(NEVER),
         planned=column(NEVER),
         lent=column(0),
@@ -181,7 +185,7 @@ def make_world(
     blocks = np.full(-(-nodes // BLOCK), BLOCK, np.int64)
     blocks[-1] = nodes - BLOCK * (len(blocks) - 1)
     scalars = np.zeros(SCALARS, np.int64)
-    scalars[[FREE, CORES, WAKE, MODEL, RULE]] = nodes, cores, NEVER, model, rule
+    scalars[[FREE, CORES, WAKE, MODEL, RULE, SLOT]] = nodes, cores, NEVER, model, rule, slot
     held = min(count, nodes * layers)
     return World(
         jobs=jobs,

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulation with its gaps filled: made, run, and what came of it as figures and as a table of the filler jobs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scheduler.compiling import compile_part, is_compiled, load_policy
+from scheduler.errors import SchedulerError
+from scheduler.filling import containers, reservations, slots
+from scheduler.filling.containers import MILLION, RUNS
+from scheduler.filling.parameters import POLICIES, Filling
+from scheduler.interface import NEVER, NOBODY, RUNNING
+from scheduler.schedule import UNKNOWN
+from scheduler.simulation import Machine, Simulation
+from scheduler.world import BUSY
+from workloads.workload import make_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.filling.containers import Containers
+    from scheduler.interface import Ints
+    from scheduler.schedule import Table
+
+PAPERS_IDLE = 0.1
+"""What the paper's bound counts as idle."""
+RUN = ("filler", "node", "begin", "end")
+"""The columns of a run."""
+_MODULES = (containers, slots, reservations)
+
+
+@dataclass
+class Filled:
+    """A simulation whose gaps are filled; made before its first event, by policy A on a machine with time slots."""
+
+    run: Simulation
+    filling: Filling
+    box: Containers
+    empty: int = 0
+    """Policy A: node-seconds of the slots without a regular job."""
+
+    @classmethod
+    def of(cls, run: Simulation, filling: Filling, seed: int) -> Filled:
+        """Return a simulation with containers. Raises SchedulerError for a policy that does not know nodes."""
+        if run.policy.pooled:
+            msg = f"{run.policy.name} says how many processors jobs have, not which: there are no holes: omit --fill."
+            raise SchedulerError(msg)
+        world, begin = run.world, int(run.work.submit.min())
+        box = filling.containers(run.machine.nodes, len(run.work), len(world.nodes.place), begin, seed)
+        filled = cls(run, filling, box)
+        if filling.policy == "B":
+            run.program = run.program._replace(advance=filled._advance)
+        return filled
+
+    def _advance(self, decide: Callable[..., int], *rest: Any) -> int:  # noqa: ANN401 - what the engine is given
+        world, *others = rest
+        f = self.filling
+        migrate = NEVER if math.isinf(f.migrate) else int(f.migrate)
+        how = np.array([f.restore, f.save, self._speed, migrate, f.kill], np.int64)
+        arguments = (decide, world, self.box, how, *others)
+        return int(compile_part(reservations.advance_filled, arguments, _MODULES)(*arguments))
+
+    @property
+    def _speed(self) -> int:
+        return round(self.filling.efficiency * MILLION)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From the first submission to the last end of a regular job, or to the last event of a partial run."""
+        run = self.run
+        return int(run.work.submit.min()), int(run.world.end.max()) if run.is_over else run.now
+
+    def finish(self) -> None:
+        """Fill the slots of a schedule that is complete (policy A), or end the containers that still run (B)."""
+        if self.filling.policy == "A":
+            self._fill_slots()
+        else:
+            self._settle()
+
+    def _fill_slots(self) -> None:
+        run, f, jobs = self.run, self.filling, self.run.world.jobs
+        spans = np.stack((jobs.start, run.world.end), axis=1)
+        started = np.flatnonzero(jobs.state >= RUNNING)
+        starts, ends = (started[np.argsort(spans[started, which], kind="stable")] for which in (0, 1))
+        taken = np.zeros(run.machine.nodes, np.int64)
+        how = np.array([f.slot, f.restore, f.save, self._speed], np.int64)
+        house = run.world.nodes
+        arguments = (self.box, starts, ends, spans, house.first, house.place, taken, how, *self.span)
+        self.empty = f.slot * int(compile_part(slots.fill_slots, arguments, _MODULES)(*arguments))
+
+    def _settle(self) -> None:
+        """Save every container before the end, which is known long before."""
+        box, f = self.box, self.filling
+        end = max(self.span[1], int(box.since[box.node != NOBODY].max(initial=0)))
+        for one in box.tenant[box.tenant != NOBODY].tolist():
+            begin = int(box.begin[one])
+            if begin + f.save <= end:
+                containers.work(box, one, end - f.save - begin, self._speed)
+                box.saved[one] = box.done[one]
+                box.saves[one] += 1
+                box.overhead[one] += f.save
+            else:
+                box.overhead[one] -= max(0, begin - end)
+                box.lost[one] += -(-(box.done[one] - box.saved[one]) // self._speed)
+                box.done[one] = box.saved[one]
+            containers.move_out(box, one, end)
+
+    @property
+    def runs(self) -> Ints:
+        """The runs, of shape ``(runs, 4)``: container, node, begin, end."""
+        return self.box.runs[: self.box.scalars[RUNS]]
+
+    def figures(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return what filling came to; `metrics` are those of the regular jobs. Seconds are of single nodes."""
+        f, box, (begin, end) = self.filling, self.box, self.span
+        room = max(1, (end - begin) * self.run.machine.nodes)
+        useful, worked, overhead = int(box.saved.sum()) / MILLION, int(box.worked.sum()), int(box.overhead.sum())
+        delays, waits = box.delay[box.delay > 0], int((box.delay * self.run.world.jobs.nodes).sum())
+        busy, regular = (int(self.run.world.scalars[BUSY]) - waits) / room, metrics["utilisation"] or 0.0
+        by_slot = f.policy == "A"
+        return {
+            "parameters": f._asdict() | {"migrate": None if math.isinf(f.migrate) else f.migrate},
+            "regular_utilisation": regular,
+            "utilisation": regular + useful / room,
+            "gain": useful / room,
+            "bound": PAPERS_IDLE * f.part * f.efficiency if by_slot else None,
+            "idle": 1 - busy,
+            "idle_slots": self.empty / room if by_slot else None,
+            "load": busy + (worked + overhead) / room,
+            "useful_s": useful,
+            "overhead_s": overhead,
+            "lost_s": int(box.lost.sum()),
+            "saves": int(box.saves.sum()),
+            "migrations": int(box.migrations.sum()),
+            "fillers": len(box.arrival),
+            "completed": int((box.end != NEVER).sum()),
+            "delayed_jobs": len(delays),
+            "mean_delay_s": float(delays.mean()) if len(delays) else 0.0,
+            "longest_delay_s": int(delays.max(initial=0)),
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return `fillers`, a row per filler job in order of arrival, -1 for what has not happened; `filler_runs`."""
+        box = self.box
+        fillers = {
+            "filler": np.arange(len(box.arrival)),
+            "arrival": box.arrival,
+            "start": np.where(box.start == NEVER, UNKNOWN, box.start),
+            "end": np.where(box.end == NEVER, UNKNOWN, box.end),
+            "length": np.where(box.need == NEVER, UNKNOWN, box.need // MILLION),
+            "done": box.saved // MILLION,
+            "runs": np.bincount(self.runs[:, 0], minlength=len(box.arrival)),
+            "saves": box.saves,
+            "migrations": box.migrations,
+            "worked": box.worked,
+            "overhead": box.overhead,
+            "lost": box.lost,
+        }
+        return {"fillers": fillers, "filler_runs": dict(zip(RUN, self.runs.T, strict=True))}
+
+
+def compile_all() -> None:
+    """Compile both policies, or load them, by filling the gaps of a job."""
+    one = np.ones(1, np.int64)
+    work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": one})
+    for policy in POLICIES:
+        filling = Filling(policy=policy)
+        machine = Machine(1, slot=filling.time_slot)
+        filled = Filled.of(Simulation.of(work, machine, load_policy("fcfs")), filling, 1)
+        filled.run.run()
+        filled.finish()
+
+
+def announcement() -> str:
+    """Return what people should know before a first compilation; empty if it is not the first."""
+    missing = [part for part in (slots.fill_slots, reservations.advance_filled) if not is_compiled(part, _MODULES)]
+    return "compiling what fills gaps, which may take a minute: it is kept for the next time." if missing else ""
+
+
+def shifts(filled: Simulation) -> dict[str, Any]:
+    """Return how much later, or earlier, regular jobs start than without filling, which is simulated for it."""
+    regular = Simulation.of(filled.work, filled.machine, filled.policy, filled.world.jobs.cls)
+    regular.run()
+    started = (filled.world.jobs.state >= RUNNING) & (regular.world.jobs.state >= RUNNING)
+    shift = (filled.world.jobs.start - regular.world.jobs.start)[started]
+    return {
+        "later_jobs": int((shift > 0).sum()),
+        "earlier_jobs": int((shift < 0).sum()),
+        "mean_shift_s": float(shift.mean()) if len(shift) else 0.0,
+        "longest_shift_s": int(shift.max(initial=0)),
+    }

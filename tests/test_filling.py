@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gap filling: time slots, policies A and B on examples worked out by hand, and what always holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.compiling import load_policy
+from scheduler.errors import SchedulerError
+from scheduler.filling.containers import MILLION
+from scheduler.filling.outcome import Filled, shifts
+from scheduler.filling.parameters import Filling, parse_filling
+from scheduler.interface import NEVER
+from scheduler.metrics import Power, metrics
+from scheduler.simulation import Machine, Simulation
+from tests.commands import drom
+from tests.logs import synthetic
+from tests.schedules import NODES, Row, logs, simulation, workload
+from workloads.swf import write_swf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+A = Filling(slot=10, restore=1, save=2)
+B = Filling(policy="B", restore=1, save=2)
+POLICIES = ("fcfs", "easy", "conservative", "slurm", "sd")
+
+
+def filled(rows: Sequence[Row], filling: Filling, nodes: int = NODES, policy: str = "conservative") -> Filled:
+    """Return a simulation whose gaps have been filled."""
+    cores, passes = (2, ("interval=5",)) if policy in {"slurm", "sd"} else (1, ())
+    machine = Machine(nodes, cores, slot=filling.time_slot)
+    found = Filled.of(Simulation.of(workload(rows, cores), machine, load_policy(policy, passes)), filling, 1)
+    found.run.run()
+    found.finish()
+    return found
+
+
+def starts(found: Filled) -> list[int]:
+    """Return when each regular job started."""
+    started: list[int] = found.run.world.jobs.start.tolist()
+    return started
+
+
+class TestSlots:
+    """Policy A: the scheduler acts at multiples of the slot."""
+
+    def test_regular_jobs_start_at_the_ends_of_slots(self) -> None:
+        """What is submitted or ends within a slot counts at its end; requests count in whole slots."""
+        rows = [(0, 13, 14, 2), (3, 5, 5, 1), (4, 5, 5, 2)]
+        run = simulation(rows, "conservative", Machine(2, slot=10))
+        run.run()
+
+        assert run.world.jobs.start.tolist() == [0, 20, 30]
+        assert run.world.end.tolist() == [13, 25, 35]
+        assert run.world.jobs.limit.tolist() == [20, 10, 10]
+
+    def test_one_slot(self) -> None:
+        """Of a hole of one slot a container has 10 - 1 - 2 seconds at half speed; the rest of a job's slot is idle."""
+        found = filled([(0, 20, 20, 2), (0, 5, 5, 1)], A._replace(efficiency=0.5), 3)
+        told = found.figures(metrics(found.run, Power()))
+
+        assert found.runs.tolist() == [[0, 2, 10, 20]]
+        assert (told["useful_s"], told["overhead_s"], told["saves"]) == (3.5, 3, 1)
+        assert told["gain"] == pytest.approx(3.5 / 60)
+        assert told["gain"] == pytest.approx(told["idle_slots"] * 0.7 * 0.5)
+        assert (told["regular_utilisation"], told["idle"]) == pytest.approx((45 / 60, 15 / 60))
+        assert told["bound"] == pytest.approx(0.1 * 0.7 * 0.5)
+        assert told["delayed_jobs"] == 0
+
+    def test_a_container_goes_on(self) -> None:
+        """It keeps its node while that is empty, then waits, then goes on on another one, and pays for each slot."""
+        found = filled([(0, 30, 30, 1), (20, 30, 30, 1)], A._replace(jobs=1, length=10**6), 2)
+
+        assert starts(found) == [0, 20]
+        assert found.runs.tolist() == [[0, 1, 0, 20], [0, 0, 30, 50]]
+        assert found.box.saved.tolist() == [4 * 7 * MILLION]
+        assert (found.box.overhead[0], found.box.migrations[0], found.box.saves[0]) == (12, 1, 4)
+
+    def test_a_filler_that_completes(self) -> None:
+        """It is not saved in its last slot, and the next one that waits begins with the next slot."""
+        found = filled([(0, 40, 40, 1)], A._replace(jobs=2), 2)
+        found = Filled(found.run, found.filling, found.filling.containers(2, 1, 1, 0, 1))
+        found.box.need[:] = 10 * MILLION
+        found.finish()
+
+        assert found.runs.tolist() == [[0, 1, 0, 14], [1, 1, 20, 34]]
+        assert found.box.end.tolist() == [14, 34]
+        assert (found.box.saves.tolist(), found.box.worked.tolist()) == ([1, 1], [10, 10])
+
+    def test_passes_of_its_own(self) -> None:
+        """A policy with passes between the ends of slots would never make one: that is said."""
+        with pytest.raises(SchedulerError, match=r"passes at 0 \+ k \* 30 s, not at the end of each slot of 45 s"):
+            Simulation.of(workload([(0, 1, 1, 1)]), Machine(1, slot=45), load_policy("slurm"))
+
+    @given(logs(), st.sampled_from(POLICIES), st.sampled_from((5, 10)), st.integers(0, 3))
+    @settings(deadline=None, max_examples=40)
+    def test_no_regular_job_is_delayed(self, rows: list[Row], policy: str, slot: int, jobs: int) -> None:
+        """The schedule is the same without filling, whatever the policy."""
+        filling = Filling(slot=slot, restore=1, save=1, jobs=jobs, length=9)
+        found = filled(rows, filling, policy=policy)
+        cores, passes = (2, ("interval=5",)) if policy in {"slurm", "sd"} else (1, ())
+        alone = simulation(rows, policy, Machine(NODES, cores, slot=slot), *passes)
+        alone.run()
+
+        assert (found.run.world.jobs.start == alone.world.jobs.start).all()
+        assert (found.run.world.end == alone.world.end).all()
+        assert (found.run.world.jobs.start % slot == 0).all()
+        check(found)
+
+
+class TestReservations:
+    """Policy B: a container runs on until a regular job comes."""
+
+    ROWS = ((0, 20, 20, 1), (8, 5, 5, 1), (9, 5, 5, 2))
+
+    def test_an_unexpected_job_waits_for_the_save_and_an_expected_one_does_not(self) -> None:
+        """The second job comes at 8 and begins at 10; the third is planned for 20, so that saving begins at 18."""
+        found = filled(self.ROWS, B, 2)
+
+        assert starts(found) == [0, 10, 20]
+        assert found.box.delay.tolist() == [0, 2, 0]
+        assert found.run.world.end.tolist() == [20, 15, 25]
+        assert found.runs.tolist() == [[0, 1, 0, 10], [0, 1, 15, 20]]
+        assert (found.box.worked[0], found.box.overhead[0], found.box.saves[0]) == (7 + 2, 2 * 3, 2)
+
+    def test_a_container_that_has_done_nothing_is_dropped(self) -> None:
+        """It is still restored when the job comes: there is nothing to save, and nobody waits."""
+        found = filled([(0, 9, 9, 2), (3, 4, 4, 1), (10, 5, 5, 2)], B._replace(restore=4), 2)
+
+        assert starts(found) == [0, 9, 13]
+        assert found.runs.tolist() == [[0, 1, 9, 13]]
+        assert (found.box.worked[0], found.box.overhead[0], found.box.saves[0]) == (0, 4, 0)
+
+    def test_killed(self) -> None:
+        """Nobody waits, and what was done since the last save is lost; an expected job costs nothing."""
+        found = filled(self.ROWS, B._replace(kill=1), 2)
+        told = found.figures(metrics(found.run, Power()))
+
+        assert starts(found) == [0, 8, 20]
+        assert found.runs.tolist() == [[0, 1, 0, 8], [0, 1, 13, 20]]
+        assert (told["useful_s"], told["lost_s"], told["saves"], told["delayed_jobs"]) == (4, 7, 1, 0)
+
+    def test_live_migration(self) -> None:
+        """The only container moves to the empty node, which is quicker than saving, and is not restored there."""
+        found = filled([(0, 20, 20, 1), (8, 5, 5, 1)], B._replace(jobs=1, length=10**6, save=5, migrate=3), 3)
+
+        assert starts(found) == [0, 11]
+        assert found.runs.tolist() == [[0, 1, 0, 11], [0, 2, 8, 20]]
+        assert found.box.migrations.tolist() == [1]
+        assert (found.box.worked[0], found.box.overhead[0], found.box.saves[0]) == (7 + 4, 1 + 3 + 5, 1)
+
+    def test_later_and_earlier_jobs(self) -> None:
+        """Starts are compared with those of the same simulation without filling."""
+        told = shifts(filled(self.ROWS, B, 2).run)
+
+        assert told == {"later_jobs": 1, "earlier_jobs": 0, "mean_shift_s": pytest.approx(2 / 3), "longest_shift_s": 2}
+
+    @given(
+        logs(),
+        st.sampled_from(POLICIES),
+        st.integers(0, 3),
+        st.integers(0, 5),
+        st.sampled_from((math.inf, 0, 2)),
+        st.sampled_from((0, 1)),
+        st.sampled_from((0, 3, 30)),
+    )
+    @settings(deadline=None, max_examples=60)
+    def test_what_always_holds(  # noqa: PLR0917 - hypothesis
+        self, rows: list[Row], policy: str, restore: int, save: int, migrate: float, kill: int, jobs: int
+    ) -> None:
+        """Every job ends and runs as long as it needs; a queue that is always full leaves no node empty."""
+        filling = Filling("B", 1, restore, save, 0.5, migrate, kill, jobs, 9, 1)
+        found = filled(rows, filling, policy=policy)
+        world = found.run.world
+
+        check(found)
+        assert found.run.is_over
+        assert policy == "sd" or (world.end - world.jobs.start == world.run).all()
+        assert not kill or not found.box.delay.any() or migrate < math.inf
+        assert jobs or used(found, policy).all()
+
+
+def used(found: Filled, policy: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which seconds of which nodes are somebody's, of shape ``(nodes, seconds)``; each is one's alone.
+
+    A regular job has its nodes while it waits for a container there to be saved, but for that one.
+    """
+    world, (begin, end) = found.run.world, found.span
+    owners = np.zeros((found.run.machine.nodes, end), np.int64)
+    for _, node, first, last in found.runs:
+        owners[node, first:last] += 1
+    assert (owners <= 1).all()
+    waits = owners.astype(np.bool_)
+    for job, start in enumerate(world.jobs.start):
+        nodes = world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]
+        owners[nodes, start : world.end[job]] += 1
+        waits[nodes, start - found.box.delay[job] : start] = True
+    assert policy == "sd" or (owners <= 1).all()
+    return np.asarray(((owners > 0) | waits)[:, begin:])
+
+
+def check(found: Filled) -> None:
+    """Compare what containers did with their runs: no node is two's, no work comes from nowhere, none is lost."""
+    box, speed = found.box, round(found.filling.efficiency * MILLION)
+    complete = box.end != NEVER
+    length = np.bincount(found.runs[:, 0], found.runs[:, 3] - found.runs[:, 2], len(box.arrival))
+
+    used(found, found.run.policy.name)
+    assert (found.runs[:, 2] <= found.runs[:, 3]).all()
+    assert (box.saved[~complete] == (box.worked - box.lost)[~complete] * speed).all()
+    assert (box.saved[complete] == box.need[complete]).all()
+    assert (np.abs(box.saved - (box.worked - box.lost) * speed)[complete] < speed).all()
+    assert (box.worked + box.overhead <= length + 1e-9).all() or found.filling.migrate < math.inf
+    assert (box.overhead >= 0).all()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return a small log."""
+    write_swf(synthetic(), tmp_path / "log.swf.gz")
+    return tmp_path / "log.swf.gz"
+
+
+def test_results(log: Path, tmp_path: Path) -> None:
+    """The figures in the summary, a row per filler job, and one per run; another run into the folder removes them."""
+    options = ("simulate", log, "--nodes", "64", "--policy", "conservative", "--out", tmp_path / "r")
+    drom(*options, "--fill", "--fill-set", "policy=B", "--fill-set", "jobs=20", "--fill-set", "length=3600")
+    told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))["filling"]
+    tables = {
+        name: list(csv.DictReader((tmp_path / "r" / f"{name}.csv").read_text(encoding="utf-8").splitlines()))
+        for name in ("fillers", "filler_runs")
+    }
+    drom(*options)
+
+    assert (told["fillers"], told["completed"]) == (20, 20)
+    assert all(row["length"] == row["done"] for row in tables["fillers"])
+    assert sum(int(row["runs"]) for row in tables["fillers"]) == len(tables["filler_runs"])
+    assert told["useful_s"] == sum(int(row["done"]) for row in tables["fillers"])
+    assert {"later_jobs", "earlier_jobs", "mean_shift_s", "longest_shift_s"} <= told.keys()
+    assert not list((tmp_path / "r").glob("filler*"))
+
+
+def test_pictures(log: Path, tmp_path: Path) -> None:
+    """Fillers have a colour in the Gantt chart."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    out, _ = drom("simulate", log, "--nodes", "64", "--fill", "--plots", "svg", "--out", tmp_path / "r")
+
+    assert "filling: delayed_jobs                      0\n" in out
+    assert "<!-- filler -->" in (tmp_path / "r" / "gantt.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (["save=-1"], "--fill-set 'save=-1': save is a whole number from 0 to 31,536,000."),
+        (["restore=x"], "restore is a whole number from 0 to 31,536,000."),
+        (["efficiency=1.5"], "efficiency is a number above 0, and at most 1."),
+        (["efficiency=-1"], "efficiency is a number above 0, and at most 1."),
+        (["efficiency=nan"], "efficiency is a number above 0, and at most 1."),
+        (["slot=0"], "slot is a whole number from 1 to 31,536,000."),
+        (["slot=100", "save=50", "restore=50"], "save and restore take 100 s, no less than the slot of 100 s"),
+        (["policy=C"], "policy is A or B."),
+        (["migrate=1.5"], "migrate is a whole number from 0 to 31,536,000, or infinite."),
+        (["kill=2"], "kill is 0 or 1."),
+        (["jobs=1e9"], "jobs is a whole number from 0 to 10,000,000."),
+        (["t=5"], "there is no 't': choose policy, slot, restore, save, efficiency, migrate, kill, jobs, length, gap."),
+    ],
+)
+def test_bad_choices(choice: list[str], said: str) -> None:
+    """One sentence with what it has to be."""
+    with pytest.raises(SchedulerError) as error:
+        parse_filling(choice)
+
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "code"),
+    [
+        (("--fill-set", "slot=60"), "--fill-set says how gaps are filled: add --fill", 2),
+        (("--fill", "--fill-set", "policy=B", "--save", "s"), "--save and --resume do not keep containers", 2),
+        (("--fill", "--policy", "equipartition"), "equipartition says how many processors jobs have, not which", 1),
+    ],
+)
+def test_what_does_not_go_together(log: Path, options: tuple[str, ...], said: str, code: int) -> None:
+    """One sentence before anything is simulated."""
+    out, errors = drom("simulate", log, "--nodes", "64", *options, code=code)
+
+    assert said in errors
+    assert out == ""
