@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -85,6 +87,24 @@ def ps(
         value = control.order(runtime_dir, "ps")
         output.clear()
         output.tasks(value, as_json=json)
+
+
+@orders_app.command()
+def top(
+    runtime_dir: RuntimeDir,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture; so does what is no terminal.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Draw without colours; so does NO_COLOR.")] = False,
+) -> None:
+    """Show who has which core, what changes hands, and why; live, until q."""
+    try:
+        from agent import screen  # curses is left out of some builds of Python
+    except ImportError as error:
+        msg = f"drom top needs a Python with curses ({error}): use drom ps --watch."
+        raise control.ControlError(msg) from error
+    if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        output.say(screen.once(runtime_dir))
+    else:
+        screen.show(runtime_dir, colour=not (no_color or os.environ.get("NO_COLOR")))
 
 
 @orders_app.command()

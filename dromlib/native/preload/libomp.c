@@ -58,7 +58,7 @@ static int initialize(dompt_lookup lookup, int device, dompt_data *data)
     set_callback(DOMPT_THREAD_BEGIN, (dompt_function)thread_begin);
     set_callback(DOMPT_PARALLEL_BEGIN, (dompt_function)parallel_begin);
     set_callback(DOMPT_PARALLEL_END, (dompt_function)parallel_end);
-    if (session.pinned)
+    if (may_be_pinned)
         set_callback(DOMPT_IMPLICIT_TASK, (dompt_function)implicit_task);
     return 1;
 }
@@ -76,7 +76,6 @@ __attribute__((visibility("default"))) dompt_start_result *ompt_start_tool(unsig
     static dompt_start_result result = {initialize, finalize, {0}};
     (void)version;
     if (llvm) {
-        have_points(DROM_POINTS_OTHER_LIBOMP);
         dromi_log("second-runtime", "unmanaged=%s", runtime_version);
         return NULL;
     }

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom top` on a terminal: draws what `agent.top` says, and listens to keys and to the agent's signals.
+
+The picture is made anew when a grant has changed, ten times a second at most, and each second.
+"""
+
+from __future__ import annotations
+
+import curses
+import functools
+import locale
+import os
+import shutil
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from agent import control, node_map, top
+from agent.control import ControlError
+from agent.picture import DARK, PALETTE
+from agent.users import user_name
+from dromlib import signals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REFRESH = 1.0
+QUICKEST = 0.1
+RATE_OVER = 10.0
+"""Seconds over which changes are counted."""
+_EIGHT = (curses.COLOR_BLUE, curses.COLOR_YELLOW, curses.COLOR_GREEN, curses.COLOR_RED, curses.COLOR_CYAN)
+
+
+def once(runtime_dir: Path) -> str:
+    """Return the screen as text, as wide and high as the terminal is. Raises ControlError where no agent answers."""
+    width, height = shutil.get_terminal_size()
+    lines = top.frame(_look(runtime_dir), top.Choice(), user_name, width, height)[:-1]
+    return "\n".join("".join(span.text for span in line).rstrip() for line in lines).rstrip("\n")
+
+
+def show(runtime_dir: Path, *, colour: bool) -> None:
+    """Show the node until `q`. Raises ControlError where no agent answers, or where the terminal cannot show it."""
+    view = _look(runtime_dir)
+    with suppress(locale.Error):
+        locale.setlocale(locale.LC_CTYPE, "")
+    try:
+        curses.setupterm()
+    except curses.error as error:
+        name = os.environ.get("TERM", "")
+        msg = f"this terminal (TERM={name}) cannot show a picture that moves: type drom top --once."
+        raise ControlError(msg) from error
+    curses.wrapper(lambda window: Screen(window, runtime_dir, view, colour=colour).run())
+
+
+def _look(runtime_dir: Path, before: dict[str, int] | None = None) -> top.View:
+    """Return what the agent says; jobs keep the numbers that they had before."""
+    machine, answer = control.order(runtime_dir, "topology"), control.order(runtime_dir, "ps")
+    jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
+    return top.View(f"drom top, {os.uname().nodename}", machine, answer, node_map.number(jobs, before or {}))
+
+
+class Screen:
+    """A window, what it shows, and what somebody chose."""
+
+    def __init__(self, window: curses.window, runtime_dir: Path, view: top.View, *, colour: bool) -> None:
+        self._window = window
+        self._runtime_dir = runtime_dir
+        self._view = view
+        self._choice = top.Choice()
+        self._changes: deque[float] = deque()
+        self._user = functools.cache(user_name)
+        if curses.has_colors():
+            curses.use_default_colors()  # else all is white on black
+        self._pens = _make_pens() if colour and curses.has_colors() else 0
+        window.nodelay(True)
+        with suppress(curses.error):  # a terminal may not be able to hide its cursor
+            curses.curs_set(0)
+
+    def run(self) -> None:
+        """Draw, wait for a key, a signal or a second, and look again, until somebody quits."""
+        with zmq.Context() as context, signals.subscribe(context, self._runtime_dir) as sock:
+            poller = zmq.Poller()
+            poller.register(sock, zmq.POLLIN)
+            poller.register(sys.stdin.fileno(), zmq.POLLIN)
+            looked = time.monotonic()
+            due = looked + REFRESH
+            while True:
+                self._draw()
+                poller.poll(max(round((due - time.monotonic()) * 1000), 0))
+                if self._obey_keys():
+                    return
+                if self._count(sock):
+                    due = min(due, looked + QUICKEST)
+                if time.monotonic() >= due:
+                    self._look_again()
+                    looked = time.monotonic()
+                    due = looked + REFRESH
+
+    def _count(self, sock: zmq.Socket[bytes]) -> bool:
+        """Count grants that have changed; return whether anything was signalled."""
+        found = False
+        with suppress(zmq.Again):
+            while True:
+                if signals.event(sock.recv(zmq.NOBLOCK))["event"] == "granted":
+                    self._changes.append(time.monotonic())
+                found = True
+        while self._changes and self._changes[0] < time.monotonic() - RATE_OVER:
+            self._changes.popleft()
+        return found
+
+    def _look_again(self) -> None:
+        try:
+            view = _look(self._runtime_dir, self._view.numbers)
+        except ControlError as error:
+            self._view = self._view._replace(trouble=f"This is how it was: {error}")
+            return
+        self._view = view._replace(rate=len(self._changes) / RATE_OVER)
+        if self._choice.sentences is not None:
+            self._explain()
+
+    def _obey_keys(self) -> bool:
+        """Do what the keys say that were pressed; return whether it is to quit."""
+        while (key := self._window.getch()) != curses.ERR:
+            if key in {ord("q"), ord("Q")}:
+                return True
+            self._obey(key)
+        return False
+
+    def _obey(self, key: int) -> None:
+        tasks = top.in_order(self._view.answer["tasks"], self._choice.sort, self._user)
+        if key in {curses.KEY_UP, ord("k"), curses.KEY_DOWN, ord("j")}:
+            step = -1 if key in {curses.KEY_UP, ord("k")} else 1
+            self._choice = self._choice.moved(tasks, step)
+            if self._choice.sentences is not None:
+                self._explain()
+        elif key == curses.KEY_RESIZE:
+            self._window.clear()  # what the terminal has left of the old picture is not known
+        elif key == ord("s"):
+            self._choice = self._choice.sorted_otherwise()
+        elif key in {curses.KEY_ENTER, ord("\n"), ord("\r")}:
+            if self._choice.sentences is not None:
+                self._choice = replace(self._choice, sentences=None)
+            else:
+                self._choice = self._choice.moved(tasks, 0)
+                self._explain()
+
+    def _explain(self) -> None:
+        """Put down what the agent says of the chosen task's job."""
+        job = next((task["job"] for task in self._view.answer["tasks"] if task["pid"] == self._choice.pid), None)
+        said: tuple[str, ...] = ("It has ended: choose another task.",)
+        if job is not None:
+            try:
+                answer: dict[str, Any] = control.order(self._runtime_dir, "explain", job=job)
+                said = tuple(sentence["text"] for sentence in answer["sentences"])
+            except ControlError as error:
+                said = (str(error),)
+        self._choice = replace(self._choice, sentences=said)
+
+    def _draw(self) -> None:
+        height, width = self._window.getmaxyx()
+        self._window.erase()
+        for y, line in enumerate(top.frame(self._view, self._choice, self._user, width - 1, height)):
+            x = 0
+            for span in line:
+                with suppress(curses.error):  # a window that has just become smaller
+                    self._window.addstr(y, x, span.text, self._style(span))
+                x += len(span.text)
+        self._window.refresh()
+
+    def _style(self, span: top.Span) -> int:
+        style = curses.A_REVERSE if span.reverse else curses.A_NORMAL
+        if span.job is None or not self._pens:
+            return style
+        small = span.text.islower()
+        return style | curses.color_pair(1 + span.job % self._pens + (self._pens if small else 0))
+
+
+def _make_pens() -> int:
+    """Make pairs of colours, for letters on a job's colour, then for small ones in it; return how many of each."""
+    rich = curses.COLORS >= 256
+    colours = [(number, 231 if code in DARK else 16) for code, number in PALETTE] if rich else []
+    colours = colours or [(number, curses.COLOR_BLACK) for number in _EIGHT]
+    for pen, (paper, ink) in enumerate(colours, 1):
+        curses.init_pair(pen, ink, paper)
+        curses.init_pair(pen + len(colours), paper, -1)
+    return len(colours)

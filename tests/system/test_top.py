@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom top` on a terminal, with a real agent and real programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.agents import Programs, environment, launch_agent, start_agent
+from tests.terminals import Terminal, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.agents import Agent
+
+pytestmark = pytest.mark.system
+
+
+def command(agent: Agent, *words: str) -> list[str]:
+    """Return the command line of `drom top`."""
+    return [sys.executable, "-m", "agent", "top", "--runtime-dir", str(agent.dir), *words]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """Return an agent of two cores in one socket."""
+    with start_agent(tmp_path, "--topology", "core:2", "--grace", "0.2") as agent:
+        yield agent
+
+
+@pytest.fixture
+def shown(agent: Agent, start: Programs, program: Path) -> Iterator[Terminal]:
+    """A terminal with `drom top` and a job on all cores."""
+    start.start(*agent.run("--job", "alpha", "--", program))
+    agent.await_tasks(alpha="0-1")
+    with terminal(command(agent), environment()) as screen:
+        screen.await_screen(lambda lines: "alpha" in "\n".join(lines))
+        yield screen
+
+
+def has(*patterns: str) -> Callable[[list[str]], bool]:
+    """Return what says whether lines have all of these."""
+    return lambda lines: all(re.search(pattern, "\n".join(lines), re.MULTILINE) for pattern in patterns)
+
+
+def test_a_node_is_watched(shown: Terminal, agent: Agent, start: Programs, program: Path) -> None:
+    """Jobs come, shrink and go before one's eyes, in colours."""
+    shown.await_screen(has(r"^socket \d  AA$", r"1 job, 1 task, 2 of 2 cores in use", r"^A alpha "))
+    assert len(shown.colours) > 1
+    start.start(*agent.run("--job", "beta", "--", program))
+    shown.await_screen(has(r"^socket \d  AB$|^socket \d  BA$", r"^B beta ", r" [0-9]\.[1-9] changes a second"))
+    start.started[0].quit()
+    shown.await_screen(has(r"^socket \d  BB$", r"1 job, 1 task"))
+    shown.type("q")
+    assert shown.process.wait(60) == 0
+
+
+def test_keys(shown: Terminal) -> None:
+    """A task is chosen and explained; the order is another one; a smaller window is no harm; Ctrl-C ends it."""
+    shown.type("s")
+    shown.await_screen(has(r"s sort: cpus"))
+    shown.type("j\n")
+    shown.await_screen(has(r"^It has 2 CPUs \(0-1\), all its own\.", r"enter back to the tasks"))
+    shown.type("\n")
+    shown.await_screen(has(r"^A alpha ", r"s sort: cpus"))
+    shown.resize(60, 12)
+    os.kill(shown.process.pid, signal.SIGWINCH)
+    shown.await_screen(has(r"^A alpha "))
+    os.kill(shown.process.pid, signal.SIGINT)
+    assert shown.process.wait(60) == 130
+
+
+def test_the_agent_dies(tmp_path: Path) -> None:
+    """The last picture stays, and says so, until another agent answers."""
+    agent = launch_agent(tmp_path / "run", "--topology", "core:2")
+    try:
+        with terminal(command(agent), environment()) as screen:
+            screen.await_screen(has(r"No task runs here"))
+            agent.kill()
+            screen.await_screen(has(r"This is how it was: no agent answers", r"^socket \d  \.\.$"))
+            agent = launch_agent(tmp_path / "run", "--topology", "core:2")
+            screen.await_screen(lambda lines: "This is how it was" not in "\n".join(lines))
+            screen.type("q")
+            assert screen.process.wait(60) == 0
+    finally:
+        agent.discard()
+
+
+@pytest.mark.parametrize(("words", "more"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
+def test_without_colours(agent: Agent, start: Programs, program: Path, words: list[str], more: dict[str, str]) -> None:
+    """Letters alone tell who is where."""
+    start.start(*agent.run("--job", "alpha", "--", program))
+    agent.await_tasks(alpha="0-1")
+    with terminal(command(agent, *words), environment(**more)) as screen:
+        screen.await_screen(has(r"^socket \d  AA$", r"^A alpha "))
+        assert screen.colours == {"default"}
+
+
+def test_once(agent: Agent, start: Programs, program: Path) -> None:
+    """What is no terminal gets one picture."""
+    start.start(*agent.run("--job", "alpha", "--", program))
+    agent.await_tasks(alpha="0-1")
+    done = agent.cli("top")
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^socket \d  AA\n(.*\n)*\n  JOB .*\nA alpha ", done.stdout, re.MULTILINE)
+    assert "\x1b" not in done.stdout
+
+
+def test_a_terminal_that_cannot(agent: Agent) -> None:
+    """One sentence that says what to type."""
+    with terminal(command(agent), environment()) as screen:
+        screen.await_screen(has(r"No task runs here"))
+    env = environment() | {"TERM": "nothing"}
+    with terminal(["env", "TERM=nothing", *command(agent)], env) as screen:
+        screen.await_screen(has(r"drom: this terminal \(TERM=nothing\) cannot show a picture that moves: type drom t"))
+        assert screen.process.wait(60) == 1

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs on a terminal of their own, whose screen is read as a person sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+from typing import TYPE_CHECKING
+
+import pyte
+
+from tests.agents import SECONDS, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+class Terminal:
+    """A terminal of 80 columns and 24 lines, and the process on it."""
+
+    def __init__(self, controller: int, process: subprocess.Popen[bytes]) -> None:
+        self._controller = controller
+        self.process = process
+        self._screen = pyte.Screen(80, 24)
+        self._stream = pyte.ByteStream(self._screen)
+
+    @property
+    def lines(self) -> list[str]:
+        """The text of the screen now."""
+        with contextlib.suppress(OSError):  # the process has gone
+            while select.select([self._controller], [], [], 0.01)[0]:
+                self._stream.feed(os.read(self._controller, 65_536))
+        return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def colours(self) -> set[str]:
+        """The colours behind the letters on the screen."""
+        return {self._screen.buffer[y][x].bg for y in range(24) for x in range(80)}
+
+    def await_screen(self, what: Callable[[list[str]], bool]) -> list[str]:
+        """Wait until the screen is so, and return it."""
+        seen: list[str] = []
+
+        def there() -> bool:
+            seen[:] = self.lines
+            return what(seen)
+
+        wait_until(there, lambda: "\n".join(seen))
+        return seen
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._controller, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Make the window larger or smaller."""
+        self._screen.resize(lines, columns)
+        fcntl.ioctl(self._controller, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+
+@contextlib.contextmanager
+def terminal(command: Sequence[str], env: dict[str, str]) -> Iterator[Terminal]:
+    """Start a command on a terminal of the kind that pyte is; it is gone after the block."""
+    controller, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen(
+        command, stdin=side, stdout=side, stderr=side, env=env | {"TERM": "linux"}, start_new_session=True
+    )
+    os.close(side)
+    try:
+        yield Terminal(controller, process)
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+        os.close(controller)
