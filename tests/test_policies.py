@@ -42,6 +42,21 @@ def test_conservative(rows: list[Row]) -> None:
 
 @SOME
 @given(logs())
+def test_conservative_with_a_depth(rows: list[Row]) -> None:
+    """With one reservation nobody overtakes anybody; with as many as there are jobs the depth changes nothing."""
+    assert starts(rows, "conservative", None, "depth=1") == starts(rows, "fcfs")
+    assert starts(rows, "conservative", None, "depth=25") == starts(rows, "conservative")
+
+
+@pytest.mark.parametrize("depth", ["-1", "1.5", "nan"])
+def test_a_depth_that_cannot_be(depth: str) -> None:
+    """Is a sentence."""
+    with pytest.raises(SchedulerError, match="depth is a whole number from 0"):
+        load_policy("conservative", [f"depth={depth}"])
+
+
+@SOME
+@given(logs())
 def test_slurm(rows: list[Row]) -> None:
     """Passes at ticks after events, a bounded depth and window, coarse reservations."""
     choices = ("interval=3", "depth=4", "window=20", "resolution=7")

@@ -80,7 +80,7 @@ def advance_filled(  # noqa: PLR0917 - numba wants them by position
                 if s[FAULT] != NO_FAULT:
                     return FAILED
                 clear(world, box, how, actions)
-        if next_instant(world) != NEVER:
+        if now < next_instant(world) < NEVER:
             fill(world, box, how, now)
     return MORE
 

@@ -2,29 +2,47 @@
 """Conservative backfilling: every job has a reservation, and no job is moved behind its own.
 
 As Mu'alem and Feitelson list it (IEEE TPDS 12(6), 2001), with compression: at each call every reservation, in order of
-the queue, is given up and made again at the earliest time, which is never later than before.
+the queue, is given up and made again at the earliest time, which is never later than before. With `depth` only so many
+jobs at the head of the queue have reservations, as in MAUI and Slurm; the others wait until they are among these.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from scheduler.interface import NEVER, Actions, Event, Floats, State, plan, start
 from scheduler.profile import earliest, profile_of, take
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
+OPTIONS = {"depth": 0}
+DEPTH = 0
+
+
+def check(options: Mapping[str, float]) -> str:
+    """Return what is wrong with the parameters; empty if nothing is."""
+    depth = options["depth"]
+    return "" if 0 <= depth <= 1e9 and depth % 1 == 0 else f"depth is a whole number from 0, not {depth:g}."
+
+
+def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
     """Put the reservations into the profile, then move each to the earliest time; start those whose time is now."""
-    jobs, now = state.jobs, state.now
-    profile = profile_of(state, 2 * len(state.queue))
-    for job in state.queue:
+    jobs, now, queue, started = state.jobs, state.now, state.queue, False
+    if options[DEPTH] > 0:
+        queue = queue[: int(options[DEPTH])]
+    profile = profile_of(state, 2 * len(queue))
+    for job in queue:
         if jobs.planned[job] != NEVER:
             take(profile, jobs.planned[job], jobs.planned[job] + jobs.requested[job], jobs.nodes[job])
-    for job in state.queue:
+    for job in queue:
         if jobs.planned[job] != NEVER:
             take(profile, jobs.planned[job], jobs.planned[job] + jobs.requested[job], -jobs.nodes[job])
         begin = earliest(profile, jobs.nodes[job], jobs.requested[job])
         take(profile, begin, begin + jobs.requested[job], jobs.nodes[job])
         if begin == now:
             start(actions, job)
+            started = True
         elif begin != jobs.planned[job]:
             plan(actions, job, begin)
-    return NEVER
+    return int(now) if started and len(queue) < len(state.queue) else NEVER

@@ -89,6 +89,42 @@ def adaptive(
         _try_to_draw(lambda: draw(found, out))
 
 
+@app.command("gapfill")
+def gapfill(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where gapfill.json and pictures go.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of ten seeds.")] = 1,
+    days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="Days that are simulated.")] = 180,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Run the simulation on gap filling with containers (GRID 2018): load over accuracy, and the gain."""
+    from scheduler.compiling import announcement, compile_program, load_policy
+    from scheduler.filling import outcome
+    from scheduler.reproduction.gapfill import POLICY, points
+    from scheduler.reproduction.gapfill_figures import draw, lines, to_json
+
+    policy = load_policy(POLICY)
+    for announced in filter(None, (announcement(policy), outcome.announcement())):
+        typer.echo(f"drom: {announced}", err=True)
+    compile_program(policy)
+    outcome.compile_all()
+    bar = Bar(sys.stderr, "simulating")
+    try:
+        found = points(seed, days, jobs or len(os.sched_getaffinity(0)), bar.show)
+    except KeyboardInterrupt:
+        bar.clear()
+        typer.echo("drom: interrupted: nothing is written.", err=True)
+        raise typer.Exit(130) from None
+    bar.clear()
+    told = to_json(found, seed, days)
+    typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, days)).rstrip())
+    if out is not None:
+        _write_file(told, out / "gapfill.json", out)
+        _try_to_draw(lambda: draw(found, out))
+
+
 def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
     """Return the workloads that are asked for."""
     numbers = sorted(set(chosen or _WORKLOADS))
