@@ -97,8 +97,11 @@ class Stage:
         self._door.settimeout(PATIENCE)
 
     def admit(self) -> Task:
-        """Answer the program's knock: it sits in the only slot."""
-        connection, _ = self._door.accept()
+        """Answer the program's knock: it sits in the only slot. Raises `ControlError` when none comes."""
+        try:
+            connection, _ = self._door.accept()
+        except TimeoutError:
+            raise ControlError("a program of the benchmark has not looked for its agent: run it again.") from None
         with connection:
             return self._seat(connection)
 
