@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduler.allotment import EXPAND, MILLION, SHRINK, STALL, TRANSFER
+from scheduler.allotment import EXPAND, SHRINK, STALL, TRANSFER
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, MOLDABLE, Ints
-from scheduler.world import Pool
+from scheduler.world import MILLION, Pool
 from workloads.errors import short
 from workloads.speedup import downey
 
@@ -52,6 +52,8 @@ class Adaptive(NamedTuple):
     """Megabytes of data of a job."""
     bandwidth: float = 100.0
     """Megabytes that a processor sends or receives in a second."""
+    residual: float = 0.0
+    """What a process that is left on a processor takes of it, as a fraction."""
 
     def by_ticks(self, ticks: int) -> Adaptive:
         """Return the same for a log in which a second has so many ticks."""
@@ -81,6 +83,7 @@ class Adaptive(NamedTuple):
             most=np.where(flexible, most, sizes),
             speed=speeds(processors, self.parallelism, self.sigma),
             stall=np.rint(terms * MILLION).astype(np.int64),
+            residual=round(self.residual * MILLION),
         )
 
 
@@ -130,4 +133,6 @@ def _fault(name: str, value: float) -> str:
         return "" if value >= 1 else "a number of at least 1, or infinite"
     if name in {"sigma", "memory"}:
         return "" if 0 <= value < math.inf else "a number of at least 0"
+    if name == "residual":
+        return "" if 0 <= value <= 1 else "a fraction from 0 to 1"
     return "" if 0 <= value <= LONGEST else f"a number of seconds from 0 to {LONGEST:.0f}"

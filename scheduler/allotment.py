@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.interface import MALLEABLE, RIGID, RUNNING, WAITING
 from scheduler.sharing import account, note_change, set_off
-from scheduler.world import BAD_SHARE, FREE, NO_FAULT, NO_ROOM, NOT_RUNNING, WRONG_CLASS, engine_part
+from scheduler.world import BAD_SHARE, FREE, MILLION, NO_FAULT, NO_ROOM, NOT_RUNNING, RESIZES, WRONG_CLASS, engine_part
 
 if TYPE_CHECKING:
     from scheduler.world import World
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 STALL, SHRINK, EXPAND, TRANSFER = range(4)
 """Places in `World.stall`, each in millionths of a second: of any change; per processor of the larger number, when
 shrinking and when expanding; of all data of a job through one link."""
-
-MILLION = 1_000_000
 
 
 @engine_part
@@ -52,6 +50,7 @@ def allot(world: World, job: int, processors: int, now: int) -> int:
         world.left[job] += price
         jobs.lost[job] += price
         jobs.lent[job] += processors < before
+        s[RESIZES] += 1
     note_change(world, job)
     return NO_FAULT
 

@@ -63,7 +63,11 @@ def simulate(
     fill_set: Annotated[
         list[str] | None, typer.Option("--fill-set", metavar="NAME=VALUE", help="How gaps are filled, as policy=B.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Which jobs have which class; filler jobs.")] = 1,
+    evolving: Annotated[
+        str,
+        typer.Option(metavar="FRACTION|FILE", help="Jobs that change their range while they run: how many; or which."),
+    ] = "",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Classes, ranges and filler jobs that are drawn.")] = 1,
     rule: Annotated[
         list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
     ] = None,
@@ -103,7 +107,7 @@ def simulate(
         _say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
     if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
         _say(f"note: under the cqsim rule {chosen.name} knows the real run times of waiting jobs.")
-    jobs_are = _adaptive(adaptive or [], chosen)
+    jobs_are = _adaptive(adaptive or [], evolving, chosen)
     filling = _filling(fill_set or [], fill=fill, kept=save or resume)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
@@ -113,7 +117,8 @@ def simulate(
     machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, confined, slot)
     _announce(chosen)
     with saying("compiling, which is kept for the next time"):
-        run = Simulation.of(work, machine, chosen, drawn(work.job, shares, seed).astype(int), jobs_are)
+        kinds = drawn(work.job, shares, seed).astype(int)
+        run = Simulation.of(work, machine, chosen, kinds, jobs_are, evolving=evolving, seed=seed)
     filled = _filled(run, filling, seed)
     _say_what_to_know(run)
     _say_what_a_pool_is(run, cores, plots)
@@ -210,12 +215,13 @@ def _say_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
         _say(f"note: there is no Gantt chart: {run.policy.name} says how many processors jobs have, not which.")
 
 
-def _adaptive(choices: list[str], policy: Policy) -> Adaptive:
+def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
     """Return how jobs are that share a pool."""
     from scheduler.adaptive import parse_adaptive
 
-    if choices and not policy.pooled:
-        msg = f"--adaptive is for policies that allot processors: add --policy equipartition, not {policy.name}."
+    if (choices or evolving) and not policy.pooled:
+        option = "--adaptive" if choices else "--evolving"
+        msg = f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
         raise typer.BadParameter(msg)
     return parse_adaptive(choices)
 

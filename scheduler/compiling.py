@@ -22,7 +22,7 @@ import numpy as np
 from numba.core.types.function_type import WrapperAddressProtocol
 
 from agent.numba_cache import cache_folder
-from scheduler import allotment, ends, engine, interface, nodesets, profile, sharing, timetable, world
+from scheduler import allotment, ends, engine, interface, nodesets, profile, residues, sharing, timetable, world
 from scheduler.errors import SchedulerError
 from workloads.errors import short
 from workloads.workload import make_workload
@@ -37,7 +37,7 @@ numba: Any = importlib.import_module("numba")  # untyped
 
 BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition")
 _SHARED = (interface, nodesets, profile, timetable)
-_ENGINE = (interface, world, ends, sharing, allotment, engine)
+_ENGINE = (interface, world, ends, residues, sharing, allotment, engine)
 _PARTS: dict[Callable[..., int], Any] = {}
 _PARAMETERS = ("state", "event", "options", "actions")
 

@@ -20,6 +20,7 @@ from scheduler.allotment import allot
 from scheduler.ends import first_end, pop
 from scheduler.interface import (
     ALLOT,
+    DEMAND_CHANGED,
     JOB_ENDED,
     LIMIT,
     NEVER,
@@ -34,7 +35,17 @@ from scheduler.interface import (
     WAITING,
     Event,
 )
-from scheduler.sharing import end_job, place_job, resize_job, set_limit, start_job, update_ends
+from scheduler.sharing import (
+    account,
+    boundary,
+    end_job,
+    note_change,
+    place_job,
+    resize_job,
+    set_limit,
+    start_job,
+    update_ends,
+)
 from scheduler.world import (
     BUSY,
     CQSIM,
@@ -43,6 +54,8 @@ from scheduler.world import (
     FAULT,
     FREE,
     IN_THE_PAST,
+    LEAST,
+    MOST,
     NO_FAULT,
     NOT_RUNNING,
     NOT_WAITING,
@@ -146,11 +159,11 @@ def happen(world: World, now: int) -> Event:
 
 @engine_part
 def happen_together(world: World, now: int) -> Event:
-    """End all jobs of this instant, then let all submissions of it join the queue."""
+    """End all jobs of this instant, or change their demand, then let all submissions of it join the queue."""
     kinds, count, subject = 0, 0, NOBODY
     while ends_now(world, now):
-        subject = end_next(world, now)
-        kinds |= JOB_ENDED
+        subject = world.heap[0]
+        kinds |= go_on(world, now)
         count += 1
     while comes_now(world, now):
         subject = submit_next(world)
@@ -165,7 +178,8 @@ def happen_together(world: World, now: int) -> Event:
 def happen_as_cqsim(world: World, now: int) -> Event:
     """Let one thing happen: an end, else a submission, else a call that was asked for."""
     if ends_now(world, now):
-        return Event(JOB_ENDED, end_next(world, now))
+        subject = world.heap[0]
+        return Event(go_on(world, now), subject)
     if comes_now(world, now):
         return Event(SUBMITTED, submit_next(world))
     return Event(TICK, NOBODY)
@@ -182,13 +196,14 @@ def happen_as_pyss(world: World, now: int) -> Event:
         job = submit_next(world)
         return Event(SUBMITTED if jobs.nodes[job] <= s[FREE] else 0, job)
     if ends_now(world, now):
-        return Event(JOB_ENDED, end_next(world, now))
+        subject = world.heap[0]
+        return Event(go_on(world, now), subject)
     return Event(TICK, NOBODY)
 
 
 @engine_part
 def ends_now(world: World, now: int) -> bool:
-    """Return whether a job is still to end at this instant."""
+    """Return whether a job is still to end at this instant, or to change its demand."""
     return first_end(world) <= now
 
 
@@ -200,13 +215,32 @@ def comes_now(world: World, now: int) -> bool:
 
 
 @engine_part
-def end_next(world: World, now: int) -> int:
-    """End the next job and return it."""
+def go_on(world: World, now: int) -> int:
+    """End the job of the next event, or change its demand; return which of both."""
+    if change_demand(world, world.heap[0], now):
+        return DEMAND_CHANGED
     job = pop(world)
     if world.jobs.state[job] == RUNNING:
         end_job(world, job, now)
         update_ends(world, now)
-    return job
+    return JOB_ENDED
+
+
+@engine_part
+def change_demand(world: World, job: int, now: int) -> bool:
+    """Let a job enter the phases that it has reached; return whether there is one."""
+    if boundary(world, job) == 0:
+        return False
+    account(world, job, now)
+    while world.left[job] <= boundary(world, job):
+        phase = world.phases[world.upcoming[job]]
+        world.jobs.least[job], world.jobs.most[job] = phase[LEAST], phase[MOST]
+        world.upcoming[job] += 1
+        if boundary(world, job) == 0:
+            break
+    note_change(world, job)
+    update_ends(world, now)
+    return True
 
 
 @engine_part

@@ -38,7 +38,11 @@ RIGID, MOLDABLE, MALLEABLE = 0, 1, 2
 
 SUBMITTED, JOB_ENDED, TICK = 1, 2, 4
 START_REFUSED, RESIZE_FAILED, AGENT_GONE, NODE_DOWN, NODE_UP = 8, 16, 32, 64, 128
-"""Kinds of events, and of partial failures; `Event.kinds` is a sum of them."""
+DEMAND_CHANGED = 256
+"""Kinds of events, and of partial failures; `Event.kinds` is a sum of them. A demand is a job's `least` and `most`."""
+
+SOFT, HARD, PAYOFF, PENALTY = range(4)
+"""Columns of `State.contracts`."""
 
 START, PLACE, RESIZE, LIMIT, PLAN, ALLOT = 1, 2, 3, 4, 5, 6
 """Kinds of actions, the first number of a row."""
@@ -75,6 +79,8 @@ class Jobs(NamedTuple):
     lost: Ints
     """Work that a job did not do because it shared, up to the last change of its shares or its end: in seconds times
     cores of its nodes."""
+    since: Ints
+    """The second up to which `lost` is counted."""
     leaves: Ints
     """How many nodes come free at the predicted end of a running job: those on which nobody is predicted to stay
     longer."""
@@ -118,6 +124,10 @@ class State(NamedTuple):
     """Running jobs in order of predicted end, then of start."""
     jobs: Jobs
     nodes: Nodes
+    speed: Ints
+    """Shape ``(processors + 1,)``: what a job does in a second on so many processors of a pool; empty for nodes."""
+    contracts: Ints
+    """Shape ``(jobs, 4)``, empty without contracts: the seconds of soft and hard deadline, pay-off and penalty."""
 
 
 class Event(NamedTuple):

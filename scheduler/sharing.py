@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.ends import forget, move, push, remember
 from scheduler.interface import ENDED, MALLEABLE, NOBODY, RIGID, RUNNING, Ints
+from scheduler.residues import disturbed, note_interference
 from scheduler.world import (
     BAD_SHARE,
     BLOCK,
@@ -26,10 +27,13 @@ from scheduler.world import (
     CHANGES,
     CORES,
     FREE,
+    JOB,
+    LEFT,
     MODEL,
     NO_FAULT,
     NO_ROOM,
     NOT_ITS_NODE,
+    RESIDUAL,
     RESIZES,
     STARTS,
     TOO_SHORT,
@@ -123,7 +127,7 @@ def set_off(world: World, job: int, cores: int, now: int) -> None:
     world.order[job] = s[STARTS]
     s[STARTS] += 1
     world.rate[job] = full_rate(world, job)
-    world.left[job], world.since[job] = world.run[job] * world.rate[job], now
+    world.left[job], jobs.since[job] = world.run[job] * world.rate[job], now
     world.end[job] = now + min(world.run[job], jobs.limit[job])
     push(world, job)
     remember(world, job)
@@ -246,25 +250,37 @@ def note_neighbours(world: World, job: int) -> None:
 def update_ends(world: World, now: int) -> None:
     """Work out when the jobs whose shares or limits have changed end now, and which nodes they leave then."""
     s = world.scalars
+    if s[RESIDUAL] > 0:
+        note_interference(world)
     for job in world.changed[: s[CHANGES]]:
         if world.jobs.state[job] != RUNNING:
             continue
         account(world, job, now)
         before, world.rate[job] = world.rate[job], rate_of(world, job)
-        s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
+        if not is_pool(world):
+            s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
         world.jobs.leaves[job] = leaves_of(world, job)
-        done = now + max(0, -(-world.left[job] // world.rate[job]))
+        done = now + max(0, -((boundary(world, job) - world.left[job]) // world.rate[job]))
         move(world, job, min(done, world.jobs.ends[job]))
     s[CHANGES] = 0
 
 
 @engine_part
+def boundary(world: World, job: int) -> int:
+    """Return how much work a job has left when its demand changes next; 0 if it does not change any more."""
+    if len(world.upcoming) == 0:
+        return 0
+    row = world.upcoming[job]
+    return int(world.phases[row, LEFT]) if world.phases[row, JOB] == job else 0
+
+
+@engine_part
 def account(world: World, job: int, now: int) -> None:
     """Count the work that a job has done and lost since its shares last changed."""
-    passed = now - world.since[job]
+    passed = now - world.jobs.since[job]
     world.left[job] -= world.rate[job] * passed
     world.jobs.lost[job] += (full_rate(world, job) - world.rate[job]) * passed
-    world.since[job] = now
+    world.jobs.since[job] = now
 
 
 @engine_part
@@ -284,7 +300,7 @@ def leaves_of(world: World, job: int) -> int:
 def rate_of(world: World, job: int) -> int:
     """Return how much of its work a job does in a second: in cores, or as the speeds of a pool say."""
     if is_pool(world):
-        return int(world.speed[world.jobs.held[job]])
+        return disturbed(world, job, world.speed[world.jobs.held[job]])
     house, total, least = world.nodes, 0, world.scalars[CORES]
     for node in house.place[house.first[job] : house.first[job + 1]]:
         share = house.share[node, layer_of(world, job, node)]

@@ -17,6 +17,7 @@ from scheduler.adaptive import Adaptive
 from scheduler.compiling import Policy, Program, compile_program, values
 from scheduler.engine import FAILED, MORE, OVER
 from scheduler.errors import SchedulerError
+from scheduler.evolving import with_phases
 from scheduler.faults import naming_errors
 from scheduler.interface import MALLEABLE, NEVER
 from scheduler.partitions import Partitions, nodes_of_partitions, partition_of_jobs
@@ -105,6 +106,8 @@ class Simulation:
     seconds: float = 0.0
     adaptive: Adaptive | None = None
     """How jobs are that share a pool."""
+    evolving: str = ""
+    """Which of them evolve."""
 
     @classmethod
     def of(
@@ -114,11 +117,14 @@ class Simulation:
         policy: Policy,
         classes: Ints | None = None,
         adaptive: Adaptive | None = None,
+        *,
+        evolving: str = "",
+        seed: int = 1,
     ) -> Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
-        `classes` are in the order of `work`, by default all are malleable; `adaptive` is for policies that allot
-        processors.
+        `classes` are in the order of `work`, by default all are malleable; `adaptive` and `evolving`, a fraction of
+        the jobs by `seed` or a file, are for policies that allot processors.
         Raises SchedulerError for rules that are not there, and for a policy that cannot be compiled.
         """
         order, pool = np.lexsort((work.job, work.submit)), None
@@ -128,6 +134,7 @@ class Simulation:
             adaptive = adaptive or Adaptive()
             machine = machine._replace(nodes=machine.nodes * machine.cores, cores=1)
             pool = adaptive.pool(work.allocated, classes, machine.nodes)
+            pool = with_phases(pool, work, classes, evolving, seed) if evolving else pool
         _choice("event rule", machine.event_rule, EVENT_RULES)
         _check_slot(machine, policy)
         _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
@@ -148,7 +155,8 @@ class Simulation:
         if machine.partitions and not policy.knows_nodes:
             msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
             raise SchedulerError(msg)
-        return cls(work, machine, policy, compile_program(policy), world, adaptive=adaptive if policy.pooled else None)
+        program, adaptive = compile_program(policy), adaptive if policy.pooled else None
+        return cls(work, machine, policy, program, world, adaptive=adaptive, evolving=evolving)
 
     @property
     def now(self) -> int:
@@ -208,6 +216,7 @@ class Simulation:
             "policy": self.policy.name,
             "parameters": self.policy.parameters(),
             "adaptive": self.adaptive and self.adaptive._asdict(),
+            "evolving": self.evolving,
             "jobs": len(self.work),
             "workload": self.digest(),
         }

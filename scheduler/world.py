@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
-PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT = range(8, 18)
-SCALARS = 18
+PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES = range(8, 20)
+SCALARS = 20
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
-BUSY: node seconds with a job on the node; RESIZES: changes of the speed of running jobs; SLOT: the policy is called at
-multiples of so many seconds."""
+BUSY: node seconds with a job on the node; RESIZES: changes of the cores or processors of running jobs; SLOT: the policy
+is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says."""
 
 (
     NO_FAULT,
@@ -49,6 +49,11 @@ multiples of so many seconds."""
     WRONG_MACHINE,
 ) = range(13)
 """What a policy can do wrong."""
+
+JOB, LEFT, LEAST, MOST = range(4)
+"""Columns of `World.phases`."""
+
+MILLION = 1_000_000
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
@@ -84,6 +89,11 @@ class Pool(NamedTuple):
     """As in `World`."""
     stall: Ints
     """As in `World`."""
+    residual: int = 0
+    """What a residual process takes of a processor, in millionths."""
+    phases: Ints = np.zeros((0, 4), np.int64)
+    upcoming: Ints = np.zeros(0, np.int64)
+    """As in `World`."""
 
 
 class World(NamedTuple):
@@ -100,14 +110,14 @@ class World(NamedTuple):
     run: Ints
     """Seconds a job needs with all its resources."""
     end: Ints
-    """Real end: predicted for running jobs from their present speed; NEVER before the start."""
+    """Real end: predicted for running jobs from their present speed, or when their demand changes before it; NEVER
+    before the start."""
     order: Ints
     """How many jobs had started before."""
     left: Ints
-    """Work left at `since`, in seconds times cores of its nodes."""
+    """Work left at `jobs.since`, in seconds times cores of its nodes."""
     rate: Ints
     """Cores that work counts for at present: ``left`` falls by this each second."""
-    since: Ints
     cause: Ints
     """Kinds of events at the call that started the job."""
     given: Ints
@@ -119,6 +129,13 @@ class World(NamedTuple):
     """Shape ``(processors + 1,)``: what a job does in a second on so many processors of a pool; empty for nodes."""
     stall: Ints
     """What a change of processors costs, as `allotment.cost` reads it."""
+    phases: Ints
+    """Shape ``(phases + 1, 4)``, empty where no job evolves: a job, how much work it has left when a phase begins, and
+    the fewest and most processors it can use from then on. By job, then in order; the last row is nobody's."""
+    upcoming: Ints
+    """The row of the next phase of each job, or of another job; empty where no job evolves."""
+    contracts: Ints
+    """As in `State`."""
     scalars: Ints
 
 
@@ -135,6 +152,7 @@ def make_world(
     allowed: Ints | None = None,
     pool: Pool | None = None,
     slot: int = 1,
+    contracts: Ints | None = None,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
@@ -165,6 +183,7 @@ def make_world(
         planned=column(NEVER),
         lent=column(0),
         lost=column(0),
+        since=column(0),
         leaves=column(0),
         shared=column(0),
         least=need.copy() if pool is None else pool.least,
@@ -186,6 +205,7 @@ def make_world(
     blocks[-1] = nodes - BLOCK * (len(blocks) - 1)
     scalars = np.zeros(SCALARS, np.int64)
     scalars[[FREE, CORES, WAKE, MODEL, RULE, SLOT]] = nodes, cores, NEVER, model, rule, slot
+    scalars[RESIDUAL] = 0 if pool is None else pool.residual
     held = min(count, nodes * layers)
     return World(
         jobs=jobs,
@@ -199,13 +219,15 @@ def make_world(
         order=column(NOBODY),
         left=column(0),
         rate=column(0),
-        since=column(0),
         cause=column(0),
         given=column(0),
         changed=np.full(count, NOBODY, np.int64),
         free_in_block=blocks,
         speed=np.zeros(0, np.int64) if pool is None else pool.speed,
         stall=np.zeros(4, np.int64) if pool is None else pool.stall,
+        phases=np.zeros((0, 4), np.int64) if pool is None else pool.phases,
+        upcoming=np.zeros(0, np.int64) if pool is None else pool.upcoming,
+        contracts=np.zeros((0, 4), np.int64) if contracts is None else contracts,
         scalars=scalars,
     )
 
@@ -231,7 +253,15 @@ def view(world: World) -> State:
     """Return what a policy sees."""
     s = world.scalars
     return State(
-        s[NOW], s[FREE], s[CORES], world.queue[: s[QUEUED]], world.running[: s[RUNNERS]], world.jobs, world.nodes
+        s[NOW],
+        s[FREE],
+        s[CORES],
+        world.queue[: s[QUEUED]],
+        world.running[: s[RUNNERS]],
+        world.jobs,
+        world.nodes,
+        world.speed,
+        world.contracts,
     )
 
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.adaptive import SCALE, Adaptive, parse_adaptive, speeds
-from scheduler.allotment import MILLION, cost
+from scheduler.allotment import cost
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
 from scheduler.policies.equipartition import decide, divide
 from scheduler.simulation import Machine, Simulation
-from scheduler.world import NOTHING, make_actions, view
+from scheduler.world import MILLION, NOTHING, make_actions, view
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, starts, workload

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evolving jobs: programs that can use other numbers of processors in each of their phases.
+
+A phase begins at a progress, a fraction of the job's work, and gives the fewest and most processors that the job can
+use from then on. They come from a table with the columns ``job,progress,least,most``, or with ``seconds`` of the run
+time in the log instead of the progress; or they are drawn: a fraction of the malleable jobs begins three phases, at
+progresses distributed uniformly, each with half, one or two times the processors that the job could use at first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from workloads.classes import JobClass, uniform
+from workloads.errors import WorkloadError
+from workloads.rows import read_rows, whole
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+    from workloads.workload import Ints
+
+COLUMNS = (("job", "progress", "least", "most"), ("job", "seconds", "least", "most"))
+PHASES = 3
+FACTORS = (0.5, 1.0, 2.0)
+
+
+class Phase(NamedTuple):
+    """What a job can use from some progress on."""
+
+    progress: float
+    """From 0 to 1; or seconds of its run time."""
+    least: int
+    most: int
+    place: str = ""
+    """Where it stands."""
+    in_seconds: bool = False
+
+
+Phases = dict[int, list[Phase]]
+"""By job number, in order of progress."""
+
+
+def read_phases(path: str | os.PathLike[str]) -> Phases:
+    """Return the phases of a table. Raises WorkloadError that names file and line of what is wrong."""
+    found: Phases = {}
+    for row in read_rows(path, COLUMNS):
+        in_seconds = "seconds" in row.values
+        at = row.values["seconds" if in_seconds else "progress"]
+        phase = Phase(at, whole(row, "least", 1), whole(row, "most", 1), row.place, in_seconds)
+        if at < 0 or (at >= 1 and not in_seconds):
+            msg = f"{row.place}, progress: {at:g} is not a fraction from 0 to below 1."
+            raise WorkloadError(msg)
+        if phase.least > phase.most:
+            msg = f"{row.place}: the least {phase.least} is above the most {phase.most}: exchange them."
+            raise WorkloadError(msg)
+        before = found.setdefault(whole(row, "job"), [])
+        if before and before[-1].progress >= at:
+            msg = f"{row.place}: {at:g} is not after {before[-1].progress:g}: write the phases of a job in their order."
+            raise WorkloadError(msg)
+        before.append(phase)
+    return found
+
+
+def draw_phases(  # noqa: PLR0917 - columns by position
+    job: Ints, cls: NDArray[np.int8], least: Ints, most: Ints, processors: int, share: float, seed: int
+) -> Phases:
+    """Return the phases of this share of the malleable jobs, by job number and seed; columns have shape ``(jobs,)``."""
+    chosen = np.flatnonzero((cls == JobClass.MALLEABLE) & (uniform(job, seed) < share))
+    points = np.stack([uniform(job[chosen], seed + 1 + i) for i in range(2 * PHASES)], axis=1)
+    at, factor = np.sort(points[:, :PHASES]), np.array(FACTORS)[(points[:, PHASES:] * len(FACTORS)).astype(int)]
+    low = np.clip(np.ceil(least[chosen, None] * factor), 1, processors).astype(int)
+    high = np.clip(np.floor(most[chosen, None] * factor), low, processors).astype(int)
+    return {
+        int(number): [Phase(*values) for values in zip(*columns, strict=True)]
+        for number, *columns in zip(job[chosen], at.tolist(), low.tolist(), high.tolist(), strict=True)
+    }
