@@ -35,7 +35,7 @@ def simulate(
     policy: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition; or a file."
+            metavar="NAME|FILE", help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff; or a file."
         ),
     ] = "easy",
     set_: Annotated[
@@ -67,7 +67,11 @@ def simulate(
         str,
         typer.Option(metavar="FRACTION|FILE", help="Jobs that change their range while they run: how many; or which."),
     ] = "",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Classes, ranges and filler jobs that are drawn.")] = 1,
+    contracts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE|NAME=VALUE", help="Deadlines and pay-off of jobs: a table, or drawn, as tight=2."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Classes, ranges, contracts and filler jobs.")] = 1,
     rule: Annotated[
         list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
     ] = None,
@@ -94,6 +98,7 @@ def simulate(
     _check_plots(plots, out, gantt)
     from scheduler import metrics, results
     from scheduler.compiling import load_policy
+    from scheduler.contracts import check_possible, contracts_of
     from scheduler.explain import explain as explained
     from scheduler.partitions import parse_partitions
     from scheduler.simulation import Machine, Simulation
@@ -103,11 +108,10 @@ def simulate(
 
     cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
     chosen = load_policy(policy, [*(set_ or ()), *cutoff])
-    if chosen.name == "sd" and cores == 1:
-        _say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
-    if event_rule == "cqsim" and chosen.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
-        _say(f"note: under the cqsim rule {chosen.name} knows the real run times of waiting jobs.")
+    _say_what_a_policy_is(chosen, cores, event_rule)
     jobs_are = _adaptive(adaptive or [], evolving, chosen)
+    if chosen.name == "payoff" and not contracts:
+        raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
     filling = _filling(fill_set or [], fill=fill, kept=save or resume)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
@@ -118,7 +122,9 @@ def simulate(
     _announce(chosen)
     with saying("compiling, which is kept for the next time"):
         kinds = drawn(work.job, shares, seed).astype(int)
-        run = Simulation.of(work, machine, chosen, kinds, jobs_are, evolving=evolving, seed=seed)
+        terms = contracts_of(contracts or (), work, seed)
+        run = Simulation.of(work, machine, chosen, kinds, jobs_are, evolving=evolving, seed=seed, contracts=terms)
+    check_possible(run, terms)
     filled = _filled(run, filling, seed)
     _say_what_to_know(run)
     _say_what_a_pool_is(run, cores, plots)
@@ -196,6 +202,13 @@ def _announce(policy: Policy) -> None:
 
     if announced := announcement(policy):
         _say(f"drom: {announced}")
+
+
+def _say_what_a_policy_is(policy: Policy, cores: int, event_rule: str) -> None:
+    if policy.name == "sd" and cores == 1:
+        _say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
+    if event_rule == "cqsim" and policy.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
+        _say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
 
 
 def _say_what_to_know(run: Simulation) -> None:
@@ -319,7 +332,9 @@ def _lines(told: dict[str, Any]) -> list[str]:
         rest = ", ".join(f"{jobs[name]:,} {name}" for name in ("running", "waiting", "future"))
         lines.append(f"partial ({told['stopped']}): {rest}")
     lines += [f"  {finding['sentence']}" for finding in told["cleaning"]["findings"]]
-    figures = told["metrics"] | {f"filling: {name}": value for name, value in told.get("filling", {}).items()}
+    figures = dict(told["metrics"])
+    for part in ("contracts", "filling"):
+        figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}
     for key, value in figures.items():
         if isinstance(value, int | float):
             lines.append(f"{key:29}{value:>15,.4g}" if value < 100 else f"{key:29}{value:>15,.0f}")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 numba: Any = importlib.import_module("numba")  # untyped
 
-BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition")
+BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff")
 _SHARED = (interface, nodesets, profile, timetable)
 _ENGINE = (interface, world, ends, residues, sharing, allotment, engine)
 _PARTS: dict[Callable[..., int], Any] = {}

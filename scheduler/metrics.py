@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numba
 import numpy as np
 
+from scheduler.contracts import kept
 from scheduler.fairness import fairness, size_classes
 from scheduler.schedule import STATES, UNKNOWN, columns
 from scheduler.world import BUSY, EVENTS, RESIZES
@@ -128,6 +129,7 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "jobs": {name: int((jobs.state == number).sum()) for number, name in STATES.items()},
         "classes": {kind.name.lower(): int((jobs.cls == kind).sum()) for kind in JobClass},
         "metrics": metrics(run, power),
+        "contracts": kept(run),
         "power_model": {"kind": "linear, nodes stay on", "idle_watt": power.idle, "peak_watt": power.peak},
         "cleaning": report.to_json() | {"rounded": dict(run.work.roundings)},
         "seed": seed,

@@ -15,6 +15,7 @@ import numpy as np
 
 from scheduler.adaptive import Adaptive
 from scheduler.compiling import Policy, Program, compile_program, values
+from scheduler.contracts import table_of
 from scheduler.engine import FAILED, MORE, OVER
 from scheduler.errors import SchedulerError
 from scheduler.evolving import with_phases
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from scheduler.interface import Ints
+    from workloads.contracts import Contracts
     from workloads.workload import Workload
 
 
@@ -120,14 +122,16 @@ class Simulation:
         *,
         evolving: str = "",
         seed: int = 1,
+        contracts: Contracts | None = None,
     ) -> Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
-        `classes` are in the order of `work`, by default all are malleable; `adaptive` and `evolving`, a fraction of
-        the jobs by `seed` or a file, are for policies that allot processors.
+        `classes` and `contracts` are in the order of `work`; by default all jobs are malleable. `adaptive` and
+        `evolving`, a fraction of the jobs by `seed` or a file, are for policies that allot processors.
         Raises SchedulerError for rules that are not there, and for a policy that cannot be compiled.
         """
         order, pool = np.lexsort((work.job, work.submit)), None
+        terms = None if contracts is None else table_of(contracts, work.submit)[order]
         work = work.take(order)
         classes = np.full(len(work), MALLEABLE, np.int64) if classes is None else classes[order].astype(np.int64)
         if policy.pooled:
@@ -150,6 +154,7 @@ class Simulation:
             allowed=allowed,
             pool=pool,
             slot=machine.slot,
+            contracts=terms,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
@@ -217,6 +222,7 @@ class Simulation:
             "parameters": self.policy.parameters(),
             "adaptive": self.adaptive and self.adaptive._asdict(),
             "evolving": self.evolving,
+            "contracts": hashlib.sha256(self.world.contracts.tobytes()).hexdigest()[:16],
             "jobs": len(self.work),
             "workload": self.digest(),
         }

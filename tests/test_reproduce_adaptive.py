@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scheduler.reproduction.adaptive import LOADS, SERVICE_S, Estimate, Point, estimate, jobs_of
+from scheduler.reproduction.contracts import WORDS
 from tests.commands import drom
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
 def test_files(told: tuple[Path, dict[str, Any]]) -> None:
     """The value that is printed, and a picture per figure."""
     folder, value = told
-    names = {"adaptive.json", "figure-7.png", "figure-8.png", "figure-9.png", "figure-10.png"}
+    pictures = {*(f"figure-{number}.png" for number in (7, 8, 9, 10)), *(f"contracts-{name}.png" for name in WORDS)}
 
-    assert {file.name for file in folder.iterdir()} == names
+    assert {file.name for file in folder.iterdir()} == {"adaptive.json", *pictures}
     assert json.loads((folder / "adaptive.json").read_text(encoding="utf-8")) == value
     assert {(point["figure"], point["load"]) for point in value["points"]} == {
         (f, x) for f in (7, 8, 9, 10) for x in LOADS
@@ -39,6 +40,14 @@ def test_files(told: tuple[Path, dict[str, Any]]) -> None:
 def test_adaptive_jobs_do_better_at_every_load(told: tuple[Path, dict[str, Any]]) -> None:
     """Shorter responses and more processors in use, both beyond the 95 % interval of the difference."""
     assert {point["verdict"] for point in told[1]["points"]} == {"better"}
+
+
+def test_payoff_earns_more_at_every_load(told: tuple[Path, dict[str, Any]]) -> None:
+    """More of the pay-off than first fit and equipartition with the same jobs, beyond the 95 % interval."""
+    rows = [row for row in told[1]["contracts"] if row["metric"] == "payoff"]
+
+    assert [row["load"] for row in rows] == list(LOADS)
+    assert {gain["verdict"] for row in rows for gain in row["gains"].values()} == {"better"}
 
 
 def test_a_long_stall_takes_the_gain_away() -> None:

@@ -65,8 +65,13 @@ class Point(NamedTuple):
     @property
     def verdict(self) -> str:
         """Whether adaptive jobs do better, worse, or the same as far as the interval tells."""
-        better = self.gain.mean if self.metric == UTILISATION else -self.gain.mean
-        return "same" if abs(better) <= self.gain.half else "better" if better > 0 else "worse"
+        more_is_better = self.metric == UTILISATION
+        return verdict(self.gain if more_is_better else Estimate(-self.gain.mean, self.gain.half))
+
+
+def verdict(gain: Estimate) -> str:
+    """Return whether a gain is better or worse than nothing, or the same as far as its interval tells."""
+    return "same" if abs(gain.mean) <= gain.half else "better" if gain.mean > 0 else "worse"
 
 
 def jobs_of(load: float, count: int, seed: int) -> Workload:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures 7 to 10 of Kale, Kumar and DeSouza (CCGRID 2002): as text, as JSON, as pictures.
+"""Figures 7 to 10 of Kale, Kumar and DeSouza (CCGRID 2002), and contracts on the same jobs: as text, JSON, pictures.
 
 The text of the paper that is at hand gives no number of these figures, so that none stands beside ours.
 """
@@ -9,14 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
-from scheduler.reproduction.adaptive import JOBS, RESPONSE, UTILISATION, Estimate, Point
+from scheduler.reproduction import contracts
+from scheduler.reproduction.adaptive import JOBS, LOADS, RESPONSE, UTILISATION, Estimate, Point
 from workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.figure import Figure
+
+    from scheduler.reproduction.contracts import Level
 
 FIGURES = {
     ("cluster", RESPONSE): 7,
@@ -38,7 +41,19 @@ def lines(found: Sequence[Point]) -> Iterator[str]:
         yield ""
 
 
-def to_json(found: Sequence[Point], seed: int, stall: float) -> dict[str, Any]:
+def contract_lines(found: Sequence[Level]) -> Iterator[str]:
+    """Give a table per metric of contracts, each value with half of its 95 % interval, and whether payoff is better."""
+    for metric, words in contracts.WORDS.items():
+        yield f"Contracts: {words}, {contracts.COUNT:,} jobs"
+        yield f"  {'load':>4} " + " ".join(f"{name:>20}" for name in contracts.POLICIES) + "  payoff against each"
+        for level in (one for one in found if one.metric == metric):
+            cells = " ".join(f"{_text(level.levels[name]):>20}" for name in contracts.POLICIES)
+            verdicts = ", ".join(level.verdict(other) for other in level.gains)
+            yield f"  {level.load:4.1f} {cells}  {verdicts}"
+        yield ""
+
+
+def to_json(found: Sequence[Point], bound: Sequence[Level], seed: int, stall: float) -> dict[str, Any]:
     """Return all as plain values."""
     rows = [
         point._asdict()
@@ -46,23 +61,40 @@ def to_json(found: Sequence[Point], seed: int, stall: float) -> dict[str, Any]:
         | {"figure": FIGURES[point.experiment, point.metric], "verdict": point.verdict, "paper": None}
         for point in found
     ]
-    return {"schema_version": 1, "seed": seed, "stall_s": stall, "points": rows}
+    kept = [
+        {
+            "load": level.load,
+            "metric": level.metric,
+            "levels": {name: value._asdict() for name, value in level.levels.items()},
+            "gains": {name: value._asdict() | {"verdict": level.verdict(name)} for name, value in level.gains.items()},
+        }
+        for level in bound
+    ]
+    return {"schema_version": 2, "seed": seed, "stall_s": stall, "points": rows, "contracts": kept}
 
 
-def draw(found: Sequence[Point], folder: Path) -> None:
-    """Write figure-7.png to figure-10.png. Raises WorkloadError when matplotlib is missing."""
+def draw(found: Sequence[Point], bound: Sequence[Level], folder: Path) -> None:
+    """Write figure-7.png to figure-10.png, and contracts-METRIC.png. Raises WorkloadError without matplotlib."""
     for (experiment, metric), number in FIGURES.items():
         title = f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
-        plots.write(_figure(title, list(_of(found, experiment, metric)), metric), folder / f"figure-{number}.png")
+        points = list(_of(found, experiment, metric))
+        curves = {name: [getattr(point, name) for point in points] for name in ("rigid", "adaptive")}
+        figure = _figure(title, _WORDS[metric], curves, logarithmic=metric == RESPONSE)
+        plots.write(figure, folder / f"figure-{number}.png")
+    for metric, words in contracts.WORDS.items():
+        found_here = [level for level in bound if level.metric == metric]
+        curves = {name: [level.levels[name] for level in found_here] for name in contracts.POLICIES}
+        figure = _figure(f"Contracts, {contracts.COUNT:,} jobs", words, curves)
+        plots.write(figure, folder / f"contracts-{metric}.png")
 
 
-def _figure(title: str, found: Sequence[Point], metric: str) -> Figure:
+def _figure(title: str, words: str, curves: Mapping[str, list[Estimate]], *, logarithmic: bool = False) -> Figure:
+    """Return a picture of values over the loads."""
     figure = blank(7, 4.5, title)
     axes = figure.subplots()
-    for colour, name in zip(COLOURS, ("rigid", "adaptive"), strict=False):
-        values: list[Estimate] = [getattr(point, name) for point in found]
+    for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
         axes.errorbar(
-            [point.load for point in found],
+            LOADS,
             [value.mean for value in values],
             [value.half for value in values],
             color=colour,
@@ -71,9 +103,9 @@ def _figure(title: str, found: Sequence[Point], metric: str) -> Figure:
             capsize=3,
             label=name,
         )
-    if metric == RESPONSE:
+    if logarithmic:
         axes.set_yscale("log")
-    name_axes(axes, "with 95 % intervals", "load factor", _WORDS[metric])
+    name_axes(axes, "with 95 % intervals", "load factor", words)
     axes.legend(frameon=False)
     return figure
 

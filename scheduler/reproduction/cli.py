@@ -70,23 +70,25 @@ def adaptive(
     ] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Run the experiments on adaptive jobs (CCGRID 2002): response and utilisation over the load."""
+    """Run the experiments on adaptive jobs (CCGRID 2002): response and utilisation over the load, and contracts."""
     from scheduler.reproduction.adaptive import points
-    from scheduler.reproduction.adaptive_figures import draw, lines, to_json
+    from scheduler.reproduction.adaptive_figures import contract_lines, draw, lines, to_json
+    from scheduler.reproduction.contracts import levels
 
     bar = Bar(sys.stderr, "simulating")
     try:
-        found = points(seed, stall, bar.show)
+        found = points(seed, stall, lambda done: bar.show(done / 2))
+        bound = levels(seed, stall, lambda done: bar.show((1 + done) / 2))
     except KeyboardInterrupt:
         bar.clear()
         typer.echo("drom: interrupted: nothing is written.", err=True)
         raise typer.Exit(130) from None
     bar.clear()
-    told = to_json(found, seed, stall)
-    typer.echo(json_text.dumps(told) if json else "\n".join(lines(found)).rstrip())
+    told = to_json(found, bound, seed, stall)
+    typer.echo(json_text.dumps(told) if json else "\n".join((*lines(found), *contract_lines(bound))).rstrip())
     if out is not None:
         _write_file(told, out / "adaptive.json", out)
-        _try_to_draw(lambda: draw(found, out))
+        _try_to_draw(lambda: draw(found, bound, out))
 
 
 @app.command("gapfill")

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pay-off: jobs with contracts, those first that bring most for the processor time that they need.
+
+The next step that Kale, Kumar and DeSouza announce ("A malleable-job system for timeshared parallel machines", CCGRID
+2002), as a greedy rule. A job needs the fewest processors on which it ends by its soft deadline, or all that it can use
+where that is too late. What it gains is the worth of that end over that of never ending. At each event jobs that run or
+wait get what they need in order of gain per processor-second, the largest first; a job that runs has its minimum before
+all of them, and one that waits starts with less than it needs where it still gains by that. The rest is divided equally
+up to the maxima.
+
+A job is hopeless when it gains nothing even on all that it can use. It is not lost: it has its minimum and the rest
+that others cannot use if it runs, and else it starts, in order of the queue, once nobody waits who can still gain.
+
+The time that a job needs is worked out from its requested time, and for all its future: it is estimated anew at each
+event.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.interface import (
+    MALLEABLE,
+    NEVER,
+    PENALTY,
+    RIGID,
+    RUNNING,
+    SOFT,
+    Actions,
+    Event,
+    Floats,
+    Ints,
+    State,
+    allot,
+    compilable,
+    lean,
+)
+from scheduler.policies.equipartition import divide
+from scheduler.worth import worth
+
+POOL = True
+
+
+def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
+    """Say who shrinks, starts and expands, in that order."""
+    held = state.jobs.held
+    members = np.concatenate((state.running, state.queue))
+    least, most = ranges(state, members)
+    need, gain, density = needs(state, members, least, most)
+    share, left = minima(state, members, least)
+    paying = np.argsort(-density, kind="mergesort")
+    left = serve(state, members, paying, least, need, gain, share, left)
+    left = let_in_hopeless(members, len(state.running), least, gain, share, left)
+    share_rest(share, most, gain, left)
+    for i, job in enumerate(members):
+        if share[i] < held[job]:
+            allot(actions, job, share[i])
+    for i, job in enumerate(members):
+        if held[job] == 0 and share[i] > 0:
+            allot(actions, job, share[i])
+    for i, job in enumerate(members):
+        if share[i] > held[job] > 0:
+            allot(actions, job, share[i])
+    return NEVER
+
+
+@compilable
+def ranges(state: State, members: Ints) -> tuple[Ints, Ints]:
+    """Return how few and how many processors each may have now: those that cannot change keep what they have."""
+    jobs = state.jobs
+    least, most = jobs.least[members], jobs.most[members]
+    for i, job in enumerate(members):
+        if jobs.held[job] > 0 and jobs.cls[job] != MALLEABLE:
+            least[i] = most[i] = jobs.held[job]
+        elif jobs.cls[job] == RIGID:
+            least[i] = most[i] = jobs.nodes[job]
+    return least, most
+
+
+@compilable
+def needs(state: State, members: Ints, least: Ints, most: Ints) -> tuple[Ints, Ints, Floats]:
+    """Return the processors that each needs, what it gains on them, and that for each processor-second."""
+    need, gain, density = most.copy(), np.zeros(len(members), np.int64), np.zeros(len(members))
+    for i, job in enumerate(members):
+        need[i] = needed(state, job, least[i], most[i])
+        gain[i] = gained(state, job, need[i])
+        density[i] = gain[i] / (need[i] * time_on(state, job, need[i]))
+    return need, gain, density
+
+
+@lean
+def needed(state: State, job: int, least: int, most: int) -> int:
+    """Return the fewest processors on which a job ends by its soft deadline; `most` where none are enough."""
+    if len(state.contracts) == 0:
+        return least
+    while least < most:
+        middle = (least + most) // 2
+        if state.now + time_on(state, job, middle) <= state.contracts[job, SOFT]:
+            most = middle
+        else:
+            least = middle + 1
+    return most
+
+
+@lean
+def gained(state: State, job: int, processors: int) -> int:
+    """Return what it brings more than nothing at all to let a job have so many processors from now on to its end."""
+    if len(state.contracts) == 0:
+        return 0
+    end = state.now + time_on(state, job, processors)
+    return int(worth(state.contracts, job, end) + state.contracts[job, PENALTY])
+
+
+@lean
+def time_on(state: State, job: int, processors: int) -> int:
+    """Return how many seconds a job is expected to take on so many processors, at least one."""
+    return int(max(1, -(-work_left(state, job) // state.speed[processors])))
+
+
+@lean
+def work_left(state: State, job: int) -> int:
+    """Return how much a job is expected to do yet, as `state.speed` counts it."""
+    jobs = state.jobs
+    full = state.speed[jobs.nodes[job]]
+    if jobs.state[job] != RUNNING:
+        return int(jobs.requested[job] * full)
+    lost = jobs.lost[job] + (full - state.speed[jobs.held[job]]) * (state.now - jobs.since[job])
+    return int((jobs.requested[job] - (state.now - jobs.start[job])) * full + lost)
+
+
+@compilable
+def minima(state: State, members: Ints, least: Ints) -> tuple[Ints, int]:
+    """Return what each has in any case, and how many processors are left."""
+    share, left = np.zeros(len(members), np.int64), state.free
+    for i in range(len(state.running)):
+        share[i] = min(state.jobs.held[members[i]], least[i])
+        left += state.jobs.held[members[i]] - share[i]
+    return share, left
+
+
+@compilable
+def serve(  # noqa: PLR0917 - columns by position
+    state: State, members: Ints, order: Ints, least: Ints, need: Ints, gain: Ints, share: Ints, left: int
+) -> int:
+    """Give those who gain what they need, in this order, and return what is left."""
+    for i in order:
+        if gain[i] <= 0 or left == 0:
+            break
+        more = min(left, need[i] - share[i])
+        starts = share[i] == 0
+        if starts and (more < least[i] or gained(state, members[i], more) <= 0):
+            continue
+        share[i] += more
+        left -= more
+    return left
+
+
+@compilable
+def let_in_hopeless(  # noqa: PLR0917 - columns by position
+    members: Ints, runners: int, least: Ints, gain: Ints, share: Ints, left: int
+) -> int:
+    """Let jobs start that gain nothing, where nobody waits who does, and return what is left."""
+    for i in range(runners, len(members)):
+        if gain[i] > 0 and share[i] == 0:
+            return left
+    for i in range(runners, len(members)):
+        if share[i] == 0 and least[i] <= left:
+            share[i] = least[i]
+            left -= least[i]
+    return left
+
+
+@compilable
+def share_rest(share: Ints, most: Ints, gain: Ints, left: int) -> None:
+    """Divide what is left equally among those who gain, and what they cannot use among the others."""
+    for hopeless in (False, True):
+        room = np.zeros(len(share), np.int64)
+        for i in range(len(share)):
+            if share[i] > 0 and (gain[i] <= 0) == hopeless:
+                room[i] = most[i] - share[i]
+        before = share.sum()
+        divide(share, room, left)
+        left -= share.sum() - before

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contracts: what jobs pay when, and the policy that goes by it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.adaptive import Adaptive
+from scheduler.compiling import load_policy
+from scheduler.contracts import kept, shortest_times
+from scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
+from scheduler.simulation import Machine, Simulation
+from scheduler.worth import worth
+from tests.commands import drom
+from tests.logs import synthetic
+from tests.schedules import NODES, Row, logs, workload
+from workloads.contracts import UNBOUND, Contracts, Terms, draw_contracts
+from workloads.swf import write_swf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FREE = Adaptive(minimum=0.5, maximum=2, shrink=0, expand=0, memory=0)
+"""Changes cost nothing, and speedup is linear."""
+
+Terms4 = tuple[int, int, int, int]
+"""Soft and hard deadline, pay-off, penalty."""
+
+
+def bound(terms: Sequence[Terms4]) -> Contracts:
+    """Return these contracts."""
+    soft, hard, payoff, penalty = np.array(terms, np.int64).T
+    return Contracts(soft, hard, payoff, penalty)
+
+
+def pool(
+    rows: Sequence[Row], terms: Sequence[Terms4], adaptive: Adaptive = FREE, classes: Sequence[int] = ()
+) -> Simulation:
+    """Return a simulation of these jobs on eight processors under `payoff` before its first event."""
+    kinds = np.array(classes, np.int64) if classes else None
+    return Simulation.of(workload(rows), Machine(NODES), load_policy("payoff"), kinds, adaptive, contracts=bound(terms))
+
+
+def held(run: Simulation, until: int) -> list[int]:
+    """Return the processors of each job at a time."""
+    run.run(until)
+    processors: list[int] = run.world.jobs.held.tolist()
+    return processors
+
+
+def test_what_an_end_is_worth() -> None:
+    """All until the soft deadline, half of it halfway, nothing at the hard one, then the penalty."""
+    terms = np.array([(100, 200, 50, 7)])
+
+    assert [worth(terms, 0, end) for end in (0, 100, 150, 151, 200, 201)] == [50, 50, 25, 24, 0, -7]
+
+
+class TestPolicy:
+    """Who runs, and on how many processors."""
+
+    def test_no_more_than_needed(self) -> None:
+        """400 processor-seconds by 140 s need 3 processors, and by 80 s 5, which is all there are."""
+        run = pool([(0, 100, 100, 4), (0, 80, 80, 5)], [(140, 200, 9, 0), (80, 200, 9, 0)], FREE._replace(maximum=1))
+
+        assert held(run, 0) == [3, 5]
+
+    def test_the_dearer_job_first(self) -> None:
+        """Of two that need all processors the later pays more for each processor-second, and the other waits."""
+        run = pool([(0, 10, 10, 8), (0, 20, 20, 8)], [(90, 99, 10, 0), (90, 99, 30, 0)], FREE._replace(minimum=1))
+
+        assert held(run, 0) == [0, 8]
+
+    def test_a_running_job_shrinks_for_a_dearer_one(self) -> None:
+        """To what it needs for its own deadline, and no further while others have enough."""
+        rows = [(0, 50, 50, 8), (10, 30, 30, 5)]
+        run = pool(rows, [(120, 150, 100, 0), (30, 60, 1000, 0)], FREE._replace(maximum=1, minimum=0.1))
+
+        assert held(run, 9) == [8, 0]
+        assert held(run, 10) == [3, 5]
+        run.run()
+        assert run.world.end.tolist() == [10 + 30 + 29, 40]  # 320 left at 10 s: 90 of them on 3, the others on 8
+
+    def test_a_hopeless_job_waits_for_those_that_pay(self) -> None:
+        """It cannot end by its hard deadline, and starts once nobody waits who can; it is not lost."""
+        rows = [(0, 10, 10, 8), (0, 10, 10, 8), (0, 10, 10, 8)]
+        run = pool(rows, [(5, 8, 99, 0), (30, 40, 1, 0), (30, 40, 1, 0)], FREE._replace(minimum=1))
+        run.run()
+
+        assert run.world.jobs.start.tolist() == [20, 0, 10]
+        assert kept(run) == {
+            "payoff": 2,
+            "payoff_offered": 101,
+            "contracts": 3,
+            "soft_deadlines_met": pytest.approx(2 / 3),
+            "hard_deadlines_met": pytest.approx(2 / 3),
+        }
+
+    def test_a_penalty_counts(self) -> None:
+        """Of two that pay the same the one goes first that would cost something."""
+        run = pool([(0, 10, 10, 8), (0, 10, 10, 8)], [(10, 10, 5, 0), (10, 10, 5, 1)], FREE._replace(minimum=1))
+        run.run()
+
+        assert run.world.jobs.start.tolist() == [10, 0]
+        assert kept(run)["payoff"] == 5  # type: ignore[index]  # it has contracts
+
+    def test_without_contracts(self) -> None:
+        """Nobody pays, so that jobs start in order of the queue, and share the rest equally."""
+        run = Simulation.of(workload([(0, 9, 9, 4), (0, 9, 9, 4)]), Machine(NODES), load_policy("payoff"))
+
+        assert held(run, 0) == [4, 4]
+        assert kept(run) is None
+
+
+@given(logs(most=15), st.data())
+@settings(deadline=None, max_examples=60)
+def test_what_always_holds(rows: list[Row], data: st.DataObject) -> None:
+    """Shares keep to their ranges, all jobs end, nothing idles that a running job could use."""
+    time = st.integers(0, 40)
+    terms = []
+    for _ in rows:
+        soft, later, payoff, penalty = (data.draw(time) for _ in range(4))
+        terms.append((soft, soft + later, payoff, penalty))
+    classes = [data.draw(st.sampled_from((RIGID, MOLDABLE, MALLEABLE))) for _ in rows]
+    run = pool(rows, terms, FREE._replace(stall=data.draw(st.sampled_from((0, 3)))), classes)
+    jobs, second = run.world.jobs, 0
+    while not run.is_over:
+        run.run(second)
+        runs, free = jobs.state == RUNNING, NODES - int(jobs.held.sum())
+        grows = runs & (jobs.cls == MALLEABLE)
+
+        assert free >= 0
+        assert ((jobs.least[runs] <= jobs.held[runs]) & (jobs.held[runs] <= jobs.most[runs])).all()
+        assert free == 0 or (jobs.held[grows] == jobs.most[grows]).all()
+        second += 1
+    told = kept(run)
+
+    assert told is not None
+    assert -sum(one[3] for one in terms) <= told["payoff"] <= told["payoff_offered"]
+
+
+class TestDrawn:
+    """Contracts by seed."""
+
+    def test_terms(self) -> None:
+        """Deadlines between two multiples of the run time, prices of mean 1, by job number alone."""
+        job, time, size = np.arange(1, 5001), np.full(5000, 100), np.full(5000, 4)
+        drawn = draw_contracts(job, time, size, Terms(penalty=0.5), 3)
+        alone = draw_contracts(job[7:], time[7:], size[7:], Terms(penalty=0.5), 3)
+
+        assert 200 <= drawn.soft.min() < 210
+        assert 590 < drawn.soft.max() <= 600
+        assert (drawn.hard == 2 * drawn.soft).all()
+        assert (drawn.payoff / 400).mean() == pytest.approx(1, rel=0.1)
+        assert np.log(drawn.payoff / 400).std() == pytest.approx(1, rel=0.05)
+        assert np.abs(drawn.penalty - drawn.payoff / 2).max() <= 1
+        assert (alone.payoff == drawn.payoff[7:]).all()
+
+    def test_shortest_times(self) -> None:
+        """The most processors that a job ever has count, in any of its phases."""
+        run = pool([(0, 100, 100, 4)], [(UNBOUND, UNBOUND, 0, 0)])
+
+        assert shortest_times(run).tolist() == [50]
+        assert run.world.contracts.tolist() == [[NEVER, NEVER, 0, 0]]
+
+
+class TestCommand:
+    """`drom simulate --policy payoff --contracts`."""
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        """Return a small log."""
+        write_swf(synthetic(), tmp_path / "log.swf.gz")
+        return tmp_path / "log.swf.gz"
+
+    def test_results(self, log: Path, tmp_path: Path) -> None:
+        """What came of them is in the summary, also of other policies; those of a saved run must be the same."""
+        common = ("simulate", log, "--nodes", "64", "--contracts", "tight=2", "--contracts", "penalty=0.1")
+        told = json.loads(drom(*common, "--policy", "payoff", "--json")[0])["contracts"]
+        other = json.loads(drom(*common, "--policy", "easy", "--json")[0])["contracts"]
+        drom(*common, "--policy", "payoff", "--until", "5000", "--save", tmp_path / "state")
+        _, said = drom(*common[:-1], "penalty=0.2", "--policy", "payoff", "--resume", tmp_path / "state", code=1)
+
+        assert told["contracts"] == other["contracts"] == 200
+        assert told["payoff_offered"] == other["payoff_offered"] > told["payoff"] > other["payoff"]
+        assert told["hard_deadlines_met"] >= told["soft_deadlines_met"]
+        assert "was saved with contracts" in said
+
+    def test_a_file(self, log: Path, tmp_path: Path) -> None:
+        """A job without a line has no contract."""
+        path = tmp_path / "contracts.csv"
+        path.write_text("job,soft,hard,payoff,penalty\n5,90000000,90000001,70,1\n", encoding="utf-8")
+        common = ("simulate", log, "--nodes", "64", "--contracts", path, "--policy", "payoff", "--json")
+
+        assert json.loads(drom(*common)[0])["contracts"] == {
+            "payoff": 70,
+            "payoff_offered": 70,
+            "contracts": 1,
+            "soft_deadlines_met": 1,
+            "hard_deadlines_met": 1,
+        }
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("5,1,90000,7,0", r"line 2: job 5 takes at least [\d,]+ s, and cannot end 1 s after its submission"),
+            ("5,9,8,7,0", "line 2: the soft deadline 9 is after the hard one 8: exchange them."),
+            ("5,90000,90000,-7,0", "line 2, payoff: -7 is not a whole number of at least 0."),
+            ("5,90000,90000,0.5,0", "line 2, payoff: 0.5 is not a whole number of at least 0."),
+            ("5,90000,90000,9000000000,0", "line 2: 9,000,000,000 is more than a contract can have, 1,000,000,000."),
+            ("999,90000,90000,7,0", "line 2: there is no job 999 among those simulated: leave the line out."),
+            (
+                "5,90000,90000,7,0\n5,90000,90000,7,0",
+                "line 3: job 5 has a contract in .*line 2: leave one of them out.",
+            ),
+        ],
+    )
+    def test_a_file_that_cannot_be(self, line: str, said: str, log: Path, tmp_path: Path) -> None:
+        """One sentence with file, line and what is wrong."""
+        path = tmp_path / "contracts.csv"
+        path.write_text(f"job,soft,hard,payoff,penalty\n{line}\n", encoding="utf-8")
+        _, told = drom("simulate", log, "--nodes", "64", "--contracts", path, "--policy", "payoff", code=1)
+
+        assert f"{path}, " in told
+        assert re.search(said, told)
+
+    @pytest.mark.parametrize(
+        ("terms", "said"),
+        [
+            ("x=1", "--contracts 'x=1': there is no 'x': choose tight, loose, grace, spread, penalty."),
+            ("tight=-1", "--contracts 'tight=-1': tight is a number from 0 to 1000."),
+            ("tight=0.5", "tight=0.5 and loose=6 cannot be: write 1 <= tight <= loose."),
+        ],
+    )
+    def test_terms_that_cannot_be(self, terms: str, said: str, log: Path) -> None:
+        """One sentence with what they have to be."""
+        _, told = drom("simulate", log, "--nodes", "64", "--contracts", terms, code=1)
+
+        assert said in told
+
+    def test_the_policy_needs_contracts(self, log: Path) -> None:
+        """Without any it refuses to start."""
+        _, told = drom("simulate", log, "--nodes", "64", "--policy", "payoff", code=2)
+
+        assert "--policy payoff goes by contracts" in " ".join(told.replace("│", " ").split())

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quality-of-service contracts: what a job pays, by when it has to end for that, and what it costs if it does not.
+
+Pay-off is full until a soft deadline, falls linearly to nothing at a hard one, and is a penalty after it. Contracts
+come from a table with the columns ``job,soft,hard,payoff,penalty``, deadlines in seconds after submission, all whole
+numbers; a job without a line pays nothing. Or they are drawn: the soft deadline is a multiple of the job's run time,
+uniform between two, the hard one later by a fraction of that; pay-off is the job's processor time at a price that is
+distributed log-normally with mean 1.
+"""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from workloads.classes import uniform
+from workloads.errors import WorkloadError, short
+from workloads.rows import read_rows, whole
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+    from workloads.workload import Floats, Ints
+
+COLUMNS = ("job", "soft", "hard", "payoff", "penalty")
+LARGEST = 10**9
+"""Of any number of a contract."""
+UNBOUND = 10**12
+"""Deadlines of a job without a contract."""
+
+
+class Contracts(NamedTuple):
+    """A column per term, each of shape ``(jobs,)``; deadlines in seconds after submission."""
+
+    soft: Ints
+    hard: Ints
+    payoff: Ints
+    penalty: Ints
+    places: Mapping[int, str] = MappingProxyType({})
+    """Where the contract of a job stands, by its number; empty for those that are drawn."""
+
+
+class Terms(NamedTuple):
+    """How contracts are drawn."""
+
+    tight: float = 2.0
+    """The smallest multiple of the run time that a soft deadline is."""
+    loose: float = 6.0
+    """The largest one."""
+    grace: float = 1.0
+    """By which fraction of the time to the soft deadline the hard one is later."""
+    spread: float = 1.0
+    """Standard deviation of the logarithm of the price of a processor-second."""
+    penalty: float = 0.0
+    """As a fraction of the pay-off."""
+
+
+def parse_terms(choices: Iterable[str]) -> Terms:
+    """Return the terms that ``NAME=VALUE`` choose, defaults for others. Raises WorkloadError for what cannot be."""
+    chosen: dict[str, float] = {}
+    for choice in choices:
+        name, _, text = choice.partition("=")
+        if name not in Terms._fields:
+            msg = f"--contracts {short(choice)}: there is no {short(name)}: choose {', '.join(Terms._fields)}."
+            raise WorkloadError(msg)
+        try:
+            chosen[name] = float(text)
+        except ValueError:
+            chosen[name] = math.nan
+        if not 0 <= chosen[name] <= 1000:
+            msg = f"--contracts {short(choice)}: {name} is a number from 0 to 1000."
+            raise WorkloadError(msg)
+    terms = Terms(**chosen)
+    if not 1 <= terms.tight <= terms.loose:
+        msg = f"--contracts: tight={terms.tight:g} and loose={terms.loose:g} cannot be: write 1 <= tight <= loose."
+        raise WorkloadError(msg)
+    return terms
+
+
+def draw_contracts(job: Ints, run_time: Ints, size: Ints, terms: Terms, seed: int) -> Contracts:
+    """Return contracts for jobs of these numbers, run times and processors, by job number and seed."""
+    multiple = terms.tight + (terms.loose - terms.tight) * uniform(job, seed)
+    normal = ndtri(np.clip(uniform(job, seed + 1), 1e-12, None))
+    price = np.exp(terms.spread * normal - terms.spread**2 / 2)
+    soft = np.ceil(multiple * run_time)
+    payoff = run_time * size * price
+    return Contracts(_whole(soft), _whole(soft * (1 + terms.grace)), _whole(payoff), _whole(payoff * terms.penalty))
+
+
+def _whole(values: Floats) -> Ints:
+    return np.minimum(np.rint(values), LARGEST).astype(np.int64)
+
+
+def read_contracts(path: str | os.PathLike[str], job: Ints) -> Contracts:
+    """Return the contracts of these jobs from a table. Raises WorkloadError with file and line of what is wrong."""
+    at = {int(number): i for i, number in enumerate(job)}
+    columns = np.zeros((4, len(job)), np.int64)
+    columns[:2] = UNBOUND
+    places: dict[int, str] = {}
+    for row in read_rows(path, [COLUMNS]):
+        number, *terms = (whole(row, name) for name in COLUMNS)
+        fault = _fault(number, terms, at, places)
+        if fault:
+            msg = f"{row.place}: {fault}"
+            raise WorkloadError(msg)
+        columns[:, at[number]] = terms
+        places[number] = row.place
+    soft, hard, payoff, penalty = columns
+    return Contracts(soft, hard, payoff, penalty, places)
+
+
+def _fault(number: int, terms: list[int], at: Mapping[int, int], places: Mapping[int, str]) -> str:
+    """Return what is wrong with a line; empty for a good one."""
+    soft, hard, *_ = terms
+    if number not in at:
+        return f"there is no job {number} among those simulated: leave the line out."
+    if number in places:
+        return f"job {number} has a contract in {places[number]}: leave one of them out."
+    if max(terms) > LARGEST:
+        return f"{max(terms):,} is more than a contract can have, {LARGEST:,}."
+    if soft > hard:
+        return f"the soft deadline {soft} is after the hard one {hard}: exchange them."
+    return ""
