@@ -85,13 +85,15 @@ def _await(seen: memoryview, count: int, program: subprocess.Popen[bytes]) -> No
 
 
 class Stage:
-    """A registry, a mailbox and a door for one program."""
+    """A registry, a mailbox and a door for one program, which binds itself to what it is granted if `binds` is true."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mask_bits: int = 64, *, binds: bool = False) -> None:
         me = os.getpid()
-        owner = Owner(me, processes.start_time(me) or 0, processes.boot_id(), 0, emulated=True)
+        owner = Owner(me, processes.start_time(me) or 0, processes.boot_id(), 0, emulated=not binds)
         self.environment = {"DROM_RUNTIME_DIR": str(folder)}
-        self.registry = Registry.create(folder / "registry", 1, 64, owner)
+        self.registry = Registry.create(folder / "registry", 1, mask_bits, owner)
+        self._mask_bits = mask_bits
+        self._flags = 0 if binds else layout.HEADER_EMULATED
         self._mailboxes = Mailboxes(folder / "mail")
         self._door = door.listen(folder / "door", 0o600)
         self._door.settimeout(PATIENCE)
@@ -114,7 +116,9 @@ class Stage:
         number = self._mailboxes.make(peer.uid, 0)
         task = Task(0, "bench", 0, Arrival(who.pid, who.start_time, peer.uid, "bench"), 0, mailbox=number)
         self.registry.register(task, Job("bench", "bench", peer.uid, 0, "malleable", 1, 1, 1, {0: task}))
-        reply = layout.pack_reply("granted", mask_bits=64, task=(who.pid, who.start_time), flags=layout.HEADER_EMULATED)
+        reply = layout.pack_reply(
+            "granted", mask_bits=self._mask_bits, task=(who.pid, who.start_time), flags=self._flags
+        )
         fds = [os.open(self.registry.path, os.O_RDONLY | os.O_CLOEXEC), self._mailboxes.open(number)]
         try:
             door.send(connection, reply, fds)

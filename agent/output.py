@@ -16,6 +16,8 @@ from agent.words import counted, left_alone
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.topology import Topology
 
 
@@ -167,6 +169,7 @@ def bench(value: dict[str, Any], *, as_json: bool) -> None:
         emit(value)
         return
     headings = ["MEASURED", "MEDIAN", "MIN", "MAX", "UNIT", "REACH", "PEER"]
+    intervals = any("interval" in row for row in value["figures"])
     rows = [
         [
             row["name"],
@@ -174,10 +177,15 @@ def bench(value: dict[str, Any], *, as_json: bool) -> None:
             row["unit"],
             f"<= {row['reach']:g}" if row.get("reach") is not None else "-",
             str(row.get("peer") or "-"),
+            *([_interval(row.get("interval"))] if intervals else []),
         ]
         for row in value["figures"]
     ]
-    table(headings, rows)
+    table([*headings, "MEDIAN'S 95 %"] if intervals else headings, rows)
+
+
+def _interval(ends: Sequence[float] | None) -> str:
+    return " to ".join(f"{end:.3g}" for end in ends) if ends else "-"
 
 
 def days(value: dict[str, Any], *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp
+from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp, bench_teams, output
 from agent.control import ControlError
 
 if TYPE_CHECKING:
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
-def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One short run on libgomp has a row for each figure, with its spread and what it is to reach."""
     monkeypatch.setattr(bench_openmp, "BURSTS", (100, 10))
-    monkeypatch.setattr(bench_openmp, "CHANGES", 4)
+    monkeypatch.setattr(bench_teams, "CHANGES", 4)
+    monkeypatch.setattr(bench_openmp, "PAIRS", 3)
     monkeypatch.setattr(bench_openmp, "STEADY", {"fine": (5, 100, 3.0), "coarse": (100, 10, 0.5)})
     value = json.loads(json.dumps(bench_openmp.measure(1, ["libgomp"])))
 
@@ -28,14 +29,16 @@ def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ns", 12),
         ("%", 3),
         ("%", 0.5),
-        ("us", 40),
-        ("us", 40),
+        *[("us", 40), ("us", None)] * 2,
     ]
-    assert all(row["peer"].endswith("us (a program that does it by itself)") for row in value["figures"][3:])
+    assert all(row["peer"].endswith("us (a program that does it by itself)") for row in value["figures"][3::2])
+    assert all(low <= high for low, high in (row["interval"] for row in value["figures"][1:3]))
     for row in value["figures"]:
         assert row["min"] <= row["median"] <= row["max"]
         assert row["name"].startswith("libgomp: ")
         assert len(row["runs"]) == 1
+    output.bench(value, as_json=False)
+    assert "MEDIAN'S 95 %" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not bench_mpi.is_possible(), reason="needs an MPI library")

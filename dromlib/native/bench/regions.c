@@ -2,22 +2,30 @@
 /* regions - the program in `drom bench openmp`: it knows nothing of drom and is run alone, and with its library loaded.
  *
  *     regions empty COUNT BURSTS        nanoseconds of an empty region with if(0), the least mean of BURSTS bursts of COUNT
- *     regions work MICROSECONDS COUNT   seconds for COUNT regions in which each thread computes that long
- *     regions resize CHANGES            waits for that many changes of its team; for each prints how long the region took that
- *                                       brought it, less the median of its neighbours, in nanoseconds: "LESS|MORE NUMBER"
+ *     regions steps MICROSECONDS        how many steps a thread computes that long
+ *     regions work STEPS COUNT          seconds for COUNT regions in which each thread computes so much, again and again
+ *     regions resize CHANGES            waits for that many changes of its team; for each prints the nanoseconds that the regions
+ *                                       around it took longer than others of their size: "LESS|MORE NUMBER"
+ *     regions granted CHANGES           the same, but it changes its grant by itself, in the registry of $DROM_RUNTIME_DIR
  *     regions alone CHANGES             the same, but it changes its team and the CPUs of its threads by itself
  *
  * It is built by gcc, and run on either runtime. It ends with its parent. */
 #include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <omp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
 #include "bench.h"
+#include "drom.h"
+#include "drom_layout.h"
 
 static void empty(long count, long bursts)
 {
@@ -50,12 +58,15 @@ static long steps_in(double us)
 
 static void work(long steps, long count)
 {
-    uint64_t begin = now_ns();
-    for (long i = 0; i < count; i++) {
+    for (;;) {
+        uint64_t begin = now_ns();
+        for (long i = 0; i < count; i++) {
 #pragma omp parallel
-        spin(steps);
+            spin(steps);
+        }
+        printf("%.9f\n", (double)(now_ns() - begin) / 1e9);
+        fflush(stdout);
     }
-    printf("%.9f\n", (double)(now_ns() - begin) / 1e9);
 }
 
 static int by_value(const void *a, const void *b)
@@ -65,17 +76,26 @@ static int by_value(const void *a, const void *b)
 }
 
 enum { NEAR = 64, PAUSE_NS = 3000000 };
+enum { PAYING = 5 }; /* regions from a change on; the one before, at whose end the news may be taken in, pays as well */
 
-/* Put all threads on the first of the CPUs that the program began with, as many as the team is to have threads. */
-static void resize_team(int size)
+/* The first of the CPUs that the program began with. */
+static cpu_set_t first_cpus(int count)
 {
-    static cpu_set_t all, part;
+    static cpu_set_t all;
+    cpu_set_t part;
     if (CPU_COUNT(&all) == 0)
         sched_getaffinity(0, sizeof all, &all);
     CPU_ZERO(&part);
-    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&part) < size; cpu++)
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&part) < count; cpu++)
         if (CPU_ISSET(cpu, &all))
             CPU_SET(cpu, &part);
+    return part;
+}
+
+/* Put all threads on as many CPUs as the team is to have threads. */
+static void resize_team(int size)
+{
+    cpu_set_t part = first_cpus(size);
     DIR *threads = opendir("/proc/self/task");
     for (struct dirent *entry; threads && (entry = readdir(threads));)
         if (entry->d_name[0] != '.')
@@ -85,44 +105,102 @@ static void resize_team(int size)
     omp_set_num_threads(size);
 }
 
-/* Change from all threads to half of them and back after a pause, and regions enough to know what one costs. */
-static void change_alone(int threads, long regions)
+static void *map_registry(void)
+{
+    char path[PATH_MAX];
+    struct stat about;
+    const char *dir = getenv("DROM_RUNTIME_DIR");
+    int fd = dir && snprintf(path, sizeof path, "%s/registry", dir) < PATH_MAX ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0 || fstat(fd, &about) < 0)
+        exit(fail("regions", "there is no registry to be written in $DROM_RUNTIME_DIR."));
+    void *at = mmap(NULL, (size_t)about.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+/* What an agent does, so that none is on these CPUs. The program sits in the first slot. */
+static void grant(int size)
+{
+    static struct drom_header *header;
+    uint64_t mask[DROM_MAX_MASK_WORDS] = {0};
+    cpu_set_t part = first_cpus(size);
+    header = header ? header : map_registry();
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &part))
+            mask[cpu / 64] |= UINT64_C(1) << cpu % 64;
+    drom_publish((char *)header + header->header_size, mask, header->mask_bits / 64, 0);
+}
+
+/* Change from all threads to half of them and back, after a pause and regions enough to know what one costs. */
+static void change(void (*bring)(int), int threads, long regions)
 {
     static int whole;
     static uint64_t since;
     whole = whole ? whole : threads;
     if (now_ns() - since < PAUSE_NS || regions < NEAR)
         return;
-    resize_team(threads < whole ? whole : whole / 2);
+    bring(threads < whole ? whole : whole / 2);
     since = now_ns();
 }
 
-/* Times in a ring: the last NEAR regions of a size tell what one costs without a change. */
-static void resize(long changes, bool alone)
+/* Times of the last regions of one size, in a ring. */
+struct times {
+    uint64_t ns[NEAR];
+    long seen;
+};
+
+static uint64_t median(const struct times *times)
 {
-    static uint64_t times[2][NEAR], sorted[NEAR];
-    long seen[2] = {0, 0};
-    int before = 0, most = 0;
-    while (changes > 0) {
-        int threads = 0;
-        uint64_t begin = now_ns();
+    static uint64_t sorted[NEAR];
+    memcpy(sorted, times->ns, sizeof sorted);
+    qsort(sorted, NEAR, sizeof *sorted, by_value);
+    return sorted[NEAR / 2];
+}
+
+static int64_t extra(uint64_t took, const struct times *usual)
+{
+    return (int64_t)took - (int64_t)median(usual);
+}
+
+/* Make a region, after what brings a change, if any; return how many threads it had. */
+static int make_region(void (*bring)(int), int threads, long regions, uint64_t *took)
+{
+    uint64_t begin = now_ns();
+    if (bring)
+        change(bring, threads, regions);
 #pragma omp parallel
-        if (omp_get_thread_num() == 0)
-            threads = omp_get_num_threads();
-        uint64_t took = now_ns() - begin;
+    if (omp_get_thread_num() == 0)
+        threads = omp_get_num_threads();
+    *took = now_ns() - begin;
+    return threads;
+}
+
+static void resize(long changes, void (*bring)(int))
+{
+    static struct times times[2];
+    struct times *usual = &times[0];
+    int threads = 0, most = 0, left = 0; /* of the regions that pay for the last change */
+    uint64_t last = 0, took = 0;
+    int64_t lost = 0;
+    while (changes > 0) {
+        int before = threads;
+        threads = make_region(left == 0 ? bring : NULL, before, usual->seen, &took);
         most = threads > most ? threads : most;
-        int small = threads < most;
-        if (before && threads != before && seen[small] >= NEAR) {
-            memcpy(sorted, times[small], sizeof sorted);
-            qsort(sorted, NEAR, sizeof *sorted, by_value);
-            printf("%s %lld\n", threads < before ? "less" : "more", (long long)took - (long long)sorted[NEAR / 2]);
-            fflush(stdout);
-            changes--;
+        struct times *old = usual;
+        usual = &times[threads < most];
+        if (before && threads != before && old->seen >= NEAR && usual->seen >= NEAR) {
+            lost = extra(last, old);
+            left = PAYING;
+        }
+        if (left > 0) {
+            lost += extra(took, usual);
+            if (--left == 0) {
+                printf("%s %lld\n", threads < most ? "less" : "more", (long long)lost);
+                fflush(stdout);
+                changes--;
+            }
         } else if (threads == before)
-            times[small][seen[small]++ % NEAR] = took;
-        before = threads;
-        if (alone)
-            change_alone(threads, seen[small]);
+            usual->ns[usual->seen++ % NEAR] = took;
+        last = took;
     }
 }
 
@@ -134,12 +212,16 @@ int main(int argc, char **argv)
         return 2;
     if (strcmp(argv[1], "empty") == 0 && second > 0)
         empty(first, second);
+    else if (strcmp(argv[1], "steps") == 0)
+        printf("%ld\n", steps_in((double)first));
     else if (strcmp(argv[1], "work") == 0 && second > 0)
-        work(steps_in((double)first), second);
+        work(first, second);
     else if (strcmp(argv[1], "resize") == 0)
-        resize(first, false);
+        resize(first, NULL);
+    else if (strcmp(argv[1], "granted") == 0)
+        resize(first, grant);
     else if (strcmp(argv[1], "alone") == 0)
-        resize(first, true);
+        resize(first, resize_team);
     else
         return 2;
     return 0;

@@ -32,6 +32,17 @@ static void placed_body(void *at)
     region->fn(region->data);
 }
 
+/* Whether it is to stand in: in LLVM's barriers threads give way to each other by themselves. */
+__attribute__((noinline, cold)) static bool stands_in(struct region *region, body *fn, void *data, const struct runtime *runtime)
+{
+    *region = (struct region){fn, data, runtime, sched_getcpu()};
+    if (session.pinned)
+        return is_pinned(runtime);
+    if (runtime->is_llvm)
+        end_placing();
+    return !runtime->is_llvm;
+}
+
 /* LLVM's runtime has these entry points as well, and tells us of its regions by itself. */
 static inline unsigned enter(struct object *object, unsigned threads, const void *address)
 {
@@ -61,8 +72,7 @@ static inline void leave(const struct object *object)
         entry *real = (entry *)object->runtime->entry[AT_##name];                                                            \
         struct region region;                                                                                                \
         threads = enter(object, threads, HERE);                                                                              \
-        if (is_pinned(object->runtime) || is_to_spread(object->runtime)) {                                                   \
-            region = (struct region){fn, data, object->runtime, sched_getcpu()};                                             \
+        if (is_placing() && stands_in(&region, fn, data, object->runtime)) {                                                 \
             fn = placed_body;                                                                                                \
             data = &region;                                                                                                  \
         }                                                                                                                    \

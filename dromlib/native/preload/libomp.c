@@ -58,7 +58,7 @@ static int initialize(dompt_lookup lookup, int device, dompt_data *data)
     set_callback(DOMPT_THREAD_BEGIN, (dompt_function)thread_begin);
     set_callback(DOMPT_PARALLEL_BEGIN, (dompt_function)parallel_begin);
     set_callback(DOMPT_PARALLEL_END, (dompt_function)parallel_end);
-    if (may_be_pinned)
+    if (session.pinned)
         set_callback(DOMPT_IMPLICIT_TASK, (dompt_function)implicit_task);
     return 1;
 }

@@ -12,11 +12,10 @@ static bool is_said(const char *name)
     return value && *value && strcasecmp(value, "false") != 0 && strcasecmp(value, "disabled") != 0;
 }
 
-bool may_be_pinned;
-
 __attribute__((constructor)) static void read_environment(void)
 {
-    may_be_pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
+    session.pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
+    session.placing = session.pinned;
 }
 
 /* Until no other grant has come in between: who puts that in force may have passed us by then. */
@@ -88,7 +87,7 @@ void spread_self(unsigned index, unsigned count, int home)
     if (count < 2)
         return;
     if (index == 0) {
-        __atomic_store_n(&session.grown, false, __ATOMIC_RELAXED);
+        end_placing();
         sched_yield();
     } else if (copy_grant(&g)) {
         uint64_t step = (uint64_t)index * g.ncpus / count;

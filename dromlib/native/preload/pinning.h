@@ -6,13 +6,21 @@
 
 #include "openmp.h"
 
-/* Whether the environment may ask for it: known before main(). */
-extern bool may_be_pinned;
+/* Whether threads may have to be bound in the region to come. */
+static inline bool is_placing(void)
+{
+    return __builtin_expect(__atomic_load_n(&session.placing, __ATOMIC_RELAXED), 0);
+}
+
+static inline void end_placing(void)
+{
+    __atomic_store_n(&session.placing, session.pinned, __ATOMIC_RELAXED);
+}
 
 /* Whether the threads of a runtime are bound one by one. */
 static inline bool is_pinned(const struct runtime *runtime)
 {
-    return __builtin_expect(may_be_pinned, 0) && runtime->get_proc_bind() != 0;
+    return session.pinned && runtime->get_proc_bind() != 0;
 }
 
 /* Bind the calling thread to the whole grant. */
@@ -22,13 +30,7 @@ void bind_self(void);
  * the runtime may have moved the thread. */
 void pin_self(unsigned index, unsigned count, int place);
 
-/* Whether the next team is to be spread: the grant has grown. In LLVM's barriers threads give way to each other by themselves. */
-static inline bool is_to_spread(const struct runtime *runtime)
-{
-    return __builtin_expect(__atomic_load_n(&session.grown, __ATOMIC_RELAXED), 0) && !runtime->is_llvm;
-}
-
-/* Have the calling thread, number `index` of `count`, go on on a CPU of its own, counted from `home`, that of the first one. */
+/* After a growth: have the calling thread, number `index` of `count`, go on on a CPU of its own, counted from `home`, that of the first one. */
 void spread_self(unsigned index, unsigned count, int home);
 
 #endif

@@ -83,7 +83,7 @@ static void take(void)
     uint32_t before = session.ncpus;
     if (handle && drom_take(&handle->head, &grant) > 0) {
         drom_apply(&handle->head, &grant);
-        __atomic_store_n(&session.grown, grant.ncpus > before, __ATOMIC_RELAXED);
+        __atomic_store_n(&session.placing, session.pinned || grant.ncpus > before, __ATOMIC_RELAXED);
     }
     if (handle)
         refresh();

@@ -13,7 +13,8 @@ struct session {
     uint64_t seen;         /* number of the grant in force */
     uint32_t ncpus;        /* its CPUs; 0: this process is not managed */
     uint32_t serial;       /* changes with every grant */
-    bool grown;            /* since a team was last spread over its CPUs */
+    bool pinned;           /* the environment may ask for threads bound one by one */
+    bool placing;          /* threads are to be bound in the next region: always if so, else after a growth */
 };
 extern struct session session;
 
