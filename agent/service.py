@@ -54,10 +54,15 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
 def become(options: Options) -> None:
     """Check the machine, then replace this process by the agent, which does without the command line's libraries.
 
-    Raises `TopologyError` with a sentence.
+    Raises `TopologyError` or `ControlError` with a sentence.
     """
     find_machine(options.topology, options.emulate)
-    os.execv(sys.executable, [sys.executable, "-m", "agent", SERVE, json.dumps(asdict(options))])  # noqa: S606
+    try:
+        os.execv(sys.executable, [sys.executable, "-m", "agent", SERVE, json.dumps(asdict(options))])  # noqa: S606
+    except OSError as error:
+        python = sys.executable or "this Python"
+        msg = f"this user cannot run {python} ({error.strerror}): use one in a folder that is open to him."
+        raise ControlError(msg) from error
 
 
 def main(described: str) -> None:

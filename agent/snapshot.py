@@ -182,7 +182,11 @@ def snapshot(daemon: Daemon) -> Snapshot:
 
 
 def _points(bits: int) -> str:
-    return " and ".join(name for bit, name in enumerate(layout.ENUMS["POINTS"]) if bits >> bit & 1)
+    names = [name for bit, name in enumerate(layout.ENUMS["POINTS"]) if bits >> bit & 1]
+    if "other_libomp" in names:
+        names.remove("other_libomp")
+        names = ["the first libomp" if name == "libomp" else name for name in names]
+    return " and ".join(names)
 
 
 def overview(daemon: Daemon) -> Overview:

@@ -259,14 +259,15 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "STATUS": ("granted", "waiting", "refused", "follower", "unmanaged"),
     "CLASS": ("malleable", "moldable", "rigid"),
     "REASON": ("none", "arrival", "share", "return", "order", "death", "retired", "avoid", "wish"),
-    "POINTS": ("libomp", "libgomp", "mpi"),
+    "POINTS": ("libomp", "libgomp", "mpi", "other_libomp"),
     "DISTRIBUTION": ("default", "compact", "spread", "per_socket"),
 }
 """Enumerations by prefix; the value is the place in the tuple. REASON says why a grant was published: the task's own
 arrival, another's arrival (share), cores coming back to their owner (return), a person's or a scheduler's order, cores
 left by one that ended (death), cores that may not or should not be used any more (avoid), what a program has said that
 it can use (wish). STATUS_UNMANAGED tells a launcher that the agent leaves this program alone: it runs as if there were
-no agent. POINTS are bit numbers: which runtime's calls are malleability points of a program without its own."""
+no agent. POINTS are bit numbers: which runtime's calls are malleability points of a program without its own; with
+POINTS_OTHER_LIBOMP there are more LLVM runtimes in it, which go their own way."""
 
 
 def pack_reply(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
 def test_the_address_of_the_metrics(metrics: str, address: tuple[str, int]) -> None:
     """An address and a port are told apart; without an address it is this machine alone."""
     assert metrics_address(metrics) == address
+
+
+def test_a_python_that_may_not_be_run_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent takes the place of the command line in a fresh interpreter, which its user must be able to start."""
+    python = tmp_path / "python"
+    python.touch()
+    monkeypatch.setattr(sys, "executable", str(python))
+
+    with pytest.raises(ControlError, match=rf"^this user cannot run {python} \(Permission denied\): use one in .*\.$"):
+        service.become(Options(runtime_dir=str(tmp_path)))
 
 
 def test_without_a_cpu_there_is_no_agent(tmp_path: Path) -> None:

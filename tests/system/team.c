@@ -17,7 +17,8 @@ int main(int argc, char **argv)
             *(void **)&team[i] = dlsym(library, "team");
     }
     while (team[0] && team[1]) {
-        snprintf(now, sizeof now, "threads %d %d", team[0](), team[1]());
+        int first = team[0]();
+        snprintf(now, sizeof now, "threads %d %d", first, team[1]());
         if (strcmp(now, before) != 0)
             puts(strcpy(before, now));
     }

@@ -222,6 +222,28 @@ def test_two_runtimes_in_one_process_are_both_managed(agent: Agent, start: Progr
     assert rows["a"]["points"] == "libomp and libgomp"
 
 
+def test_of_two_llvm_runtimes_the_first_is_managed(agent: Agent, start: Programs, tmp_path: Path) -> None:
+    """`drom ps` says so; threads of the other one are bound, and as many as ever."""
+    found = Path(f"/usr/lib/{platform.machine()}-linux-gnu/libomp.so.5")
+    if not found.exists() or not shutil.which("clang"):
+        pytest.skip("needs clang with its OpenMP library (Debian: clang, libomp-dev)")
+    runtimes = [found, tmp_path / "libomq.so.5"]
+    runtimes[1].write_bytes(found.read_bytes().replace(b"libomp.so.5\0", b"libomq.so.5\0"))
+    libraries = [tmp_path / f"lib{number}.so" for number in range(2)]
+    for library, runtime in zip(libraries, runtimes, strict=True):
+        made = library.with_suffix(".o")
+        subprocess.run(["clang", "-fPIC", "-fopenmp", "-c", str(SOURCES / "team.c"), "-o", str(made)], check=True)
+        link = ["clang", "-shared", str(made), str(runtime), f"-Wl,-rpath,{tmp_path}", "-o", str(library)]
+        subprocess.run(link, check=True)
+    subprocess.run(["gcc", "-O1", "-DMAIN", str(SOURCES / "team.c"), "-o", str(tmp_path / "main")], check=True)
+    program = start.start(*agent.run("--job", "a", tmp_path / "main", *libraries), KMP_DUPLICATE_LIB_OK="TRUE")
+    program.await_out("^threads")
+    agent.order("resize", job="a", cpus=1)
+    rows = agent.await_tasks(a="0")
+    await_line(program, "threads 1 2")
+    assert rows["a"]["points"] == "the first libomp"
+
+
 @pytest.mark.parametrize("runtime", ["libgomp", "libomp"])
 def test_matrix_products_of_openblas_go_on(agent: Agent, start: Programs, runtime: str, tmp_path: Path) -> None:
     """OpenBLAS, whose threads wait for one another, neither hangs nor errs while it is resized, on either runtime."""

@@ -76,6 +76,7 @@ __attribute__((visibility("default"))) dompt_start_result *ompt_start_tool(unsig
     static dompt_start_result result = {initialize, finalize, {0}};
     (void)version;
     if (llvm) {
+        have_points(DROM_POINTS_OTHER_LIBOMP);
         dromi_log("second-runtime", "unmanaged=%s", runtime_version);
         return NULL;
     }

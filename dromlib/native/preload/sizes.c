@@ -46,6 +46,14 @@ static int follow_grant(const struct team *team)
     return ncpus && ncpus < (uint32_t)team->ceiling ? (int)ncpus : team->ceiling;
 }
 
+/* What the file's answers come to: at most what this thread was launched with. */
+static int ask(int answer(struct answers *, const void *, int, int), struct object *object, const struct team *team,
+               const void *address)
+{
+    int size = answer(&object->answers, address, team->ceiling, follow_grant(team));
+    return size < team->ceiling ? size : team->ceiling;
+}
+
 /* libgomp ends the threads that a smaller team leaves over, and their data with them. */
 static bool keeps_threads(const struct object *object, const struct runtime *runtime)
 {
@@ -60,8 +68,7 @@ static int wanted(struct object *object, const struct runtime *runtime, const st
         return team->size;
     if (keeps_threads(object, runtime))
         return team->ceiling;
-    int size = answer_region(&object->answers, address, team->ceiling, follow_grant(team));
-    return size < team->ceiling ? size : team->ceiling;
+    return ask(answer_region, object, team, address);
 }
 
 static void set(struct team *team, const struct runtime *runtime, int size)
@@ -96,8 +103,8 @@ int tell_max_threads(struct object *object, const void *address)
         return team->ceiling;
     int told = team->ceiling;
     if (!keeps_threads(object, runtime))
-        told = object->is_blas ? follow_grant(team) : answer_call(&object->answers, address, told, follow_grant(team));
-    set(team, runtime, told < team->ceiling ? told : team->ceiling);
+        told = object->is_blas ? follow_grant(team) : ask(answer_call, object, team, address);
+    set(team, runtime, told);
     return team->size;
 }
 
