@@ -74,9 +74,19 @@ def running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
             try:
                 yield Program(process.pid, said)
             finally:
-                process.kill()
+                _end(process)
     finally:
         os.close(said)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let it end by itself: LLVM's runtime leaves a file in /dev/shm where it is killed."""
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def ratios(one: Program, other: Program, pairs: int) -> list[float]:

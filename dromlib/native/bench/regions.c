@@ -3,7 +3,7 @@
  *
  *     regions empty COUNT BURSTS        nanoseconds of an empty region with if(0), the least mean of BURSTS bursts of COUNT
  *     regions steps MICROSECONDS        how many steps a thread computes that long
- *     regions work STEPS COUNT          seconds for COUNT regions in which each thread computes so much, again and again
+ *     regions work STEPS COUNT          seconds for COUNT regions in which each thread computes so much, until SIGTERM
  *     regions resize CHANGES            waits for that many changes of its team; for each prints the nanoseconds that the regions
  *                                       around it took longer than others of their size: "LESS|MORE NUMBER"
  *     regions granted CHANGES           the same, but it changes its grant by itself, in the registry of $DROM_RUNTIME_DIR
@@ -56,9 +56,17 @@ static long steps_in(double us)
     return (long)((double)probe * us * 1000 / (double)(now_ns() - begin));
 }
 
+static volatile sig_atomic_t told_to_end;
+
+static void end(int number)
+{
+    told_to_end = number;
+}
+
 static void work(long steps, long count)
 {
-    for (;;) {
+    signal(SIGTERM, end);
+    while (!told_to_end) {
         uint64_t begin = now_ns();
         for (long i = 0; i < count; i++) {
 #pragma omp parallel
