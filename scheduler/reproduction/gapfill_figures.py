@@ -85,7 +85,7 @@ def _load_figure(found: Sequence[Point]) -> Figure:
 
 
 def _gain_figure(found: Sequence[Point]) -> Figure:
-    figure = blank(7, 4.5, f"Gain in utilisation, p = {_SHOWN:g}")
+    figure = blank(9, 4.5, f"Gain in utilisation, p = {_SHOWN:g}")
     axes = figure.subplots()
     ways = [(A, slot) for slot in TIME_SLOTS] + [(B, 1)]
     for colour, (policy, slot) in zip(COLOURS, ways, strict=False):
@@ -101,7 +101,7 @@ def _gain_figure(found: Sequence[Point]) -> Figure:
             axes.plot(pauses, bounds, color=colour, linestyle="--", label=f"0.1 (1 - t) c, T = {slot}")
     axes.set_xticks(PAUSES)
     name_axes(axes, "with 95 % intervals", "restore and save, minutes", "useful work, share of the machine")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
