@@ -73,6 +73,7 @@ from scheduler.world import (
     WRONG_MACHINE,
     engine_part,
     is_pool,
+    rare,
     view,
 )
 
@@ -217,7 +218,7 @@ def comes_now(world: World, now: int) -> bool:
 @engine_part
 def go_on(world: World, now: int) -> int:
     """End the job of the next event, or change its demand; return which of both."""
-    if change_demand(world, world.heap[0], now):
+    if len(world.upcoming) > 0 and change_demand(world, world.heap[0], now):
         return DEMAND_CHANGED
     job = pop(world)
     if world.jobs.state[job] == RUNNING:
@@ -226,7 +227,7 @@ def go_on(world: World, now: int) -> int:
     return JOB_ENDED
 
 
-@engine_part
+@rare
 def change_demand(world: World, job: int, now: int) -> bool:
     """Let a job enter the phases that it has reached; return whether there is one."""
     if boundary(world, job) == 0:

@@ -80,6 +80,12 @@ def engine_part(function: F) -> F:
     return function
 
 
+def rare(function: F) -> F:
+    """Mark a part that few simulations need: not copied to where it is called, so that the others have a lean loop."""
+    register_jitable(_nrt=False)(function)
+    return function
+
+
 class Pool(NamedTuple):
     """Jobs that share the processors of a machine: how many they can use, how fast they are, what a change costs."""
 
