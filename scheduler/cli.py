@@ -55,6 +55,9 @@ def simulate(
     classes: Annotated[
         str | None, typer.Option(metavar="SHARES", help="As malleable=0.3,moldable=0.2; else all malleable.")
     ] = None,
+    predict: Annotated[
+        str, typer.Option(metavar="WHO", help="Run times that the policy plans with: user, recent or learned.")
+    ] = "user",
     adaptive: Annotated[
         list[str] | None,
         typer.Option("--adaptive", metavar="NAME=VALUE", help="equipartition: how jobs are, as minimum=0.5."),
@@ -123,7 +126,9 @@ def simulate(
     with saying("compiling, which is kept for the next time"):
         kinds = drawn(work.job, shares, seed).astype(int)
         terms = contracts_of(contracts or (), work, seed)
-        run = Simulation.of(work, machine, chosen, kinds, jobs_are, evolving=evolving, seed=seed, contracts=terms)
+        run = Simulation.of(
+            work, machine, chosen, kinds, jobs_are, evolving=evolving, seed=seed, contracts=terms, predictor=predict
+        )
     check_possible(run, terms)
     filled = _filled(run, filling, seed)
     _say_what_to_know(run)
@@ -216,6 +221,8 @@ def _say_what_to_know(run: Simulation) -> None:
 
     for sentence in roundings(run.work):
         _say(f"note: {sentence}.")
+    if run.predictor != "user" and run.policy.name in {"fcfs", "firstfit"}:
+        _say(f"note: {run.policy.name} does not plan with run times: it does the same with any --predict.")
     for number, _ in run.machine.partitions:
         if not (run.work.partition == number).any():
             _say(f"note: no job of this log is in partition {number}.")

@@ -22,7 +22,20 @@ import numpy as np
 from numba.core.types.function_type import WrapperAddressProtocol
 
 from agent.numba_cache import cache_folder
-from scheduler import allotment, ends, engine, interface, nodesets, profile, residues, sharing, timetable, world
+from scheduler import (
+    allotment,
+    corrections,
+    ends,
+    engine,
+    foresight,
+    interface,
+    nodesets,
+    profile,
+    residues,
+    sharing,
+    timetable,
+    world,
+)
 from scheduler.errors import SchedulerError
 from workloads.errors import short
 from workloads.workload import make_workload
@@ -37,7 +50,7 @@ numba: Any = importlib.import_module("numba")  # untyped
 
 BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff")
 _SHARED = (interface, nodesets, profile, timetable)
-_ENGINE = (interface, world, ends, residues, sharing, allotment, engine)
+_ENGINE = (interface, foresight, world, ends, residues, sharing, allotment, corrections, engine)
 _PARTS: dict[Callable[..., int], Any] = {}
 _PARAMETERS = ("state", "event", "options", "actions")
 
@@ -136,10 +149,11 @@ def _worded(named: Mapping[str, float], value: float) -> float | str:
 
 
 class Program(NamedTuple):
-    """What runs a simulation: the engine, the policy it calls, whether they are machine code."""
+    """What runs a simulation: the engine, the policy and the predictor it calls, whether they are machine code."""
 
     advance: Callable[..., int]
     decide: Any
+    predict: Any
     compiled: bool
 
 
@@ -159,15 +173,17 @@ class _Pointer(WrapperAddressProtocol):
         return self._signature
 
 
-def compile_program(policy: Policy) -> Program:
-    """Compile the engine and a policy, or load them; plain Python where numba is switched off.
+def compile_program(policy: Policy, predictor: str = foresight.USER) -> Program:
+    """Compile the engine, a policy and a predictor, or load them; plain Python where numba is switched off.
 
     Raises SchedulerError when numba cannot compile the policy, with what it says first.
     """
+    predict = importlib.import_module(f"scheduler.predictors.{predictor}").predict
     if numba.config.DISABLE_JIT:
-        return Program(engine.advance, policy.decide, compiled=False)
+        return Program(engine.advance, policy.decide, predict, compiled=False)
     try:
-        return Program(_compiled_engine(), _compiled_policy(policy.decide, policy.file), compiled=True)
+        decide = _compiled_policy(policy.decide, policy.file)
+        return Program(_compiled_engine(), decide, _compiled_predictor(predict), compiled=True)
     except (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError) as error:
         msg = f"numba cannot compile the policy {policy.file}, {_reason(str(error), policy.file)}"
         raise SchedulerError(msg) from error
@@ -227,15 +243,22 @@ def _is_ours(decide: Callable[..., int]) -> bool:
 
 @functools.cache
 def _compiled_engine() -> Any:  # noqa: ANN401 - numba is untyped
-    return _compile("engine", engine.advance, _signatures()[1], _engine_files(), counted=False)
+    return _compile("engine", engine.advance, _signatures().advance, _engine_files(), counted=False)
 
 
 @functools.cache
 def _compiled_policy(decide: Callable[..., int], file: Path) -> Any:  # noqa: ANN401 - numba is untyped
     """Compile a policy; one from a file of the user's with its indices checked, so that a wrong one is an error."""
-    signature, ours, files = _signatures()[0], _is_ours(decide), _policy_files(decide, file)
+    signature, ours, files = _signatures().decide, _is_ours(decide), _policy_files(decide, file)
     compiled = _compile("policy" if ours else "checked", decide, signature, files, checked=not ours)
     return _Pointer(compiled, signature)
+
+
+@functools.cache
+def _compiled_predictor(predict: Callable[..., int]) -> Any:  # noqa: ANN401 - numba is untyped
+    files = [Path(str(module.__file__)) for module in (sys.modules[predict.__module__], foresight, interface)]
+    signature = _signatures().predict
+    return _Pointer(_compile("predictor", predict, signature, files), signature)
 
 
 def _siblings(decide: Callable[..., int]) -> Iterator[ModuleType]:
@@ -278,17 +301,29 @@ def _compile(
         numba.config.CACHE_DIR = configured
 
 
-def _signatures() -> tuple[Any, Any]:
-    """Return the types of a policy and of the engine, taken from a world with one job."""
+class _Signatures(NamedTuple):
+    """Types of functions for numba."""
+
+    decide: Any
+    predict: Any
+    advance: Any
+
+
+@functools.cache
+def _signatures() -> _Signatures:
+    """Return the types of a policy, a predictor and the engine, taken from a world with one job."""
     one = np.ones(1, np.int64)
     work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": one})
     small = world.make_world(work, 1, 1, world.INSTANT)
     actions: Actions = world.make_actions(small)
-    kinds = [numba.typeof(value) for value in (world.view(small), world.NOTHING, np.zeros(1), actions)]
-    decides = numba.types.int64(*kinds)
-    policy = numba.types.FunctionType(decides)
-    integer = numba.types.int64
-    return decides, integer(policy, numba.typeof(small), kinds[2], kinds[3], integer, integer)
+    state, event, options, wanted, jobs, known, everything = (
+        numba.typeof(value)
+        for value in (world.view(small), world.NOTHING, np.zeros(1), actions, small.jobs, small.foresight, small)
+    )
+    integer, pointer = numba.types.int64, numba.types.FunctionType
+    decide, predict = integer(state, event, options, wanted), integer(jobs, known, integer)
+    advance = integer(pointer(decide), pointer(predict), everything, options, wanted, integer, integer)
+    return _Signatures(decide, predict, advance)
 
 
 def values(options: Mapping[str, float]) -> interface.Floats:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.allotment import allot
+from scheduler.corrections import foresee, note_gone
 from scheduler.ends import first_end, pop
 from scheduler.interface import (
     ALLOT,
@@ -52,6 +53,7 @@ from scheduler.world import (
     CULPRIT,
     EVENTS,
     FAULT,
+    FORESEES,
     FREE,
     IN_THE_PAST,
     LEAST,
@@ -80,7 +82,8 @@ from scheduler.world import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.interface import Actions, Floats, Ints, State
+    from scheduler.foresight import Foresight
+    from scheduler.interface import Actions, Floats, Ints, Jobs, State
     from scheduler.world import World
 
 OVER, STOPPED, MORE, FAILED = 0, 1, 2, 3
@@ -89,6 +92,7 @@ OVER, STOPPED, MORE, FAILED = 0, 1, 2, 3
 
 def advance(  # noqa: PLR0917 - numba wants them by position
     decide: Callable[[State, Event, Floats, Actions], int],
+    predict: Callable[[Jobs, Foresight, int], int],
     world: World,
     options: Floats,
     actions: Actions,
@@ -105,7 +109,10 @@ def advance(  # noqa: PLR0917 - numba wants them by position
             return STOPPED
         s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
         s[NOW] = now
+        submitted = s[SUBMISSIONS]
         event = happen(world, now)
+        if s[FORESEES]:
+            foresee(world, predict, submitted, now)
         if event.kinds == 0 or not is_turn(world, now):
             continue
         s[EVENTS] += 1
@@ -224,6 +231,8 @@ def go_on(world: World, now: int) -> int:
     if world.jobs.state[job] == RUNNING:
         end_job(world, job, now)
         update_ends(world, now)
+        if world.scalars[FORESEES]:
+            note_gone(world, job, now)
     return JOB_ENDED
 
 

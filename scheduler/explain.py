@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.errors import SchedulerError
+from scheduler.foresight import USER
 from scheduler.interface import NEVER, NOBODY
 from workloads.errors import counted
 
@@ -29,7 +30,9 @@ def explain(run: Simulation, number: int) -> list[str]:
     job, jobs = int(found[0]), run.world.jobs
     submit, start, nodes = int(jobs.submit[job]), int(jobs.start[job]), int(jobs.nodes[job])
     ahead = np.flatnonzero((jobs.submit <= submit) & (jobs.start > submit) & (np.arange(len(jobs.submit)) < job))
-    asked = f"Job {number} asks for {counted(nodes, 'node')} for {jobs.requested[job]:,} s"
+    asked = f"Job {number} asks for {counted(nodes, 'node')} for {run.work.requested_time[job]:,} s"
+    if run.predictor != USER:
+        asked += f", and was expected to take {jobs.requested[job]:,} s"
     room = f"{counted(free_at(run, submit), 'node')} of {run.machine.nodes:,} stayed free and "
     arrival = (
         f"{asked}. It was submitted at {submit}, when {'' if run.policy.pooled else room}"

@@ -56,7 +56,7 @@ class Jobs(NamedTuple):
 
     submit: Ints
     requested: Ints
-    """How long the job is expected to run with all its resources; never changes."""
+    """How long the job is expected to run with all its resources; never changes once it has been submitted."""
     nodes: Ints
     cores: Ints
     """All cores the job asks for, over its nodes."""
@@ -69,7 +69,8 @@ class Jobs(NamedTuple):
     start: Ints
     """NEVER until it has started."""
     limit: Ints
-    """How long a job may take from its start; of a running one it grows when it lends cores."""
+    """How long a job may take from its start; of a running one it grows when it lends cores. Where run times are
+    predicted it ends nobody: it is how long the job is expected to take, and grows when that has passed."""
     ends: Ints
     """Predicted end of a running job: start + limit."""
     planned: Ints

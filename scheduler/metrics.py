@@ -24,6 +24,7 @@ import numpy as np
 
 from scheduler.contracts import kept
 from scheduler.fairness import fairness, size_classes
+from scheduler.interface import ENDED
 from scheduler.schedule import STATES, UNKNOWN, columns
 from scheduler.world import BUSY, EVENTS, RESIZES
 from workloads.classes import JobClass
@@ -112,6 +113,22 @@ COUNTS = {
 """The other metrics."""
 
 
+def accuracy(run: Simulation) -> dict[str, Any]:
+    """Return whose run times the policy planned with and, of jobs that have ended, how far these were off.
+
+    `mean_error_s` is the mean of how far, either way; `too_short` the share that ran for longer; `raised` how often a
+    prediction was raised as a job was running.
+    """
+    jobs, ended = run.world.jobs, run.world.jobs.state == ENDED
+    off = (jobs.requested - run.world.run)[ended]
+    return {
+        "by": run.predictor,
+        "mean_error_s": float(np.abs(off).mean()) if ended.any() else None,
+        "too_short": float((off < 0).mean()) if ended.any() else None,
+        "raised": int(run.world.foresight.raised.sum()),
+    }
+
+
 def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str, seed: int) -> dict[str, Any]:
     """Return everything about a run but its jobs; `stopped` says why it is partial, empty for one that is over."""
     jobs = run.world.jobs
@@ -124,6 +141,7 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "policy": run.policy.name,
         "parameters": run.policy.parameters(),
         "machine": run.machine._asdict(),
+        "predictions": accuracy(run),
         "adaptive": run.adaptive._asdict() if run.adaptive else None,
         "evolving": run.evolving or None,
         "jobs": {name: int((jobs.state == number).sum()) for number, name in STATES.items()},

@@ -102,6 +102,7 @@ def _setups(names: Sequence[str], told: Sequence[dict[str, Any]]) -> str:
         "machine": [f"{one['machine']['nodes']:,} nodes of {one['machine']['cores']} cores" for one in told],
         "event rule": [one["machine"]["event_rule"] for one in told],
         "runtime model": [one["machine"]["runtime_model"] for one in told],
+        "run times by": [one["predictions"]["by"] for one in told],
         "classes": [_pairs(one["classes"]) for one in told],
         "seed": [one["seed"] for one in told],
         "power model": [

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.ends import forget, move, push, remember
-from scheduler.interface import ENDED, MALLEABLE, NOBODY, RIGID, RUNNING, Ints
+from scheduler.interface import ENDED, MALLEABLE, NEVER, NOBODY, RIGID, RUNNING, Ints
 from scheduler.residues import disturbed, note_interference
 from scheduler.world import (
     BAD_SHARE,
@@ -26,6 +26,7 @@ from scheduler.world import (
     BLOCK_BITS,
     CHANGES,
     CORES,
+    FORESEES,
     FREE,
     JOB,
     LEFT,
@@ -128,9 +129,15 @@ def set_off(world: World, job: int, cores: int, now: int) -> None:
     s[STARTS] += 1
     world.rate[job] = full_rate(world, job)
     world.left[job], jobs.since[job] = world.run[job] * world.rate[job], now
-    world.end[job] = now + min(world.run[job], jobs.limit[job])
+    world.end[job] = min(now + world.run[job], at_the_latest(world, job))
     push(world, job)
     remember(world, job)
+
+
+@engine_part
+def at_the_latest(world: World, job: int) -> int:
+    """Return when a job ends even if its work is not done: never at an end that was only predicted."""
+    return NEVER if world.scalars[FORESEES] else int(world.jobs.ends[job])
 
 
 @engine_part
@@ -261,7 +268,7 @@ def update_ends(world: World, now: int) -> None:
             s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
         world.jobs.leaves[job] = leaves_of(world, job)
         done = now + max(0, -((boundary(world, job) - world.left[job]) // world.rate[job]))
-        move(world, job, min(done, world.jobs.ends[job]))
+        move(world, job, min(done, at_the_latest(world, job)))
     s[CHANGES] = 0
 
 

@@ -20,6 +20,7 @@ from scheduler.engine import FAILED, MORE, OVER
 from scheduler.errors import SchedulerError
 from scheduler.evolving import with_phases
 from scheduler.faults import naming_errors
+from scheduler.foresight import USER, check_predictor
 from scheduler.interface import MALLEABLE, NEVER
 from scheduler.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from scheduler.world import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from scheduler.interface import Ints
+    from scheduler.interface import Actions, Floats, Ints
     from workloads.contracts import Contracts
     from workloads.workload import Workload
 
@@ -110,6 +111,8 @@ class Simulation:
     """How jobs are that share a pool."""
     evolving: str = ""
     """Which of them evolve."""
+    predictor: str = USER
+    """Whose run times the policy plans with."""
 
     @classmethod
     def of(
@@ -123,13 +126,16 @@ class Simulation:
         evolving: str = "",
         seed: int = 1,
         contracts: Contracts | None = None,
+        predictor: str = USER,
     ) -> Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
         `classes` and `contracts` are in the order of `work`; by default all jobs are malleable. `adaptive` and
         `evolving`, a fraction of the jobs by `seed` or a file, are for policies that allot processors.
-        Raises SchedulerError for rules that are not there, and for a policy that cannot be compiled.
+        Raises SchedulerError for rules and predictors that are not there or not for this policy, and for a policy that
+        cannot be compiled.
         """
+        check_predictor(predictor, machine.event_rule, policy.pooled, policy.options)
         order, pool = np.lexsort((work.job, work.submit)), None
         terms = None if contracts is None else table_of(contracts, work.submit)[order]
         work = work.take(order)
@@ -155,13 +161,14 @@ class Simulation:
             pool=pool,
             slot=machine.slot,
             contracts=terms,
+            foresees=predictor != USER,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
             msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
             raise SchedulerError(msg)
-        program, adaptive = compile_program(policy), adaptive if policy.pooled else None
-        return cls(work, machine, policy, program, world, adaptive=adaptive, evolving=evolving)
+        program, adaptive = compile_program(policy, predictor), adaptive if policy.pooled else None
+        return cls(work, machine, policy, program, world, adaptive=adaptive, evolving=evolving, predictor=predictor)
 
     @property
     def now(self) -> int:
@@ -190,7 +197,7 @@ class Simulation:
         try:
             while outcome == MORE:
                 with naming_errors(self.policy, lambda: self.now):
-                    outcome = self.program.advance(self.program.decide, self.world, options, actions, until, BUDGET)
+                    outcome = self._advance(options, actions, until)
                 if progress:
                     progress(self.done / len(self.work))
         finally:
@@ -202,6 +209,10 @@ class Simulation:
             first = self.work.job[self.world.queue[0]]
             msg = f"Policy {self.policy.name} leaves {counted(waiting, 'job')} waiting for good, the first is {first}."
             raise SchedulerError(msg)
+
+    def _advance(self, options: Floats, actions: Actions, until: int) -> int:
+        advance, decide, predict, _ = self.program
+        return advance(decide, predict, self.world, options, actions, until, BUDGET)
 
     def _fault(self) -> str:
         s = self.world.scalars
@@ -219,6 +230,7 @@ class Simulation:
         return {
             "machine": self.machine._asdict(),
             "policy": self.policy.name,
+            "predictions": self.predictor,
             "parameters": self.policy.parameters(),
             "adaptive": self.adaptive and self.adaptive._asdict(),
             "evolving": self.evolving,

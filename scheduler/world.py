@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 from numba.extending import register_jitable
 
+from scheduler.foresight import Foresight, foresight_of
 from scheduler.interface import (
     FUTURE,
     MALLEABLE,
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from workloads.workload import Workload
 
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
-PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES = range(8, 20)
-SCALARS = 20
+PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES, FORESEES = range(8, 21)
+SCALARS = 21
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
 BUSY: node seconds with a job on the node; RESIZES: changes of the cores or processors of running jobs; SLOT: the policy
-is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says."""
+is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says; FORESEES: 1 with predicted run
+times."""
 
 (
     NO_FAULT,
@@ -142,6 +144,7 @@ class World(NamedTuple):
     """The row of the next phase of each job, or of another job; empty where no job evolves."""
     contracts: Ints
     """As in `State`."""
+    foresight: Foresight
     scalars: Ints
 
 
@@ -159,12 +162,14 @@ def make_world(
     pool: Pool | None = None,
     slot: int = 1,
     contracts: Ints | None = None,
+    foresees: bool = False,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
     Where the policy is called at multiples of `slot` seconds, requested times count in whole slots. The nodes of a
     `pool` are its processors, of one core each. Who has which of them is not simulated, and its jobs have no limit: a
-    job on few processors takes long, which is no fault of its own.
+    job on few processors takes long, which is no fault of its own. Where run times are predicted a job has as much work
+    as it can do in the time that its user asks for, and no other limit.
     """
     count = len(work)
 
@@ -212,6 +217,7 @@ def make_world(
     scalars = np.zeros(SCALARS, np.int64)
     scalars[[FREE, CORES, WAKE, MODEL, RULE, SLOT]] = nodes, cores, NEVER, model, rule, slot
     scalars[RESIDUAL] = 0 if pool is None else pool.residual
+    scalars[FORESEES] = foresees
     held = min(count, nodes * layers)
     return World(
         jobs=jobs,
@@ -220,7 +226,7 @@ def make_world(
         running=np.full(held, NOBODY, np.int64),
         heap=np.full(2 * held, NOBODY, np.int64),
         at=column(NOBODY),
-        run=work.run_time.copy(),
+        run=np.minimum(work.run_time, work.requested_time) if foresees else work.run_time.copy(),
         end=column(NEVER),
         order=column(NOBODY),
         left=column(0),
@@ -234,6 +240,7 @@ def make_world(
         phases=np.zeros((0, 4), np.int64) if pool is None else pool.phases,
         upcoming=np.zeros(0, np.int64) if pool is None else pool.upcoming,
         contracts=np.zeros((0, 4), np.int64) if contracts is None else contracts,
+        foresight=foresight_of(work if foresees else None),
         scalars=scalars,
     )
 

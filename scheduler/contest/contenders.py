@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.errors import SchedulerError
+from scheduler.foresight import PREDICTORS
 from scheduler.metrics import Power
 from scheduler.running import Run
 from workloads.errors import short
@@ -85,9 +86,18 @@ def contenders(names: str) -> list[Contender]:
 
 
 def _contender(name: str) -> Contender:
+    """Return who has a name: a policy, with ``+recent`` or ``+learned`` for other run times than users ask for."""
+    policy, _, predictor = name.partition("+")
+    if predictor in PREDICTORS:
+        one = _contender(policy)
+        known = f"run times by the predictor {predictor}"
+        premise = f"{one.premise}, {known}" if one.premise else known
+        return one._replace(
+            name=f"{one.name}+{predictor}", options=(*one.options, "--predict", predictor), premise=premise
+        )
     if name in CONTENDERS:
         return CONTENDERS[name]
     if name.endswith(".py"):
         return Contender(Path(name).stem, ("--policy", name))
-    msg = f"--policies: {short(name)} is none: choose of {', '.join(CONTENDERS)}, or name a file that ends in .py."
+    msg = f"--policies: {short(name)} is none: choose of {', '.join(CONTENDERS)}, or name a file that ends in .py; +recent predicts."
     raise SchedulerError(msg)

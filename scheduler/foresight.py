@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known about run times while a log is simulated, for predictions of those of new jobs.
+
+A predictor is a function ``predict(jobs, known, job) -> seconds`` that is asked about each job when it is submitted. It
+learns from the jobs in `Foresight.gone`, which have ended before, and from nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.errors import SchedulerError
+from scheduler.interface import NOBODY
+from scheduler.predictors import learned
+
+if TYPE_CHECKING:
+    from scheduler.interface import Floats, Ints
+    from workloads.workload import Workload
+
+PREDICTORS = ("user", "recent", "learned")
+USER = "user"
+
+
+class Foresight(NamedTuple):
+    """What a predictor knows and keeps; all empty without predictions."""
+
+    allowed: Ints
+    """Shape ``(jobs,)``: how long a job may run at full speed: what its user asks for."""
+    user: Ints
+    """Shape ``(jobs,)``: the row of a job's user, NOBODY where he is not known."""
+    kind: Ints
+    """Shape ``(jobs,)``: a number that jobs of a user with the same request and size have in common."""
+    gone: Ints
+    """Shape ``(jobs,)``: the jobs that have ended, in that order."""
+    took: Ints
+    """Shape ``(jobs,)``: the seconds that a job that has ended would have taken with all its resources."""
+    raised: Ints
+    """Shape ``(jobs,)``: how often the prediction of a job was raised."""
+    counts: Ints
+    """Shape ``(2,)``: how many jobs have ended, and of how many of these the predictor knows."""
+    by_user: Floats
+    """Shape ``(users, 3)``: the predictor's own."""
+    by_kind: Floats
+    """Shape ``(kinds, 3)``: likewise."""
+    seen: Floats
+    """Shape ``(jobs, features)``: likewise."""
+    model: Floats
+    """Shape ``(1 + features, features)``: likewise."""
+
+
+def foresight_of(work: Workload | None) -> Foresight:
+    """Return what is known before the first job of a workload ends; nothing at all without one."""
+    if work is None:
+        none, table = np.zeros(0, np.int64), np.zeros((0, 0))
+        return Foresight(none, none, none, none, none, none, none, table, table, table, table)
+    count = len(work)
+    _, user = np.unique(work.user, return_inverse=True)
+    kinds, kind = np.unique(np.stack((work.user, work.requested_time, work.allocated)), axis=1, return_inverse=True)
+    return Foresight(
+        allowed=work.requested_time.copy(),
+        user=np.where(work.user == -1, NOBODY, user).astype(np.int64),
+        kind=kind.reshape(count).astype(np.int64),
+        gone=np.full(count, NOBODY, np.int64),
+        took=np.zeros(count, np.int64),
+        raised=np.zeros(count, np.int64),
+        counts=np.zeros(2, np.int64),
+        by_user=np.zeros((int(user.max(initial=0)) + 1, 3)),
+        by_kind=np.zeros((kinds.shape[1], 3)),
+        seen=np.zeros((count, learned.FEATURES)),
+        model=np.zeros((1 + learned.FEATURES, learned.FEATURES)),
+    )
+
+
+def check_predictor(name: str, event_rule: str, pooled: bool, parameters: dict[str, float]) -> None:  # noqa: FBT001
+    """Raise SchedulerError for a predictor that is not there, and where predictions mean nothing."""
+    if name not in PREDICTORS:
+        msg = f"{name!r} is no prediction: choose {', '.join(PREDICTORS)}."
+    elif name == USER:
+        return
+    elif event_rule != "instant":
+        msg = f"--predict {name} is for --event-rule instant, not {event_rule}: leave one of them out."
+    elif pooled:
+        msg = f"--predict {name} is for policies that plan with run times: choose easy, conservative, slurm or sd."
+    elif parameters.get("recompute", 0):
+        msg = f"--predict {name} and recompute=1 both change limits of running jobs: leave one of them out."
+    else:
+        return
+    raise SchedulerError(msg)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.foresight import Foresight
+    from scheduler.interface import Jobs
+
+
+def predict(jobs: Jobs, _known: Foresight, job: int) -> int:
+    """Return the requested time."""
+    return int(jobs.requested[job])
