@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scheduler.compiling import Policy
     from scheduler.filling.outcome import Filled
     from scheduler.filling.parameters import Filling
-    from scheduler.simulation import Simulation
+    from scheduler.simulation import Machine, Simulation
 
 PICTURES = ("png", "svg", "pdf")
 
@@ -111,7 +111,7 @@ def simulate(
 
     cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
     chosen = load_policy(policy, [*(set_ or ()), *cutoff])
-    _say_what_a_policy_is(chosen, cores, event_rule)
+    _say_what_a_policy_is(chosen, cores, event_rule, predict)
     jobs_are = _adaptive(adaptive or [], evolving, chosen)
     if chosen.name == "payoff" and not contracts:
         raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
@@ -122,7 +122,7 @@ def simulate(
     shares = Shares() if classes is None else parse_shares(classes)
     confined, slot = parse_partitions(partition or ()), filling.time_slot if filling else 1
     machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, confined, slot)
-    _announce(chosen)
+    _check_predictor(predict, machine, chosen, fill=fill)
     with saying("compiling, which is kept for the next time"):
         kinds = drawn(work.job, shares, seed).astype(int)
         terms = contracts_of(contracts or (), work, seed)
@@ -202,6 +202,16 @@ def _say_what_is_missing() -> None:
         _say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
 
 
+def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
+    """Refuse predictions where they mean nothing, before anything is compiled, and say what is."""
+    from scheduler.foresight import USER, check_predictor
+
+    if fill and predict != USER:
+        raise typer.BadParameter("--fill counts on the requested times: leave --predict out.")
+    check_predictor(predict, machine, policy)
+    _announce(policy)
+
+
 def _announce(policy: Policy) -> None:
     from scheduler.compiling import announcement
 
@@ -209,11 +219,13 @@ def _announce(policy: Policy) -> None:
         _say(f"drom: {announced}")
 
 
-def _say_what_a_policy_is(policy: Policy, cores: int, event_rule: str) -> None:
+def _say_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
     if policy.name == "sd" and cores == 1:
         _say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
     if event_rule == "cqsim" and policy.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
         _say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
+    if predict != "user" and policy.name in {"fcfs", "firstfit"}:
+        _say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
 
 
 def _say_what_to_know(run: Simulation) -> None:
@@ -221,8 +233,6 @@ def _say_what_to_know(run: Simulation) -> None:
 
     for sentence in roundings(run.work):
         _say(f"note: {sentence}.")
-    if run.predictor != "user" and run.policy.name in {"fcfs", "firstfit"}:
-        _say(f"note: {run.policy.name} does not plan with run times: it does the same with any --predict.")
     for number, _ in run.machine.partitions:
         if not (run.work.partition == number).any():
             _say(f"note: no job of this log is in partition {number}.")

@@ -16,7 +16,9 @@ from scheduler.interface import NOBODY
 from scheduler.predictors import learned
 
 if TYPE_CHECKING:
+    from scheduler.compiling import Policy
     from scheduler.interface import Floats, Ints
+    from scheduler.simulation import Machine
     from workloads.workload import Workload
 
 PREDICTORS = ("user", "recent", "learned")
@@ -73,17 +75,19 @@ def foresight_of(work: Workload | None) -> Foresight:
     )
 
 
-def check_predictor(name: str, event_rule: str, pooled: bool, parameters: dict[str, float]) -> None:  # noqa: FBT001
+def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
     """Raise SchedulerError for a predictor that is not there, and where predictions mean nothing."""
     if name not in PREDICTORS:
         msg = f"{name!r} is no prediction: choose {', '.join(PREDICTORS)}."
     elif name == USER:
         return
-    elif event_rule != "instant":
-        msg = f"--predict {name} is for --event-rule instant, not {event_rule}: leave one of them out."
-    elif pooled:
+    elif machine.event_rule != "instant":
+        msg = f"--predict {name} is for --event-rule instant, not {machine.event_rule}: leave one of them out."
+    elif machine.slot > 1:
+        msg = f"--predict {name} is for machines without time slots: leave one of them out."
+    elif policy.pooled:
         msg = f"--predict {name} is for policies that plan with run times: choose easy, conservative, slurm or sd."
-    elif parameters.get("recompute", 0):
+    elif policy.options.get("recompute", 0):
         msg = f"--predict {name} and recompute=1 both change limits of running jobs: leave one of them out."
     else:
         return

@@ -135,7 +135,7 @@ class Simulation:
         Raises SchedulerError for rules and predictors that are not there or not for this policy, and for a policy that
         cannot be compiled.
         """
-        check_predictor(predictor, machine.event_rule, policy.pooled, policy.options)
+        check_predictor(predictor, machine, policy)
         order, pool = np.lexsort((work.job, work.submit)), None
         terms = None if contracts is None else table_of(contracts, work.submit)[order]
         work = work.take(order)

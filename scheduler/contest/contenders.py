@@ -99,5 +99,8 @@ def _contender(name: str) -> Contender:
         return CONTENDERS[name]
     if name.endswith(".py"):
         return Contender(Path(name).stem, ("--policy", name))
-    msg = f"--policies: {short(name)} is none: choose of {', '.join(CONTENDERS)}, or name a file that ends in .py; +recent predicts."
+    msg = (
+        f"--policies: {short(name)} is none: choose of {', '.join(CONTENDERS)}, with +recent or +learned behind it for "
+        "predicted run times, or name a file that ends in .py."
+    )
     raise SchedulerError(msg)

@@ -3,14 +3,16 @@
 
 As Mu'alem and Feitelson list it (IEEE TPDS 12(6), 2001), with compression: at each call every reservation, in order of
 the queue, is given up and made again at the earliest time, which is never later than before. With `depth` only so many
-jobs at the head of the queue have reservations, as in MAUI and Slurm; the others wait until they are among these.
+jobs at the head of the queue have reservations, as in MAUI and Slurm; the others wait until they are among these. Where
+run times are only predicted, and a job outlives that, reservations cannot be kept: one whose time has passed counts no
+more.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.interface import NEVER, Actions, Event, Floats, State, plan, start
+from scheduler.interface import NEVER, Actions, Event, Floats, State, lean, plan, start
 from scheduler.profile import earliest, profile_of, take
 
 if TYPE_CHECKING:
@@ -33,10 +35,10 @@ def decide(state: State, _event: Event, options: Floats, actions: Actions) -> in
         queue = queue[: int(options[DEPTH])]
     profile = profile_of(state, 2 * len(queue))
     for job in queue:
-        if jobs.planned[job] != NEVER:
+        if is_reserved(state, job):
             take(profile, jobs.planned[job], jobs.planned[job] + jobs.requested[job], jobs.nodes[job])
     for job in queue:
-        if jobs.planned[job] != NEVER:
+        if is_reserved(state, job):
             take(profile, jobs.planned[job], jobs.planned[job] + jobs.requested[job], -jobs.nodes[job])
         begin = earliest(profile, jobs.nodes[job], jobs.requested[job])
         take(profile, begin, begin + jobs.requested[job], jobs.nodes[job])
@@ -46,3 +48,9 @@ def decide(state: State, _event: Event, options: Floats, actions: Actions) -> in
         elif begin != jobs.planned[job]:
             plan(actions, job, begin)
     return int(now) if started and len(queue) < len(state.queue) else NEVER
+
+
+@lean
+def is_reserved(state: State, job: int) -> bool:
+    """Return whether a waiting job has a reservation that can still be kept."""
+    return bool(state.now <= state.jobs.planned[job] < NEVER)
