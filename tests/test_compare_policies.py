@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,6 +146,18 @@ def test_bad_input(log: Path, options: list[str], sentence: str) -> None:
     assert not told
     assert sentence in said
     assert said.count("\n") == 1
+
+
+def test_the_page() -> None:
+    """Names every contender, with a table as the command prints it."""
+    page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    rows = [line.split() for line in page[page.index("POLICY") :].splitlines()[: 1 + len(CONTENDERS)]]
+    advised = re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)
+
+    assert rows[0] == ["POLICY", *" ".join(column.head for column in COLUMNS).split()]
+    assert [row[0] for row in rows[1:]] == advised == list(CONTENDERS)
+    for one in CONTENDERS.values():
+        assert not one.premise or f"{one.name}: {one.premise}.\n" in page
 
 
 def test_a_list_of_contenders() -> None:
