@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of Bridi et al., section 7.1; times in seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from scheduler.cp.jobs import Jobs
+    from scheduler.cp.platform import Platform
+    from scheduler.interface import Ints
+
+
+class Metrics(NamedTuple):
+    """The less, the better."""
+
+    wqt: float
+    """Weighted queue time: the sum of waits, each divided by the longest that its queue allows."""
+    nl: int
+    """Late jobs: those that wait longer than that."""
+    tr: int
+    """Tardiness: the sum of what they wait beyond it, in seconds."""
+    ao: float
+    """Average overhead: seconds of computing per call of the scheduler."""
+
+
+def metrics_of(jobs: Jobs, platform: Platform, start: Ints, seconds: float, calls: int) -> Metrics:
+    """Return the metrics of a schedule that took a scheduler so many seconds and calls."""
+    most = np.array([queue.maximum_wait_s for queue in platform.queues], np.int64)[jobs.queue]
+    wait = start - jobs.submit
+    beyond = np.maximum(wait - most, 0)
+    return Metrics(float((wait / most).sum()), int((beyond > 0).sum()), int(beyond.sum()), seconds / max(calls, 1))

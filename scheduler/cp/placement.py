@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs put on nodes one after the other, each at the earliest time at which its units have room until they end.
+
+A profile says what each node has free from when on: ``free[i]``, of shape ``(nodes, resources)``, from ``times[i]``
+until ``times[i + 1]``, the last for good. Times rise strictly, the first is now. What is free never falls before a job
+ends except at the start of a planned one, so that the earliest start is always one of these times.
+
+Pure loops that numba compiles (`compiled`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from agent.numba_cache import cache_folder
+from scheduler import interface
+from scheduler.interface import NEVER, routine
+
+if TYPE_CHECKING:
+    from scheduler.cp.jobs import Jobs
+    from scheduler.interface import Ints
+
+
+class Profile(NamedTuple):
+    """What is free over time; `size` has one entry, the number of steps in use. Arrays have room for more."""
+
+    times: Ints
+    free: Ints
+    total: Ints
+    """Shape ``(steps, resources)``: what all nodes together have free."""
+    size: Ints
+
+
+class Plan(NamedTuple):
+    """When jobs start and where: `start` by job, NEVER without one; `node` by unit, as `Jobs.unit` has it."""
+
+    start: Ints
+    node: Ints
+
+
+class State(NamedTuple):
+    """What is to be planned at a second: the running jobs, which stay as they are, and the waiting ones by submission.
+
+    `started` and `node` are by job and by unit, as a plan.
+    """
+
+    now: int
+    running: Ints
+    waiting: Ints
+    capacity: Ints
+    """Shape ``(nodes, resources)``."""
+    started: Ints
+    node: Ints
+
+
+@routine
+def profile_of(state: State, jobs: Jobs) -> Profile:
+    """Return what running jobs leave free, with room for all waiting ones; they leave when their walltime is over."""
+    ends = np.empty(len(state.running), np.int64)
+    for i, job in enumerate(state.running):
+        ends[i] = max(state.started[job] + jobs.walltime[job], state.now + 1)
+    most = len(state.running) + len(state.waiting) + 1
+    nodes, resources = state.capacity.shape
+    profile = Profile(
+        np.empty(most, np.int64),
+        np.empty((most, nodes, resources), np.int64),
+        np.empty((most, resources), np.int64),
+        np.ones(1, np.int64),
+    )
+    profile.times[0] = state.now
+    profile.free[0] = state.capacity
+    profile.total[0] = state.capacity.sum(axis=0)
+    for i in np.argsort(ends, kind="mergesort"):
+        step(profile, ends[i])
+    for i, job in enumerate(state.running):
+        take(profile, jobs, job, 0, ends[i], state.node)
+    return profile
+
+
+@routine
+def step(profile: Profile, time: int) -> None:
+    """Let a time be one at which something may change."""
+    size = profile.size[0]
+    i = size
+    while profile.times[i - 1] > time:
+        i -= 1
+    if profile.times[i - 1] == time:
+        return
+    for k in range(size, i, -1):
+        profile.times[k] = profile.times[k - 1]
+        profile.free[k] = profile.free[k - 1]
+        profile.total[k] = profile.total[k - 1]
+    profile.times[i] = time
+    profile.free[i] = profile.free[i - 1]
+    profile.total[i] = profile.total[i - 1]
+    profile.size[0] = size + 1
+
+
+@routine
+def take(  # noqa: PLR0917 - numba wants them by position
+    profile: Profile, jobs: Jobs, job: int, first: int, end: int, node: Ints
+) -> None:
+    """Take what a job asks for from the step `first` on, until a time that is a step."""
+    k = first
+    while k < profile.size[0] and profile.times[k] < end:
+        add(profile.free[k], jobs, job, node, -1)
+        profile.total[k] -= jobs.total[job]
+        k += 1
+
+
+@routine
+def add(free: Ints, jobs: Jobs, job: int, node: Ints, sign: int) -> None:
+    """Add to what nodes have free, or take from it, what the units of a job ask for there; -1 is no node."""
+    unit = jobs.unit[job]
+    for chunk in range(jobs.chunk[job], jobs.chunk[job + 1]):
+        for _ in range(jobs.units[chunk]):
+            if node[unit] >= 0:
+                for r in range(free.shape[1]):
+                    free[node[unit], r] += sign * jobs.request[chunk, r]
+            unit += 1
+
+
+@routine
+def room(free: Ints, request: Ints, most: int) -> int:
+    """Return how many units fit on a node with so much free, at most `most`."""
+    fit = most
+    for r in range(len(request)):
+        if request[r] > 0:
+            fit = min(fit, free[r] // request[r])
+    return fit
+
+
+@routine
+def pack(free: Ints, jobs: Jobs, job: int, node: Ints) -> bool:
+    """Find nodes for all units of a job, and return whether there are enough; `free` is as before then."""
+    unit = jobs.unit[job]
+    node[unit : jobs.unit[job + 1]] = -1
+    for chunk in range(jobs.chunk[job], jobs.chunk[job + 1]):
+        rest = jobs.units[chunk]
+        for n in jobs.nodes[chunk]:
+            fit = room(free[n], jobs.request[chunk], rest)
+            node[unit : unit + fit] = n
+            unit += fit
+            rest -= fit
+            for r in range(free.shape[1]):
+                free[n, r] -= fit * jobs.request[chunk, r]
+            if rest == 0:
+                break
+        if rest > 0:
+            break
+    add(free, jobs, job, node, 1)
+    return bool(unit == jobs.unit[job + 1])
+
+
+@routine
+def enough(total: Ints, asked: Ints) -> bool:
+    """Return whether all nodes together have what a job asks for, which is quickly seen."""
+    for r in range(len(total)):  # noqa: SIM110 - numba knows no generators
+        if total[r] < asked[r]:
+            return False
+    return True
+
+
+@routine
+def lower(low: Ints, free: Ints) -> bool:
+    """Let `low` be at most `free`, and return whether that changed it."""
+    changed = False
+    for n in range(low.shape[0]):
+        for r in range(low.shape[1]):
+            if free[n, r] < low[n, r]:
+                low[n, r] = free[n, r]
+                changed = True
+    return changed
+
+
+@routine
+def find(profile: Profile, jobs: Jobs, job: int, latest: int, node: Ints) -> int:
+    """Return the first step at which a job can start, and its nodes in `node`; -1 if none is at `latest` or before."""
+    low = np.empty(profile.free.shape[1:], np.int64)
+    i = 0
+    while i < profile.size[0] and profile.times[i] <= latest:
+        if not (enough(profile.total[i], jobs.total[job]) and pack(profile.free[i], jobs, job, node)):
+            i += 1
+            continue
+        low[:] = profile.free[i]
+        blocked, k = -1, i + 1
+        while k < profile.size[0] and profile.times[k] < profile.times[i] + jobs.walltime[job]:
+            if not enough(profile.total[k], jobs.total[job]) or (
+                lower(low, profile.free[k]) and not pack(low, jobs, job, node)
+            ):
+                blocked = k
+                break
+            k += 1
+        if blocked < 0:
+            return i
+        alone = enough(profile.total[blocked], jobs.total[job]) and pack(profile.free[blocked], jobs, job, node)
+        i = i + 1 if alone else blocked + 1
+    return -1
+
+
+@routine
+def put(profile: Profile, jobs: Jobs, job: int, latest: int, plan: Plan) -> bool:
+    """Plan a job as early as it can start, and return whether that is at `latest` or before."""
+    first = find(profile, jobs, job, latest, plan.node)
+    if first < 0:
+        return False
+    plan.start[job] = profile.times[first]
+    end = profile.times[first] + jobs.walltime[job]
+    step(profile, end)
+    take(profile, jobs, job, first, end, plan.node)
+    return True
+
+
+@routine
+def plan_in_order(  # noqa: PLR0917 - numba wants them by position
+    state: State,
+    jobs: Jobs,
+    order: Ints,
+    depth: int,
+    whole: bool,  # noqa: FBT001 - likewise
+    plan: Plan,
+) -> None:
+    """Plan waiting jobs in an order: each at its earliest time, until `depth` of them have to wait.
+
+    Of later ones those start that can at once, so that they delay none of these. `whole`: then the rest is planned too.
+    """
+    profile = profile_of(state, jobs)
+    late, rest = 0, np.zeros(len(order), np.bool_)
+    for i, job in enumerate(order):
+        if late < depth:
+            put(profile, jobs, job, NEVER, plan)
+            late += plan.start[job] > state.now
+        else:
+            rest[i] = not put(profile, jobs, job, state.now, plan)
+    if whole:
+        for job in order[rest]:
+            put(profile, jobs, job, NEVER, plan)
+
+
+@routine
+def any_fits(state: State, jobs: Jobs) -> bool:
+    """Return whether a waiting job has room at this second: otherwise no plan could start one."""
+    free = state.capacity.copy()
+    for job in state.running:
+        add(free, jobs, job, state.node, -1)
+    node = np.empty(len(state.node), np.int64)
+    for job in state.waiting:  # noqa: SIM110 - numba knows no generators
+        if pack(free, jobs, job, node):
+            return True
+    return False
+
+
+def planned(state: State, jobs: Jobs, order: Ints, depth: int, *, whole: bool) -> Plan:
+    """Return what `plan_in_order` makes; -1 for the nodes of jobs that are not planned."""
+    plan = Plan(np.full(len(jobs.submit), NEVER, np.int64), np.full(len(state.node), -1, np.int64))
+    compiled().plan_in_order(state, jobs, order, depth, whole, plan)
+    plan.node[np.repeat(plan.start == NEVER, np.diff(jobs.unit))] = -1
+    return plan
+
+
+class Compiled(NamedTuple):
+    """The functions that are called from outside, as machine code."""
+
+    plan_in_order: Any
+    any_fits: Any
+
+
+@functools.cache
+def compiled() -> Compiled:
+    """Return the functions compiled at their first call, or from numba's cache; as they are without numba."""
+    numba: Any = importlib.import_module("numba")  # untyped
+    if numba.config.DISABLE_JIT:
+        return Compiled(plan_in_order, any_fits)
+    folder = cache_folder("cp", [Path(str(module)) for module in (__file__, interface.__file__)])
+    configured = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder or configured)
+    try:
+        options = {"cache": folder is not None, "error_model": "numpy"}
+        return Compiled(numba.njit(plan_in_order, **options), numba.njit(any_fits, **options))
+    finally:
+        numba.config.CACHE_DIR = configured

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs simulated on line under a scheduler, which is asked at each submission and each end.
+
+It knows walltimes and not how long jobs really take. Ends of a second come before submissions, and one call answers for
+both. What running jobs hold never changes; a plan counts for the jobs that it starts now.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from scheduler.cp.placement import State, compiled, planned
+from scheduler.errors import SchedulerError
+from scheduler.interface import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.cp.jobs import Jobs
+    from scheduler.cp.placement import Plan
+    from scheduler.interface import Ints
+
+
+class Scheduler(Protocol):
+    """What plans waiting jobs."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables."""
+
+    def __call__(self, state: State, jobs: Jobs) -> Plan:
+        """Return a plan of at least the waiting jobs that are to start now."""
+
+
+class Outcome(NamedTuple):
+    """What came of the jobs: starts by job and nodes by unit, and what the scheduler took for it."""
+
+    start: Ints
+    node: Ints
+    calls: int
+    seconds: float
+    longest: float
+    """The longest call in seconds."""
+
+
+def simulate(
+    jobs: Jobs, capacity: Ints, scheduler: Scheduler, progress: Callable[[float], None] | None = None
+) -> Outcome:
+    """Simulate jobs until all have started.
+
+    `capacity` has shape ``(nodes, resources)``; `progress` is called now and then with the fraction of jobs that have
+    started. Raises SchedulerError for a scheduler that leaves jobs waiting for good.
+    """
+    warm_up(jobs, capacity)
+    plan = Outcome(np.full(len(jobs.submit), NEVER, np.int64), np.full(int(jobs.unit[-1]), -1, np.int64), 0, 0.0, 0.0)
+    waiting: list[int] = []
+    running: list[tuple[int, int]] = []  # a heap of ends and jobs
+    took: list[float] = []
+    arrived = 0
+    while waiting or arrived < len(jobs.submit):
+        if not running and arrived == len(jobs.submit):
+            msg = f"{scheduler.name} leaves {len(waiting)} jobs waiting for good."
+            raise SchedulerError(msg)
+        now = min(
+            running[0][0] if running else NEVER, int(jobs.submit[arrived]) if arrived < len(jobs.submit) else NEVER
+        )
+        while running and running[0][0] <= now:
+            heapq.heappop(running)
+        while arrived < len(jobs.submit) and jobs.submit[arrived] <= now:
+            waiting.append(arrived)
+            arrived += 1
+        if not waiting:
+            continue
+        going = np.array([job for _, job in running], np.int64)
+        state = State(now, going, np.array(waiting, np.int64), capacity, plan.start, plan.node)
+        begun = time.perf_counter()
+        if compiled().any_fits(state, jobs):
+            for job in _started(scheduler(state, jobs), state, jobs):
+                heapq.heappush(running, (now + int(jobs.run_time[job]), job))
+                waiting.remove(job)
+        took.append(time.perf_counter() - begun)
+        if progress:
+            progress(1 - (len(jobs.submit) - arrived + len(waiting)) / len(jobs.submit))
+    return plan._replace(calls=len(took), seconds=sum(took), longest=max(took, default=0.0))
+
+
+def _started(plan: Plan, state: State, jobs: Jobs) -> list[int]:
+    """Start the jobs that a plan starts now, and return them."""
+    started: list[int] = state.waiting[plan.start[state.waiting] == state.now].tolist()
+    for job in started:
+        units = slice(jobs.unit[job], jobs.unit[job + 1])
+        state.started[job], state.node[units] = state.now, plan.node[units]
+    return started
+
+
+def warm_up(jobs: Jobs, capacity: Ints) -> None:
+    """Have everything compiled, which is no overhead of a scheduler."""
+    nobody = np.zeros(0, np.int64)
+    blank = np.full(int(jobs.unit[-1]), -1, np.int64)
+    state = State(0, nobody, nobody, capacity, np.full(len(jobs.submit), NEVER, np.int64), blank)
+    compiled().any_fits(state, jobs)
+    planned(state, jobs, nobody, 0, whole=True)
