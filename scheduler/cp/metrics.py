@@ -23,7 +23,7 @@ class Metrics(NamedTuple):
     tr: int
     """Tardiness: the sum of what they wait beyond it, in seconds."""
     ao: float
-    """Average overhead: seconds of computing per call of the scheduler."""
+    """Average overhead: CPU seconds per call of the scheduler."""
 
 
 def metrics_of(jobs: Jobs, platform: Platform, start: Ints, seconds: float, calls: int) -> Metrics:

@@ -130,8 +130,10 @@ def room(free: Ints, request: Ints, most: int) -> int:
     """Return how many units fit on a node with so much free, at most `most`."""
     fit = most
     for r in range(len(request)):
+        if free[r] < request[r]:
+            return 0
         if request[r] > 0:
-            fit = min(fit, free[r] // request[r])
+            fit = min(fit, 1 if free[r] < 2 * request[r] else free[r] // request[r])  # a division takes long
     return fit
 
 

@@ -43,8 +43,9 @@ class Outcome(NamedTuple):
     node: Ints
     calls: int
     seconds: float
+    """CPU time, which other programs on the machine change little."""
     longest: float
-    """The longest call in seconds."""
+    """The longest call, likewise."""
 
 
 def simulate(
@@ -77,12 +78,12 @@ def simulate(
             continue
         going = np.array([job for _, job in running], np.int64)
         state = State(now, going, np.array(waiting, np.int64), capacity, plan.start, plan.node)
-        begun = time.perf_counter()
+        begun = time.process_time()
         if compiled().any_fits(state, jobs):
             for job in _started(scheduler(state, jobs), state, jobs):
                 heapq.heappush(running, (now + int(jobs.run_time[job]), job))
                 waiting.remove(job)
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
         if progress:
             progress(1 - (len(jobs.submit) - arrived + len(waiting)) / len(jobs.submit))
     return plan._replace(calls=len(took), seconds=sum(took), longest=max(took, default=0.0))

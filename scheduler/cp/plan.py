@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans by constraint programming: the best of several greedy ones, improved in a neighbourhood by CP-SAT.
+
+Every candidate is a plan of all waiting jobs in which nodes are never overfull, and the one with the least objective,
+equation (2), counts: so a plan is never worse than that of the better rule. The candidates are the two rules', jobs by
+weighted shortest work (Smith's ratio, with the largest share of a resource as width), and the last plan's order. Of the
+best one CP-SAT gets the jobs that start first, `window` of them, and the others keep their times; what it finds is
+placed on nodes as an order, and counts where that is better. As the last plan is a candidate, what was gained stays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.cp.jobs import weights
+from scheduler.cp.model import DEFAULT, Problem, solve
+from scheduler.cp.placement import planned
+from scheduler.cp.rules import FIFO, RULES, WALLTIME
+from scheduler.interface import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.cp.jobs import Jobs
+    from scheduler.cp.model import Budget
+    from scheduler.cp.placement import Plan, State
+    from scheduler.cp.platform import Platform
+    from scheduler.interface import Floats, Ints
+
+
+TRIED = 4
+"""The most solutions of a model that are tried: the last one, and some on the way there, which change the plan less."""
+
+
+@dataclass
+class Planner:
+    """Plans by constraint programming; remembers its last plan."""
+
+    platform: Platform
+    budget: Budget = DEFAULT
+    window: int = 8
+    """The most jobs that CP-SAT orders at once; 0: none, greedy plans alone."""
+    name: str = "CP"
+    last: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The starts of the last plan, by job."""
+
+    def __call__(self, state: State, jobs: Jobs) -> Plan:
+        """Return the best plan of all waiting jobs."""
+        weight = weights(jobs, self.platform)
+        best = min(self._greedy(state, jobs, weight), key=lambda plan: objective(plan, state, jobs, weight))
+        if self.window and len(state.waiting) > 1:
+            better = self._improved(best, state, jobs, weight)
+            best = min(best, better, key=lambda plan: objective(plan, state, jobs, weight))
+        self.last = best.start
+        return best
+
+    def _greedy(self, state: State, jobs: Jobs, weight: Floats) -> Iterator[Plan]:
+        for rule in RULES:
+            yield rule.whole(state, jobs)
+        yield in_order(state, jobs, state.waiting[np.argsort(ratio(state, jobs, weight), kind="stable")])
+        if len(self.last) == len(jobs.submit):
+            yield in_order(state, jobs, state.waiting[np.argsort(self.last[state.waiting], kind="stable")])
+
+    def _improved(self, best: Plan, state: State, jobs: Jobs, weight: Floats) -> Plan:
+        """Return the plan that has the first jobs of a plan in the order that CP-SAT finds for them."""
+        order = state.waiting[np.argsort(best.start[state.waiting], kind="stable")]
+        first, rest = order[: self.window], order[self.window :]
+        group = np.repeat(np.arange(len(self.platform.groups)), [group.nodes for group in self.platform.groups])
+        found = solve(Problem(state, jobs, group, first, weight, best), self.budget)
+        plans = [best]
+        for i in range(0, len(found), math.ceil(len(found) / TRIED) or 1):
+            starts = np.concatenate((state.now + found[-1 - i], best.start[rest]))
+            plans.append(in_order(state, jobs, order[np.argsort(starts, kind="stable")]))
+        return min(plans, key=lambda plan: objective(plan, state, jobs, weight))
+
+
+def in_order(state: State, jobs: Jobs, order: Ints) -> Plan:
+    """Return the plan that gives each job, in an order, its earliest start."""
+    return planned(state, jobs, order, NEVER, whole=True)
+
+
+def objective(plan: Plan, state: State, jobs: Jobs, weight: Floats) -> float:
+    """Return equation (2): what the waiting jobs will have waited, each in expected waiting times of its queue."""
+    waiting = state.waiting
+    return float(((plan.start[waiting] - jobs.submit[waiting]) * weight[waiting]).sum())
+
+
+def ratio(state: State, jobs: Jobs, weight: Floats) -> Floats:
+    """Return Smith's ratio of the waiting jobs: walltime times share of the machine, over weight."""
+    waiting = state.waiting
+    share = (jobs.total[waiting] / np.maximum(state.capacity.sum(axis=0), 1)).max(axis=1)
+    return np.asarray(jobs.walltime[waiting] * share / weight[waiting], np.float64)
+
+
+@dataclass
+class Portfolio:
+    """A rule or constraint programming, by how many jobs wait.
+
+    Where one waits there is nothing to choose between; where very many do, the rule by walltime is far cheaper.
+    """
+
+    planner: Planner
+    most: int = 150
+    """With more waiting jobs the rule decides."""
+    name: str = "portfolio"
+
+    def __call__(self, state: State, jobs: Jobs) -> Plan:
+        """Return the plan of the one that is chosen."""
+        waiting = len(state.waiting)
+        if waiting == 1:
+            return FIFO(state, jobs)
+        return WALLTIME(state, jobs) if waiting > self.most else self.planner(state, jobs)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two tests of Bridi et al., "A CP Scheduler for High-Performance Computers": their Table 1, and ours.
+
+Each seed's jobs go through every scheduler. What is assumed is in docs/constraint-programming.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.cp.generate import TESTS, Case, jobs_of
+from scheduler.cp.jobs import table_of
+from scheduler.cp.metrics import Metrics, metrics_of
+from scheduler.cp.plan import Planner, Portfolio
+from scheduler.cp.platform import load_platform
+from scheduler.cp.rules import FIFO, WALLTIME
+from scheduler.cp.run import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scheduler.cp.platform import Platform
+    from scheduler.cp.run import Scheduler
+    from workloads.workload import Floats
+
+CP, PORTFOLIO, GREEDY = "CP", "portfolio", "greedy"
+RULES = (FIFO.name, WALLTIME.name)
+SCHEDULERS = (*RULES, CP, PORTFOLIO, GREEDY)
+PAPER = {
+    "test 1": {
+        FIFO.name: Metrics(152.94, 65, 1_298_810, 0.47),
+        WALLTIME.name: Metrics(137.74, 60, 1_223_690, 3.14),
+        CP: Metrics(119.77, 46, 1_003_970, 11.45),
+    },
+    "test 2": {
+        FIFO.name: Metrics(1034.2, 234, 16_798_300, 1.02),
+        WALLTIME.name: Metrics(853.681, 200, 13_693_000, 15.47),
+        CP: Metrics(2441.3, 376, 16_774_800, 34.82),
+    },
+}
+"""Table 1, by test and scheduler."""
+STUDENT = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
+    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452),
+)
+"""The 97.5 % points of Student's t with 1, 2, ... degrees of freedom."""
+
+
+class Task(NamedTuple):
+    """A simulation: a test by its number from 0 on, a seed, a scheduler by name, and how many jobs of the test."""
+
+    test: int
+    seed: int
+    scheduler: str
+    first: int = 1000
+
+
+class Estimate(NamedTuple):
+    """A mean over the seeds, and half of its 95 % interval."""
+
+    mean: float
+    half: float
+
+
+class Contest(NamedTuple):
+    """CP beside a rule: seeds in which a metric is less, the same and more, and the mean difference, CP less rule."""
+
+    test: str
+    metric: str
+    rule: str
+    wins: int
+    ties: int
+    losses: int
+    difference: Estimate
+    change: float
+    """The difference of the means, as a part of the rule's."""
+
+
+def scheduler_of(name: str, platform: Platform) -> Scheduler:
+    """Return a new scheduler: one of a rule has no memory, one that plans begins without a plan."""
+    planners: dict[str, Scheduler] = {
+        CP: Planner(platform),
+        PORTFOLIO: Portfolio(Planner(platform)),
+        GREEDY: Planner(platform, window=0, name=GREEDY),
+    }
+    return (planners | {rule.name: rule for rule in (FIFO, WALLTIME)})[name]
+
+
+def measure(task: Task) -> Metrics:
+    """Return the metrics of a simulation on Eurora."""
+    platform = load_platform("eurora")
+    jobs = table_of(jobs_of(TESTS[task.test], platform, task.seed)[: task.first], platform)
+    outcome = simulate(jobs, platform.capacity, scheduler_of(task.scheduler, platform))
+    return metrics_of(jobs, platform, outcome.start, outcome.seconds, outcome.calls)
+
+
+def tasks_of(seeds: Sequence[int], first: int = 1000) -> list[Task]:
+    """Return all simulations for these seeds, the longest first, with so many jobs of each test."""
+    order = (CP, PORTFOLIO, WALLTIME.name, GREEDY, FIFO.name)
+    return [Task(test, seed, name, first) for name in order for test in reversed(range(len(TESTS))) for seed in seeds]
+
+
+def measure_all(tasks: Sequence[Task], at_once: int, show: Callable[[float], None]) -> dict[Task, Metrics]:
+    """Make all simulations, so many at once; `show` gets the fraction that is done."""
+    found: dict[Task, Metrics] = {}
+    measure(Task(0, tasks[0].seed, FIFO.name, first=1))  # compiles, so that the others need not
+    with ProcessPoolExecutor(min(at_once, len(tasks)), get_context("spawn")) as pool:
+        futures = {pool.submit(measure, task): task for task in tasks}
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                found[futures[future]] = future.result()
+                show(done / len(tasks))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def cpus() -> int:
+    """Return how many simulations run at once by default."""
+    return len(os.sched_getaffinity(0))
+
+
+def values(found: dict[Task, Metrics], test: Case, scheduler: str, metric: str) -> Floats:
+    """Return a metric by seed."""
+    number = TESTS.index(test)
+    return np.array(
+        [
+            getattr(one, metric)
+            for task, one in sorted(found.items())
+            if (task.test, task.scheduler) == (number, scheduler)
+        ]
+    )
+
+
+def estimate(samples: Floats) -> Estimate:
+    """Return the mean of 2 to 30 values and half of its 95 % interval, by Student's t."""
+    count = len(samples)
+    return Estimate(float(samples.mean()), float(STUDENT[count - 2] * samples.std(ddof=1) / math.sqrt(count)))
+
+
+def contests(found: dict[Task, Metrics]) -> list[Contest]:
+    """Return CP beside each rule, by test and metric, overhead apart."""
+    told = []
+    for test in TESTS:
+        for metric in ("wqt", "nl", "tr"):
+            mine = values(found, test, CP, metric)
+            for rule in RULES:
+                theirs = values(found, test, rule, metric)
+                gain = mine - theirs
+                wins, ties, losses = (int(which.sum()) for which in (gain < 0, gain == 0, gain > 0))
+                change = float(mine.mean() / theirs.mean() - 1)
+                told.append(Contest(test.name, metric, rule, wins, ties, losses, estimate(gain), change))
+    return told
