@@ -35,7 +35,8 @@ def simulate(
     policy: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff; or a file."
+            metavar="NAME|FILE",
+            help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff, cp; or a file.",
         ),
     ] = "easy",
     set_: Annotated[
@@ -135,6 +136,8 @@ def simulate(
     _say_what_a_pool_is(run, cores, plots)
     if resume is not None:
         run.resume(resume)
+    elif chosen.name == "cp":
+        _plan(run)
     if out is not None:
         results.prepare(out)
     stopped = _run(run, until)
@@ -170,6 +173,20 @@ def _run(run: Simulation, until: int | None) -> str:
         signal.signal(signal.SIGINT, before)
         bar.clear()
     return "" if run.is_over else f"until {until} s"
+
+
+def _plan(run: Simulation) -> None:
+    """Let constraint programming find out when jobs start."""
+    from scheduler.cp.log import plan
+
+    bar = Bar(sys.stderr, "planning")
+    try:
+        plan(run, bar.show)
+    except KeyboardInterrupt:
+        bar.clear()
+        _say("drom: interrupted: nothing is written.")
+        raise typer.Exit(130) from None
+    bar.clear()
 
 
 def _write(

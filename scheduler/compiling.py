@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 numba: Any = importlib.import_module("numba")  # untyped
 
-BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff")
+BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp")
 _SHARED = (interface, nodesets, profile, timetable)
 _ENGINE = (interface, foresight, world, ends, residues, sharing, allotment, corrections, engine)
 _PARTS: dict[Callable[..., int], Any] = {}

@@ -121,6 +121,8 @@ def _take(left: Ints, chunk: Chunk) -> int:
     """Take the units of a chunk from what nodes have left, and return how many found no room."""
     rest = chunk.units
     for node, room in enumerate(fitting(left, chunk.request)):
+        if rest == 0:
+            break
         here = min(rest, int(room))
         left[node] -= here * np.array(chunk.request)
         rest -= here

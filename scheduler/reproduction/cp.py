@@ -79,8 +79,8 @@ class Contest(NamedTuple):
     ties: int
     losses: int
     difference: Estimate
-    change: float
-    """The difference of the means, as a part of the rule's."""
+    change: float | None
+    """The difference of the means, as a part of the rule's; None where that is 0."""
 
 
 def scheduler_of(name: str, platform: Platform) -> Scheduler:
@@ -156,6 +156,6 @@ def contests(found: dict[Task, Metrics]) -> list[Contest]:
                 theirs = values(found, test, rule, metric)
                 gain = mine - theirs
                 wins, ties, losses = (int(which.sum()) for which in (gain < 0, gain == 0, gain > 0))
-                change = float(mine.mean() / theirs.mean() - 1)
+                change = float(mine.mean() / theirs.mean() - 1) if theirs.any() else None
                 told.append(Contest(test.name, metric, rule, wins, ties, losses, estimate(gain), change))
     return told

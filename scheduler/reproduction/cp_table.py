@@ -35,7 +35,8 @@ def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int) -> Itera
     for one in contests(found):
         record = f"{one.wins}/{one.ties}/{one.losses}"
         gap = f"{_number(one.difference.mean)} ± {_number(one.difference.half)}"
-        yield f"  {one.test}  {one.metric.upper():4}{one.rule:12}{record:>9}{gap:>26}{one.change:>9.1%}"
+        change = "" if one.change is None else f"{one.change:9.1%}"
+        yield f"  {one.test}  {one.metric.upper():4}{one.rule:12}{record:>9}{gap:>26}{change}"
 
 
 def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int) -> dict[str, Any]:

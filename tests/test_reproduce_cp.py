@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom reproduce cp` and `drom simulate --policy cp`: what they write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from scheduler.cp.generate import TESTS
+from scheduler.cp.metrics import Metrics
+from scheduler.reproduction.cp import CP, RULES, SCHEDULERS, Task, contests
+from tests.commands import drom
+from workloads.swf import write_swf
+from workloads.workload import make_workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("ortools", reason="OR-tools is not installed")
+
+
+def test_reproduce(tmp_path: Path) -> None:
+    """The value that is printed, with the paper's numbers, and a picture."""
+    text, _ = drom("reproduce", "cp", "--first", "25", "--seeds", "2", "--out", tmp_path, "--json")
+    told = json.loads(text)
+
+    assert {file.name for file in tmp_path.iterdir()} == {"cp.json", "cp.png"}
+    assert json.loads((tmp_path / "cp.json").read_text(encoding="utf-8")) == told
+    assert [test["paper"]["CP"]["wqt"] for test in told["tests"]] == [119.77, 2441.3]
+    for test in told["tests"]:
+        assert set(test["schedulers"]) == set(SCHEDULERS)
+        assert all(len(row["wqt"]["values"]) == 2 for row in test["schedulers"].values())
+
+
+def test_contests() -> None:
+    """Wins, ties and losses are counted seed by seed, and the difference has an interval."""
+    mine, theirs = (1.0, 2.0, 3.0), (2.0, 2.0, 1.0)
+    found = {
+        Task(test, seed, name): Metrics((mine if name == CP else theirs)[seed], 0, 0, 0.0)
+        for test in range(len(TESTS))
+        for seed in range(3)
+        for name in SCHEDULERS
+    }
+    first, *_, last = contests(found)
+
+    assert (first.test, first.metric, first.rule) == ("test 1", "wqt", RULES[0])
+    assert (first.wins, first.ties, first.losses) == (1, 1, 1)
+    assert first.difference == pytest.approx((1 / 3, 4.3027 * (7 / 3) ** 0.5 / 3**0.5))
+    assert first.change == pytest.approx(0.2)
+    assert (last.metric, last.change) == ("tr", None)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return a log whose short job should go before its long one, on two nodes."""
+    columns = {"submit": [0, 1, 2], "run_time": [10, 50, 5], "requested_time": [20, 60, 6], "allocated": [2, 2, 2]}
+    work = make_workload({name: np.array(column) for name, column in columns.items()})
+    write_swf(work, tmp_path / "small.swf")
+    return tmp_path / "small.swf"
+
+
+def test_simulate(log: Path, tmp_path: Path) -> None:
+    """The outputs of every policy; the short job starts first, and --until and --resume lead to the same."""
+    drom("simulate", log, "--nodes", "2", "--policy", "cp", "--out", tmp_path / "whole")
+    drom("simulate", log, "--nodes", "2", "--policy", "cp", "--until", "11", "--save", tmp_path / "saved")
+    drom(
+        "simulate", log, "--nodes", "2", "--policy", "cp", "--resume", tmp_path / "saved", "--out", tmp_path / "resumed"
+    )
+    rows = (tmp_path / "whole" / "jobs.csv").read_text(encoding="utf-8")
+
+    assert [line.split(",")[2] for line in rows.splitlines()] == ["start", "0", "15", "10"]
+    assert (tmp_path / "resumed" / "jobs.csv").read_text(encoding="utf-8") == rows
+    assert json.loads((tmp_path / "whole" / "summary.json").read_text(encoding="utf-8"))["policy"] == "cp"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--event-rule", "pyss"), "The policy cp plans for the instant rule and the whole machine: omit the option."),
+        (("--set", "window=1.5"), "policy cp: window is a whole number from 0 to 100"),
+        (("--set", "work=0"), "policy cp: work is a number above 0, up to 1000"),
+        (("--set", "most=-1"), "policy cp: most is a whole number of at least 0"),
+    ],
+)
+def test_refused(log: Path, options: tuple[str, ...], sentence: str) -> None:
+    """What the policy cannot do is said in a sentence."""
+    _, said = drom("simulate", log, "--nodes", "2", "--policy", "cp", *options, code=1)
+
+    assert said.strip().splitlines()[-1] == f"drom: {sentence}"
+
+
+def test_one_seed() -> None:
+    """One seed has no interval."""
+    _, said = drom("reproduce", "cp", "--seeds", "1", code=2)
+
+    assert "--seeds" in said
+
+
+def test_without_or_tools() -> None:
+    """One sentence says what to install."""
+    code = "import sys; sys.modules['ortools'] = None; from agent.cli import run_app; run_app()"
+    command = [sys.executable, "-c", code, "reproduce", "cp"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "drom: Constraint programming needs OR-tools: run pip install 'drom[cp]'.\n"
