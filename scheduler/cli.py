@@ -134,10 +134,7 @@ def simulate(
     filled = _filled(run, filling, seed)
     _say_what_to_know(run)
     _say_what_a_pool_is(run, cores, plots)
-    if resume is not None:
-        run.resume(resume)
-    elif chosen.name == "cp":
-        _plan(run)
+    _prepare(run, resume)
     if out is not None:
         results.prepare(out)
     stopped = _run(run, until)
@@ -175,8 +172,13 @@ def _run(run: Simulation, until: int | None) -> str:
     return "" if run.is_over else f"until {until} s"
 
 
-def _plan(run: Simulation) -> None:
-    """Let constraint programming find out when jobs start."""
+def _prepare(run: Simulation, resume: Path | None) -> None:
+    """Go on where a saved simulation stopped, or let constraint programming find out when jobs start."""
+    if resume is not None:
+        run.resume(resume)
+        return
+    if run.policy.name != "cp":
+        return
     from scheduler.cp.log import plan
 
     bar = Bar(sys.stderr, "planning")
