@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import signal
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -108,19 +108,18 @@ def tasks_of(seeds: Sequence[int], first: int = 1000) -> list[Task]:
 
 
 def measure_all(tasks: Sequence[Task], at_once: int, show: Callable[[float], None]) -> dict[Task, Metrics]:
-    """Make all simulations, so many at once; `show` gets the fraction that is done."""
+    """Make all simulations, so many at once; `show` gets the fraction that is done. On Ctrl-C all stop at once."""
     found: dict[Task, Metrics] = {}
     measure(Task(0, tasks[0].seed, FIFO.name, first=1))  # compiles, so that the others need not
-    with ProcessPoolExecutor(min(at_once, len(tasks)), get_context("spawn")) as pool:
-        futures = {pool.submit(measure, task): task for task in tasks}
-        try:
-            for done, future in enumerate(as_completed(futures), 1):
-                found[futures[future]] = future.result()
-                show(done / len(tasks))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with get_context("spawn").Pool(min(at_once, len(tasks)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        for task, metrics in pool.imap_unordered(_measured, tasks):
+            found[task] = metrics
+            show(len(found) / len(tasks))
     return found
+
+
+def _measured(task: Task) -> tuple[Task, Metrics]:
+    return task, measure(task)
 
 
 def cpus() -> int:
