@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PAGE = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.timeout(900)  # twenty commands, most with a policy that may have to be compiled
 def test_it_runs_as_it_stands(tmp_path: Path) -> None:
     """Every command of the page, in its order; what stopped and went on is what ran in one go."""
     pytest.importorskip("matplotlib", reason="needs matplotlib")
