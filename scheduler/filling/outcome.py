@@ -57,7 +57,8 @@ class Filled:
             run.program = run.program._replace(advance=filled._advance)
         return filled
 
-    def _advance(self, decide: Callable[..., int], *rest: Any) -> int:  # noqa: ANN401 - what the engine is given
+    def _advance(self, decide: Callable[..., int], _: Callable[..., int], *rest: Any) -> int:  # noqa: ANN401 - as given
+        """Go on as `engine.advance` does, without predictions: filling counts on the requested times."""
         world, *others = rest
         f = self.filling
         migrate = NEVER if math.isinf(f.migrate) else int(f.migrate)
