@@ -13,6 +13,7 @@ import pytest
 
 from scheduler.cp.generate import TESTS
 from scheduler.cp.metrics import Metrics
+from scheduler.cp.platform import SHIPPED
 from scheduler.reproduction.cp import CP, RULES, SCHEDULERS, Task, contests
 from tests.commands import drom
 from workloads.swf import write_swf
@@ -96,6 +97,31 @@ def test_refused(log: Path, options: tuple[str, ...], sentence: str) -> None:
     _, said = drom("simulate", log, "--nodes", "2", "--policy", "cp", *options, code=1)
 
     assert said.strip().splitlines()[-1] == f"drom: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "sentence"),
+    [
+        (
+            "gpu = 2",
+            "fpga = 2",
+            "drom: my.toml, group gpu: there is no resource 'fpga': choose cores, memory, gpu, mic",
+        ),
+        ("nodes = 1\n", "nodes = 0\n", "drom: my.toml, group login: nodes is '0': write a whole number from 1"),
+        ("mic = 2", "", "a unit asks for 4 cores, 4 memory, 2 mic, which no node of eurora has: ask for less."),
+        ('"debug"', '"quick"', "are for a queue 'debug', which eurora does not have: add it."),
+    ],
+)
+def test_platforms_that_cannot_be(tmp_path: Path, word: str, other: str, sentence: str) -> None:
+    """One sentence that names the place, whether the file is wrong or the jobs do not fit."""
+    text = (SHIPPED / "eurora.toml").read_text(encoding="utf-8").replace(word, other)
+    (tmp_path / "my.toml").write_text(text, encoding="utf-8")
+    _, said = drom(
+        *("reproduce", "cp", "--first", "8", "--seeds", "2", "--platform", tmp_path / "my.toml"),
+        code=1,
+    )
+
+    assert sentence in said.splitlines()[-1]
 
 
 def test_one_seed() -> None:

@@ -134,26 +134,31 @@ def constraint_programming(
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", min=2, max=30, help="How many of the 30 seeds.")] = 30,
     first: Annotated[int, typer.Option(metavar="N", min=1, help="Only the first N jobs of each test.")] = 1000,
+    platform: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="The machine, or a file that ends in .toml.")
+    ] = "eurora",
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the two tests of the CP scheduler of Bridi et al.: waiting, late jobs and overhead beside rules."""
     from scheduler.cp.generate import SEEDS
     from scheduler.cp.model import require
+    from scheduler.cp.platform import load_platform
     from scheduler.reproduction.cp import cpus, measure_all, tasks_of
     from scheduler.reproduction.cp_table import draw, lines, to_json
 
     require()
+    machine = load_platform(platform)
     bar, chosen = Bar(sys.stderr, "simulating"), SEEDS[:seeds]
     try:
-        found = measure_all(tasks_of(chosen, first), jobs or cpus(), bar.show)
+        found = measure_all(tasks_of(chosen, first, platform), jobs or cpus(), bar.show)
     except KeyboardInterrupt:
         bar.clear()
         typer.echo("drom: interrupted: nothing is written.", err=True)
         raise typer.Exit(130) from None
     bar.clear()
-    told = to_json(found, chosen, first)
-    typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, chosen, first)))
+    told = to_json(found, chosen, first, machine)
+    typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, chosen, first, machine)))
     if out is not None:
         _write_file(told, out / "cp.json", out)
         _try_to_draw(lambda: draw(found, out))

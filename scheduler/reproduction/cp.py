@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+from itertools import product
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,7 @@ PAPER = {
     },
 }
 """Table 1, by test and scheduler."""
+EURORA = "eurora"
 STUDENT = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -54,12 +56,16 @@ STUDENT = (
 
 
 class Task(NamedTuple):
-    """A simulation: a test by its number from 0 on, a seed, a scheduler by name, and how many jobs of the test."""
+    """A simulation: a test by its number from 0 on, a seed, a scheduler by name, how many jobs of the test, and where.
+
+    `platform` is as `load_platform` takes it.
+    """
 
     test: int
     seed: int
     scheduler: str
     first: int = 1000
+    platform: str = EURORA
 
 
 class Estimate(NamedTuple):
@@ -94,23 +100,24 @@ def scheduler_of(name: str, platform: Platform) -> Scheduler:
 
 
 def measure(task: Task) -> Metrics:
-    """Return the metrics of a simulation on Eurora."""
-    platform = load_platform("eurora")
+    """Return the metrics of a simulation. Raises SchedulerError for a platform that its jobs cannot run on."""
+    platform = load_platform(task.platform)
     jobs = table_of(jobs_of(TESTS[task.test], platform, task.seed)[: task.first], platform)
     outcome = simulate(jobs, platform.capacity, scheduler_of(task.scheduler, platform))
     return metrics_of(jobs, platform, outcome.start, outcome.seconds, outcome.calls)
 
 
-def tasks_of(seeds: Sequence[int], first: int = 1000) -> list[Task]:
+def tasks_of(seeds: Sequence[int], first: int = 1000, platform: str = EURORA) -> list[Task]:
     """Return all simulations for these seeds, the longest first, with so many jobs of each test."""
     order = (CP, PORTFOLIO, WALLTIME.name, GREEDY, FIFO.name)
-    return [Task(test, seed, name, first) for name in order for test in reversed(range(len(TESTS))) for seed in seeds]
+    tests = reversed(range(len(TESTS)))
+    return [Task(test, seed, name, first, platform) for name, test, seed in product(order, tests, seeds)]
 
 
 def measure_all(tasks: Sequence[Task], at_once: int, show: Callable[[float], None]) -> dict[Task, Metrics]:
     """Make all simulations, so many at once; `show` gets the fraction that is done. On Ctrl-C all stop at once."""
     found: dict[Task, Metrics] = {}
-    measure(Task(0, tasks[0].seed, FIFO.name, first=1))  # compiles, so that the others need not
+    measure(tasks[0]._replace(scheduler=FIFO.name, first=1))  # compiles, so that the others need not
     with get_context("spawn").Pool(min(at_once, len(tasks)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         for task, metrics in pool.imap_unordered(_measured, tasks):
             found[task] = metrics

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
 from scheduler.cp.generate import TESTS
-from scheduler.reproduction.cp import PAPER, SCHEDULERS, Contest, Estimate, Task, contests, estimate, values
+from scheduler.reproduction.cp import EURORA, PAPER, SCHEDULERS, Contest, Estimate, Task, contests, estimate, values
+from workloads.errors import counted
 from workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
@@ -16,16 +17,18 @@ if TYPE_CHECKING:
 
     from scheduler.cp.generate import Case
     from scheduler.cp.metrics import Metrics
+    from scheduler.cp.platform import Platform
 
 WORDS = {"wqt": "WQT", "nl": "NL", "tr": "TR, s", "ao": "AO, s"}
 
 
-def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int) -> Iterator[str]:
+def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform: Platform) -> Iterator[str]:
     """Give the tables, each value of ours with half of its 95 % interval, and how often CP did better."""
+    nodes = counted(platform.capacity.shape[0], "node")
     for test in TESTS:
         count = min(first, test.jobs)
         which = f"{count} jobs" if count == test.jobs else f"the first {count} of {test.jobs} jobs"
-        yield f"{test.name}: {which} on 65 nodes, {len(seeds)} seeds"
+        yield f"{test.name}: {which} on {nodes}, {len(seeds)} seeds"
         yield f"  {'':12}" + "".join(f"{word:>13}{'paper':>12}" for word in WORDS.values())
         for name in SCHEDULERS:
             cells = "".join(_cell(found, test, name, metric) for metric in WORDS)
@@ -37,12 +40,15 @@ def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int) -> Itera
         gap = f"{_number(one.difference.mean)} ± {_number(one.difference.half)}"
         change = "" if one.change is None else f"{one.change:9.1%}"
         yield f"  {one.test}  {one.metric.upper():4}{one.rule:12}{record:>9}{gap:>26}{change}"
+    if platform.name != EURORA:
+        yield f"note: the paper's numbers are of {EURORA}, these of {platform.name}."
 
 
-def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int) -> dict[str, Any]:
+def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform: Platform) -> dict[str, Any]:
     """Return all as plain values."""
     return {
         "schema_version": 1,
+        "platform": platform.name,
         "seeds": list(seeds),
         "tests": [
             {
