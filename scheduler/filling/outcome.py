@@ -46,10 +46,17 @@ class Filled:
 
     @classmethod
     def of(cls, run: Simulation, filling: Filling, seed: int) -> Filled:
-        """Return a simulation with containers. Raises SchedulerError for a policy that does not know nodes."""
+        """Return a simulation with containers.
+
+        Raises SchedulerError for a policy that does not know nodes, and for one whose starts are fixed beforehand.
+        """
         if run.policy.pooled:
             msg = f"{run.policy.name} says how many processors jobs have, not which: there are no holes: omit --fill."
             raise SchedulerError(msg)
+        if run.policy.name == "cp":
+            raise SchedulerError(
+                "The policy cp has planned all starts beforehand, and filling moves them: omit --fill."
+            )
         world, begin = run.world, int(run.work.submit.min())
         box = filling.containers(run.machine.nodes, len(run.work), len(world.nodes.place), begin, seed)
         filled = cls(run, filling, box)
