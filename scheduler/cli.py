@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scheduler import telling
 from scheduler.errors import SchedulerError
 from scheduler.progress import Bar, saying
-from workloads.errors import counted
 
 if TYPE_CHECKING:
     from scheduler.adaptive import Adaptive
@@ -112,7 +112,7 @@ def simulate(
 
     cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
     chosen = load_policy(policy, [*(set_ or ()), *cutoff])
-    _say_what_a_policy_is(chosen, cores, event_rule, predict)
+    telling.note_what_a_policy_is(chosen, cores, event_rule, predict)
     jobs_are = _adaptive(adaptive or [], evolving, chosen)
     if chosen.name == "payoff" and not contracts:
         raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
@@ -132,8 +132,8 @@ def simulate(
         )
     check_possible(run, terms)
     filled = _filled(run, filling, seed)
-    _say_what_to_know(run)
-    _say_what_a_pool_is(run, cores, plots)
+    telling.note_what_jobs_are(run)
+    telling.note_what_a_pool_is(run, cores, plots)
     _prepare(run, resume)
     if out is not None:
         results.prepare(out)
@@ -145,7 +145,7 @@ def simulate(
         run.save(save)
     _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
     if stopped == "interrupted":
-        _say("drom: interrupted: the results are partial, and marked so.")
+        telling.say("drom: interrupted: the results are partial, and marked so.")
         raise typer.Exit(130)
 
 
@@ -186,7 +186,7 @@ def _prepare(run: Simulation, resume: Path | None) -> None:
         plan(run, bar.show)
     except KeyboardInterrupt:
         bar.clear()
-        _say("drom: interrupted: nothing is written.")
+        telling.say("drom: interrupted: nothing is written.")
         raise typer.Exit(130) from None
     bar.clear()
 
@@ -207,18 +207,7 @@ def _write(
     with saying(f"writing {out}"):
         results.write(run, told, out, None if filled is None else filled.tables())
         _draw(run, out, plots, window, filled)
-    _say_what_is_missing()
-
-
-def _say(sentence: str) -> None:
-    typer.echo(sentence, err=True)
-
-
-def _say_what_is_missing() -> None:
-    from scheduler.results import has_parquet
-
-    if not has_parquet():
-        _say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
+    telling.note_what_is_missing()
 
 
 def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
@@ -228,40 +217,7 @@ def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bo
     if fill and predict != USER:
         raise typer.BadParameter("--fill counts on the requested times: leave --predict out.")
     check_predictor(predict, machine, policy)
-    _announce(policy)
-
-
-def _announce(policy: Policy) -> None:
-    from scheduler.compiling import announcement
-
-    if announced := announcement(policy):
-        _say(f"drom: {announced}")
-
-
-def _say_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
-    if policy.name == "sd" and cores == 1:
-        _say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
-    if event_rule == "cqsim" and policy.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
-        _say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
-    if predict != "user" and policy.name in {"fcfs", "firstfit"}:
-        _say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
-
-
-def _say_what_to_know(run: Simulation) -> None:
-    from workloads.summary import roundings
-
-    for sentence in roundings(run.work):
-        _say(f"note: {sentence}.")
-    for number, _ in run.machine.partitions:
-        if not (run.work.partition == number).any():
-            _say(f"note: no job of this log is in partition {number}.")
-
-
-def _say_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
-    if run.policy.pooled and cores > 1:
-        _say(f"note: {run.policy.name} allots the {run.machine.nodes:,} cores as one pool.")
-    if run.policy.pooled and plots:
-        _say(f"note: there is no Gantt chart: {run.policy.name} says how many processors jobs have, not which.")
+    telling.announce(policy)
 
 
 def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
@@ -295,7 +251,7 @@ def _filled(run: Simulation, filling: Filling | None, seed: int) -> Filled | Non
     from scheduler.filling.outcome import Filled, announcement
 
     if announced := announcement():
-        _say(f"drom: {announced}")
+        telling.say(f"drom: {announced}")
     return Filled.of(run, filling, seed)
 
 
@@ -352,29 +308,8 @@ def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json_text.dumps(told | ({"explained": sentences} if sentences else {})))
         return
-    for line in [*_lines(told), *sentences]:
+    for line in [*telling.lines(told), *sentences]:
         typer.echo(line)
-
-
-def _lines(told: dict[str, Any]) -> list[str]:
-    """Return a summary for people."""
-    jobs, machine = told["jobs"], told["machine"]
-    first = (
-        f"{counted(jobs['ended'], 'job')} of {told['log']} on {counted(machine['nodes'], 'node')} under "
-        f"{told['policy']} in {told['seconds']:.2f} s"
-    )
-    lines = [first]
-    if not told["complete"]:
-        rest = ", ".join(f"{jobs[name]:,} {name}" for name in ("running", "waiting", "future"))
-        lines.append(f"partial ({told['stopped']}): {rest}")
-    lines += [f"  {finding['sentence']}" for finding in told["cleaning"]["findings"]]
-    figures = dict(told["metrics"])
-    for part in ("contracts", "filling"):
-        figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}
-    for key, value in figures.items():
-        if isinstance(value, int | float):
-            lines.append(f"{key:29}{value:>15,.4g}" if value < 100 else f"{key:29}{value:>15,.0f}")
-    return lines
 
 
 def compare(
@@ -394,7 +329,7 @@ def compare(
     told = [load(folder) for folder in folders]
     names, rows = comparing.names_of(folders), comparing.rows_of(told)
     for note in comparing.notes(names, told):
-        _say(note)
+        telling.say(note)
     if json:
         figures = [{"figure": r.figure, "first": r.values[0], "values": r.values, "ratios": r.ratios} for r in rows]
         typer.echo(json_text.dumps({"schema_version": 1, "folders": [str(f) for f in folders], "figures": figures}))
@@ -406,7 +341,7 @@ def compare(
 
         with saying("drawing"):
             write_report(folders, html)
-        _say(f"report written to {html}")
+        telling.say(f"report written to {html}")
 
 
 __all__ = ["SchedulerError", "compare", "simulate"]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `drom simulate` tells people: notes on stderr, and a summary as lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from workloads.errors import counted
+
+if TYPE_CHECKING:
+    from scheduler.compiling import Policy
+    from scheduler.simulation import Simulation
+
+
+def say(sentence: str) -> None:
+    """Tell people, on stderr."""
+    typer.echo(sentence, err=True)
+
+
+def note_what_is_missing() -> None:
+    """Say which file could not be written."""
+    from scheduler.results import has_parquet
+
+    if not has_parquet():
+        say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
+
+
+def announce(policy: Policy) -> None:
+    """Say that a policy is to be compiled, where it is."""
+    from scheduler.compiling import announcement
+
+    if announced := announcement(policy):
+        say(f"drom: {announced}")
+
+
+def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
+    """Say where the options do not do with this policy what one might expect."""
+    if policy.name == "sd" and cores == 1:
+        say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
+    if event_rule == "cqsim" and policy.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
+        say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
+    if predict != "user" and policy.name in {"fcfs", "firstfit"}:
+        say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
+
+
+def note_what_jobs_are(run: Simulation) -> None:
+    """Say what was rounded in a log, and which partitions have no job."""
+    from workloads.summary import roundings
+
+    for sentence in roundings(run.work):
+        say(f"note: {sentence}.")
+    for number, _ in run.machine.partitions:
+        if not (run.work.partition == number).any():
+            say(f"note: no job of this log is in partition {number}.")
+
+
+def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
+    """Say what is not there under a policy that allots processors."""
+    if run.policy.pooled and cores > 1:
+        say(f"note: {run.policy.name} allots the {run.machine.nodes:,} cores as one pool.")
+    if run.policy.pooled and plots:
+        say(f"note: there is no Gantt chart: {run.policy.name} says how many processors jobs have, not which.")
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """Return a summary for people."""
+    jobs, machine = told["jobs"], told["machine"]
+    first = (
+        f"{counted(jobs['ended'], 'job')} of {told['log']} on {counted(machine['nodes'], 'node')} under "
+        f"{told['policy']} in {told['seconds']:.2f} s"
+    )
+    lines = [first]
+    if not told["complete"]:
+        rest = ", ".join(f"{jobs[name]:,} {name}" for name in ("running", "waiting", "future"))
+        lines.append(f"partial ({told['stopped']}): {rest}")
+    lines += [f"  {finding['sentence']}" for finding in told["cleaning"]["findings"]]
+    figures = dict(told["metrics"])
+    for part in ("contracts", "filling"):
+        figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}
+    for key, value in figures.items():
+        if isinstance(value, int | float):
+            lines.append(f"{key:29}{value:>15,.4g}" if value < 100 else f"{key:29}{value:>15,.0f}")
+    return lines
