@@ -11,11 +11,11 @@ distributed log-normally with mean 1.
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from workloads.classes import uniform
 from workloads.errors import WorkloadError, short
@@ -85,8 +85,9 @@ def parse_terms(choices: Iterable[str]) -> Terms:
 def draw_contracts(job: Ints, run_time: Ints, size: Ints, terms: Terms, seed: int) -> Contracts:
     """Return contracts for jobs of these numbers, run times and processors, by job number and seed."""
     multiple = terms.tight + (terms.loose - terms.tight) * uniform(job, seed)
-    normal = ndtri(np.clip(uniform(job, seed + 1), 1e-12, None))
-    price = np.exp(terms.spread * normal - terms.spread**2 / 2)
+    quantile = NormalDist().inv_cdf
+    normal = np.array([quantile(part) for part in np.clip(uniform(job, seed + 1), 1e-12, None)])
+    price: Floats = np.exp(terms.spread * normal - terms.spread**2 / 2)
     soft = np.ceil(multiple * run_time)
     payoff = run_time * size * price
     return Contracts(_whole(soft), _whole(soft * (1 + terms.grace)), _whole(payoff), _whole(payoff * terms.penalty))
