@@ -13,7 +13,7 @@ import typer
 
 from scheduler import telling
 from scheduler.errors import SchedulerError
-from scheduler.progress import Bar, saying
+from scheduler.progress import Bar, all_or_nothing, saying
 
 if TYPE_CHECKING:
     from scheduler.adaptive import Adaptive
@@ -181,14 +181,8 @@ def _prepare(run: Simulation, resume: Path | None) -> None:
         return
     from scheduler.cp.log import plan
 
-    bar = Bar(sys.stderr, "planning")
-    try:
+    with all_or_nothing("planning") as bar:
         plan(run, bar.show)
-    except KeyboardInterrupt:
-        bar.clear()
-        telling.say("drom: interrupted: nothing is written.")
-        raise typer.Exit(130) from None
-    bar.clear()
 
 
 def _write(

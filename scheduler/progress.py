@@ -48,6 +48,19 @@ class Bar:
 
 
 @contextmanager
+def all_or_nothing(words: str) -> Iterator[Bar]:
+    """Show a bar on stderr meanwhile. On Ctrl-C say that nothing is written, and exit with 130."""
+    bar = Bar(sys.stderr, words)
+    try:
+        yield bar
+    except KeyboardInterrupt:
+        bar.clear()
+        sys.stderr.write("drom: interrupted: nothing is written.\n")
+        sys.exit(130)
+    bar.clear()
+
+
+@contextmanager
 def saying(words: str) -> Iterator[None]:
     """Say what is done meanwhile, on a terminal and when it takes long."""
     if not sys.stderr.isatty():

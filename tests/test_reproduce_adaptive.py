@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler.reproduction.adaptive import LOADS, SERVICE_S, Estimate, Point, estimate, jobs_of
+from scheduler.reproduction.adaptive import LOADS, SERVICE_S, Point, jobs_of
 from scheduler.reproduction.contracts import WORDS
+from scheduler.reproduction.estimates import Estimate, estimate
 from tests.commands import drom
 
 if TYPE_CHECKING:

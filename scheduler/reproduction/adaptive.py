@@ -22,6 +22,7 @@ import numpy as np
 from scheduler.adaptive import Adaptive
 from scheduler.compiling import load_policy
 from scheduler.metrics import Power, metrics
+from scheduler.reproduction.estimates import Estimate, estimate, verdict
 from scheduler.simulation import Machine, Simulation
 from workloads.speedup import downey
 from workloads.workload import make_workload
@@ -29,7 +30,7 @@ from workloads.workload import make_workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workloads.workload import Floats, Workload
+    from workloads.workload import Workload
 
 PROCESSORS = 64
 SERVICE_S = 64.5
@@ -37,19 +38,10 @@ SERVICE_S = 64.5
 MILLI = 1000
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 SEEDS = 10
-STUDENT = 2.262157
-"""The 97.5 % point of Student's t with SEEDS - 1 degrees of freedom."""
 JOBS = {"cluster": 50, "simulation": 10_000}
 RIGID, ADAPTIVE = "firstfit", "equipartition"
 RESPONSE, UTILISATION = "response_s", "utilisation"
 MODEL = Adaptive(minimum=1, maximum=math.inf, parallelism=64, sigma=1, memory=5, bandwidth=12.5)
-
-
-class Estimate(NamedTuple):
-    """A mean over the seeds, and half of its 95 % interval."""
-
-    mean: float
-    half: float
 
 
 class Point(NamedTuple):
@@ -67,11 +59,6 @@ class Point(NamedTuple):
         """Whether adaptive jobs do better, worse, or the same as far as the interval tells."""
         more_is_better = self.metric == UTILISATION
         return verdict(self.gain if more_is_better else Estimate(-self.gain.mean, self.gain.half))
-
-
-def verdict(gain: Estimate) -> str:
-    """Return whether a gain is better or worse than nothing, or the same as far as its interval tells."""
-    return "same" if abs(gain.mean) <= gain.half else "better" if gain.mean > 0 else "worse"
 
 
 def jobs_of(load: float, count: int, seed: int) -> Workload:
@@ -93,11 +80,6 @@ def measure(work: Workload, policy: str, stall: float) -> dict[str, float]:
     run.run()
     told = metrics(run, Power())
     return {RESPONSE: told["mean_response_s"] / MILLI, UTILISATION: told["node_utilisation"]}
-
-
-def estimate(values: Floats) -> Estimate:
-    """Return the mean of SEEDS values and half of its 95 % interval, by Student's t."""
-    return Estimate(float(values.mean()), float(STUDENT * values.std(ddof=1) / math.sqrt(len(values))))
 
 
 def points(seed: int, stall: float, show: Callable[[float], None]) -> list[Point]:

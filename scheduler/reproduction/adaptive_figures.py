@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
 from scheduler.reproduction import contracts
-from scheduler.reproduction.adaptive import JOBS, LOADS, RESPONSE, UTILISATION, Estimate, Point
+from scheduler.reproduction.adaptive import JOBS, LOADS, RESPONSE, UTILISATION, Point
 from workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from scheduler.reproduction.contracts import Level
+    from scheduler.reproduction.estimates import Estimate
 
 FIGURES = {
     ("cluster", RESPONSE): 7,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.errors import SchedulerError
-from scheduler.progress import Bar, saying
+from scheduler.progress import Bar, all_or_nothing, saying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,15 +75,9 @@ def adaptive(
     from scheduler.reproduction.adaptive_figures import contract_lines, draw, lines, to_json
     from scheduler.reproduction.contracts import levels
 
-    bar = Bar(sys.stderr, "simulating")
-    try:
+    with all_or_nothing("simulating") as bar:
         found = points(seed, stall, lambda done: bar.show(done / 2))
         bound = levels(seed, stall, lambda done: bar.show((1 + done) / 2))
-    except KeyboardInterrupt:
-        bar.clear()
-        typer.echo("drom: interrupted: nothing is written.", err=True)
-        raise typer.Exit(130) from None
-    bar.clear()
     told = to_json(found, bound, seed, stall)
     typer.echo(json_text.dumps(told) if json else "\n".join((*lines(found), *contract_lines(bound))).rstrip())
     if out is not None:
@@ -112,14 +106,8 @@ def gapfill(
         typer.echo(f"drom: {announced}", err=True)
     compile_program(policy)
     outcome.compile_all()
-    bar = Bar(sys.stderr, "simulating")
-    try:
+    with all_or_nothing("simulating") as bar:
         found = points(seed, days, jobs or len(os.sched_getaffinity(0)), bar.show)
-    except KeyboardInterrupt:
-        bar.clear()
-        typer.echo("drom: interrupted: nothing is written.", err=True)
-        raise typer.Exit(130) from None
-    bar.clear()
     told = to_json(found, seed, days)
     typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, days)).rstrip())
     if out is not None:
@@ -144,19 +132,14 @@ def constraint_programming(
     from scheduler.cp.generate import SEEDS
     from scheduler.cp.model import require
     from scheduler.cp.platform import load_platform
-    from scheduler.reproduction.cp import cpus, measure_all, tasks_of
+    from scheduler.reproduction.cp import measure_all, tasks_of
     from scheduler.reproduction.cp_table import draw, lines, to_json
 
     require()
     machine = load_platform(platform)
-    bar, chosen = Bar(sys.stderr, "simulating"), SEEDS[:seeds]
-    try:
-        found = measure_all(tasks_of(chosen, first, platform), jobs or cpus(), bar.show)
-    except KeyboardInterrupt:
-        bar.clear()
-        typer.echo("drom: interrupted: nothing is written.", err=True)
-        raise typer.Exit(130) from None
-    bar.clear()
+    chosen = SEEDS[:seeds]
+    with all_or_nothing("simulating") as bar:
+        found = measure_all(tasks_of(chosen, first, platform), jobs or len(os.sched_getaffinity(0)), bar.show)
     told = to_json(found, chosen, first, machine)
     typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, chosen, first, machine)))
     if out is not None:

@@ -22,11 +22,9 @@ from scheduler.reproduction.adaptive import (
     PROCESSORS,
     RIGID,
     SEEDS,
-    Estimate,
-    estimate,
     jobs_of,
-    verdict,
 )
+from scheduler.reproduction.estimates import Estimate, estimate, verdict
 from scheduler.simulation import Machine, Simulation
 from workloads.contracts import Terms, draw_contracts
 from workloads.speedup import run_time_on

@@ -6,8 +6,6 @@ Each seed's jobs go through every scheduler. What is assumed is in docs/constrai
 
 from __future__ import annotations
 
-import math
-import os
 import signal
 from itertools import product
 from multiprocessing import get_context
@@ -22,6 +20,7 @@ from scheduler.cp.plan import Planner, Portfolio
 from scheduler.cp.platform import load_platform
 from scheduler.cp.rules import FIFO, WALLTIME
 from scheduler.cp.run import simulate
+from scheduler.reproduction.estimates import Estimate, estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,12 +46,6 @@ PAPER = {
 }
 """Table 1, by test and scheduler."""
 EURORA = "eurora"
-STUDENT = (
-    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
-    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
-    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452),
-)
-"""The 97.5 % points of Student's t with 1, 2, ... degrees of freedom."""
 
 
 class Task(NamedTuple):
@@ -66,13 +59,6 @@ class Task(NamedTuple):
     scheduler: str
     first: int = 1000
     platform: str = EURORA
-
-
-class Estimate(NamedTuple):
-    """A mean over the seeds, and half of its 95 % interval."""
-
-    mean: float
-    half: float
 
 
 class Contest(NamedTuple):
@@ -129,11 +115,6 @@ def _measured(task: Task) -> tuple[Task, Metrics]:
     return task, measure(task)
 
 
-def cpus() -> int:
-    """Return how many simulations run at once by default."""
-    return len(os.sched_getaffinity(0))
-
-
 def values(found: dict[Task, Metrics], test: Case, scheduler: str, metric: str) -> Floats:
     """Return a metric by seed."""
     number = TESTS.index(test)
@@ -144,12 +125,6 @@ def values(found: dict[Task, Metrics], test: Case, scheduler: str, metric: str) 
             if (task.test, task.scheduler) == (number, scheduler)
         ]
     )
-
-
-def estimate(samples: Floats) -> Estimate:
-    """Return the mean of 2 to 30 values and half of its 95 % interval, by Student's t."""
-    count = len(samples)
-    return Estimate(float(samples.mean()), float(STUDENT[count - 2] * samples.std(ddof=1) / math.sqrt(count)))
 
 
 def contests(found: dict[Task, Metrics]) -> list[Contest]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
 from scheduler.cp.generate import TESTS
-from scheduler.reproduction.cp import EURORA, PAPER, SCHEDULERS, Contest, Estimate, Task, contests, estimate, values
+from scheduler.reproduction.cp import EURORA, PAPER, SCHEDULERS, Contest, Task, contests, values
+from scheduler.reproduction.estimates import Estimate, estimate
 from workloads.errors import counted
 from workloads.figures import COLOURS, blank, name_axes
 

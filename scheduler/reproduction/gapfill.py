@@ -26,7 +26,8 @@ from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.filling.outcome import Filled
 from scheduler.filling.parameters import Filling
-from scheduler.reproduction.adaptive import SEEDS, Estimate, estimate
+from scheduler.reproduction.adaptive import SEEDS
+from scheduler.reproduction.estimates import Estimate, estimate
 from scheduler.simulation import Machine, Simulation
 from scheduler.world import BUSY
 from workloads.distributions import DAY

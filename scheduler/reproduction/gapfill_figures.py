@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from scheduler.reproduction.adaptive import Estimate
+    from scheduler.reproduction.estimates import Estimate
 
 _SHOWN = 0.5
 """The accuracy of the table of gains."""

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means over seeds and how sure they are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from workloads.workload import Floats
+
+STUDENT = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.262157, 2.2281),
+    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452),
+)
+"""The 97.5 % points of Student's t with 1, 2, ... degrees of freedom."""
+
+
+class Estimate(NamedTuple):
+    """A mean over the seeds, and half of its 95 % interval."""
+
+    mean: float
+    half: float
+
+
+def estimate(samples: Floats) -> Estimate:
+    """Return the mean of 2 to 30 values and half of its 95 % interval, by Student's t."""
+    count = len(samples)
+    return Estimate(float(samples.mean()), float(STUDENT[count - 2] * samples.std(ddof=1) / math.sqrt(count)))
+
+
+def verdict(gain: Estimate) -> str:
+    """Return whether a gain is better or worse than nothing, or the same as far as its interval tells."""
+    return "same" if abs(gain.mean) <= gain.half else "better" if gain.mean > 0 else "worse"
