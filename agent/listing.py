@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent.rules import in_words
-from agent.words import clock
+from agent.words import clock, left_alone
+from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 NARROWEST = 6
 """Characters that a cell keeps however little room there is."""
@@ -78,6 +79,15 @@ def _held(task: dict[str, Any]) -> str:
     if task["hold"] is None:
         return ""
     return str(task["hold"]) + ("" if task["left"] is None else f" for {clock(task['left'])}")
+
+
+def notes(answer: dict[str, Any]) -> Iterator[str]:
+    """Yield what else there is to know of a node from the answer to `ps`."""
+    if answer["observe"]:
+        yield "This agent only observes: no mask is changed."
+    yield from left_alone(*(parse_cpulist(answer.get(name, "")) for name in ("avoided", "unavailable")))
+    if answer.get("frozen_since"):
+        yield f"Frozen since {answer['frozen_since']}: nothing changes until the freeze file is removed."
 
 
 def changes(rows: Sequence[dict[str, Any]]) -> list[str]:

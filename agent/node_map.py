@@ -11,7 +11,7 @@ from itertools import count, groupby
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dromlib.cpulist import parse_cpulist
+from dromlib.cpulist import cpus, parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,13 +61,13 @@ def cells(machine: dict[str, Any], answer: dict[str, Any], numbers: Mapping[str,
     allowed = parse_cpulist(machine["allowed"])
     left = parse_cpulist(answer["avoided"]) | parse_cpulist(answer["unavailable"])
     units = [(core["package"], core["numa"], cpus_of(core["cpus"])) for core in machine["cores"]]
-    if any(len({now[cpu] for cpu in cpus if cpu in now}) > 1 for _, _, cpus in units):
-        units = [(package, numa, [cpu]) for package, numa, cpus in units for cpu in cpus]
+    if any(len({now[cpu] for cpu in members if cpu in now}) > 1 for _, _, members in units):
+        units = [(package, numa, [cpu]) for package, numa, members in units for cpu in members]
     found = []
-    for package, numa, cpus in units:
-        here = next((now[cpu] for cpu in cpus if cpu in now), "")
-        next_one = next((then[cpu] for cpu in cpus if cpu in then), "")
-        job, mask = here or next_one, sum(1 << cpu for cpu in cpus)
+    for package, numa, members in units:
+        here = next((now[cpu] for cpu in members if cpu in now), "")
+        next_one = next((then[cpu] for cpu in members if cpu in then), "")
+        job, mask = here or next_one, sum(1 << cpu for cpu in members)
         if job:
             sign = letter(numbers[job]) if here == next_one else letter(numbers[job]).lower()
         else:
@@ -83,8 +83,7 @@ def holders(tasks: Sequence[dict[str, Any]], field: str) -> dict[int, str]:
 
 def cpus_of(cpulist: str) -> list[int]:
     """Return the CPUs of a kernel list."""
-    mask = parse_cpulist(cpulist) if cpulist else 0
-    return [cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1]
+    return cpus(parse_cpulist(cpulist))
 
 
 def rows(found: Sequence[Cell], width: int, height: int) -> tuple[int, list[Row]]:

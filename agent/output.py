@@ -12,8 +12,8 @@ from agent import listing
 from agent.config import toml
 from agent.topology import warnings_of
 from agent.users import user_name
-from agent.words import counted, left_alone
-from dromlib.cpulist import format_cpulist, parse_cpulist
+from agent.words import counted
+from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,12 +69,8 @@ def tasks(value: dict[str, Any], *, as_json: bool) -> None:
         if task["detail"]:
             what = "waits" if task["state"] == "waiting" else "is short"
             print(f"{task['job']} (pid {task['pid']}) {what}: {task['detail']}")
-    if value["observe"]:
-        print("This agent only observes: no mask is changed.")
-    for sentence in left_alone(*(parse_cpulist(value.get(name, "")) for name in ("avoided", "unavailable"))):
+    for sentence in listing.notes(value):
         print(sentence)
-    if value.get("frozen_since"):
-        print(f"Frozen since {value['frozen_since']}: nothing changes until the freeze file is removed.")
 
 
 def ordered(value: dict[str, Any], *, as_json: bool) -> None:

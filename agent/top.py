@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent import listing, node_map
-from agent.words import counted, left_alone
-from dromlib.cpulist import parse_cpulist
+from agent.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,7 +83,8 @@ def frame(view: View, choice: Choice, user: Callable[[int], str], width: int, he
     """Return the lines of a screen, at most `height` of at most `width` characters."""
     cells = node_map.cells(view.machine, view.answer, view.numbers)
     top = [[Span(line)] for line in textwrap.wrap(_headline(view, cells), width)]
-    notes = [[Span(line)] for note in _notes(view) for line in textwrap.wrap(note, width)]
+    said = [view.trouble, *listing.notes(view.answer)]
+    notes = [[Span(line)] for note in said for line in textwrap.wrap(note, width)]
     room = max(height - len(top) - len(notes) - LEAST_TABLE - 3, 1)
     together, drawn = node_map.rows(cells, width, room)
     middle = [_painted(label, row, view.numbers) for label, row in drawn]
@@ -131,16 +131,6 @@ def _legend(cells: Sequence[node_map.Cell], together: int) -> str:
     if together > 1:
         said.append(f"each sign: most of {together} neighbours")
     return "   ".join(said)
-
-
-def _notes(view: View) -> list[str]:
-    answer = view.answer
-    said = [view.trouble] if view.trouble else []
-    if answer["observe"]:
-        said.append("This agent only observes: no mask is changed.")
-    if answer["frozen_since"]:
-        said.append(f"Frozen since {answer['frozen_since']}: nothing changes.")
-    return said + list(left_alone(*(parse_cpulist(answer[name]) for name in ("avoided", "unavailable"))))
 
 
 def _painted(label: str, row: Sequence[node_map.Cell | None], numbers: dict[str, int]) -> Line:

@@ -17,7 +17,7 @@ from scheduler.allotment import EXPAND, SHRINK, STALL, TRANSFER
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, MOLDABLE, Ints
 from scheduler.world import MILLION, Pool
-from workloads.errors import short
+from workloads.choices import number, read_choices
 from workloads.speedup import downey
 
 if TYPE_CHECKING:
@@ -99,20 +99,7 @@ def parse_adaptive(choices: Iterable[str]) -> Adaptive:
 
     Raises SchedulerError for a name that is not there, and for a value that cannot be.
     """
-    chosen: dict[str, float] = {}
-    for choice in choices:
-        name, _, text = choice.partition("=")
-        if name not in Adaptive._fields:
-            msg = f"--adaptive {short(choice)}: there is no {short(name)}: choose {', '.join(Adaptive._fields)}."
-            raise SchedulerError(msg)
-        try:
-            chosen[name] = float(text)
-        except ValueError:
-            chosen[name] = math.nan
-        fault = _fault(name, chosen[name])
-        if fault:
-            msg = f"--adaptive {short(choice)}: {name} is {fault}."
-            raise SchedulerError(msg)
+    chosen = read_choices("--adaptive", choices, Adaptive._fields, _value, SchedulerError)
     adaptive = Adaptive(**chosen)
     if adaptive.minimum > adaptive.maximum:
         msg = (
@@ -121,6 +108,13 @@ def parse_adaptive(choices: Iterable[str]) -> Adaptive:
         )
         raise SchedulerError(msg)
     return adaptive
+
+
+def _value(name: str, text: str) -> tuple[float | None, str]:
+    """Return a value, None for one that cannot be, and what it has to be."""
+    value = number(text)
+    wanted = _fault(name, value)
+    return (None if wanted else value), wanted
 
 
 def _fault(name: str, value: float) -> str:

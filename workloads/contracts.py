@@ -10,15 +10,15 @@ distributed log-normally with mean 1.
 
 from __future__ import annotations
 
-import math
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from workloads.choices import number, read_choices
 from workloads.classes import uniform
-from workloads.errors import WorkloadError, short
+from workloads.errors import WorkloadError
 from workloads.rows import read_rows, whole
 
 if TYPE_CHECKING:
@@ -62,24 +62,17 @@ class Terms(NamedTuple):
 
 def parse_terms(choices: Iterable[str]) -> Terms:
     """Return the terms that ``NAME=VALUE`` choose, defaults for others. Raises WorkloadError for what cannot be."""
-    chosen: dict[str, float] = {}
-    for choice in choices:
-        name, _, text = choice.partition("=")
-        if name not in Terms._fields:
-            msg = f"--contracts {short(choice)}: there is no {short(name)}: choose {', '.join(Terms._fields)}."
-            raise WorkloadError(msg)
-        try:
-            chosen[name] = float(text)
-        except ValueError:
-            chosen[name] = math.nan
-        if not 0 <= chosen[name] <= 1000:
-            msg = f"--contracts {short(choice)}: {name} is a number from 0 to 1000."
-            raise WorkloadError(msg)
+    chosen = read_choices("--contracts", choices, Terms._fields, _value, WorkloadError)
     terms = Terms(**chosen)
     if not 1 <= terms.tight <= terms.loose:
         msg = f"--contracts: tight={terms.tight:g} and loose={terms.loose:g} cannot be: write 1 <= tight <= loose."
         raise WorkloadError(msg)
     return terms
+
+
+def _value(_: str, text: str) -> tuple[float | None, str]:
+    value = number(text)
+    return (value if 0 <= value <= 1000 else None), "a number from 0 to 1000"
 
 
 def draw_contracts(job: Ints, run_time: Ints, size: Ints, terms: Terms, seed: int) -> Contracts:

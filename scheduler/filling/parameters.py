@@ -11,7 +11,7 @@ import numpy as np
 from scheduler.errors import SchedulerError
 from scheduler.filling.containers import MILLION, Containers, make_containers
 from scheduler.interface import NEVER
-from workloads.errors import short
+from workloads.choices import number, read_choices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,17 +75,7 @@ def parse_filling(choices: Iterable[str]) -> Filling:
 
     Raises SchedulerError for a name that is not there, for a value that cannot be, and where no work fits a slot.
     """
-    chosen: dict[str, str | int | float] = {}
-    for choice in choices:
-        name, _, text = choice.partition("=")
-        if name not in Filling._fields:
-            msg = f"--fill-set {short(choice)}: there is no {short(name)}: choose {', '.join(Filling._fields)}."
-            raise SchedulerError(msg)
-        value, wanted = _value(name, text)
-        if value is None:
-            msg = f"--fill-set {short(choice)}: {name} is {wanted}."
-            raise SchedulerError(msg)
-        chosen[name] = value
+    chosen = read_choices("--fill-set", choices, Filling._fields, _value, SchedulerError)
     filling = Filling(**chosen)  # type: ignore[arg-type] # each value has the type of its field
     if filling.policy == "A" and filling.save + filling.restore >= filling.slot:
         msg = (
@@ -100,10 +90,7 @@ def _value(name: str, text: str) -> tuple[str | int | float | None, str]:
     """Return a value, None for one that cannot be, and what it has to be."""
     if name == "policy":
         return (text if text in POLICIES else None), "A or B"
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = number(text)
     if name == "efficiency":
         return (value if 1e-6 <= value <= 1 else None), "a number above 0, and at most 1"
     if name == "migrate" and value == math.inf:

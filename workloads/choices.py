@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the form ``NAME=VALUE``, given once for each name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from workloads.errors import short
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+V = TypeVar("V")
+
+
+def read_choices(
+    option: str,
+    choices: Iterable[str],
+    names: Sequence[str],
+    read: Callable[[str, str], tuple[V | None, str]],
+    error: type[ValueError],
+) -> dict[str, V]:
+    """Return values by name; the last one counts where a name is given twice.
+
+    `read` takes a name and its text and returns a value, None for one that cannot be, and what it has to be.
+    Raises `error`, with `option` in its sentence, for such a value and for a name that is not among `names`.
+    """
+    chosen: dict[str, V] = {}
+    for choice in choices:
+        name, _, text = choice.partition("=")
+        if name not in names:
+            msg = f"{option} {short(choice)}: there is no {short(name)}: choose {', '.join(names)}."
+            raise error(msg)
+        value, wanted = read(name, text)
+        if value is None:
+            msg = f"{option} {short(choice)}: {name} is {wanted}."
+            raise error(msg)
+        chosen[name] = value
+    return chosen
+
+
+def number(text: str) -> float:
+    """Return a number, not a number for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
