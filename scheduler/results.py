@@ -53,6 +53,17 @@ def write(run: Simulation, told: dict[str, Any], folder: Path, more: Mapping[str
         raise SchedulerError(msg) from error
 
 
+def write_value(told: dict[str, Any], file: Path) -> None:
+    """Write a JSON file, whole or not at all, and its folder. Raises SchedulerError."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as stream:
+            stream.write((json.dumps(told, indent=1) + "\n").encode())
+    except OSError as error:
+        msg = f"The results cannot be written to {file.parent}: {error.strerror}: name another --out."
+        raise SchedulerError(msg) from error
+
+
 def prepare(folder: Path) -> None:
     """Make a folder ready for results: a summary that is there would not be theirs. Raises SchedulerError."""
     try:

@@ -46,6 +46,7 @@ def compare_policies(
     """Simulate a log under all policies, several at once; print one table."""
     from scheduler.contest import table
     from scheduler.contest.contenders import CONTENDERS, contenders
+    from scheduler.results import write_value
     from workloads.figures import require
 
     if html is not None:
@@ -60,7 +61,7 @@ def compare_policies(
         told = table.to_json(str(log), nodes, cores, results)
         _print(results, json_text.dumps(told) if json else None)
         if out is not None:
-            _write(json_text.dumps(told, indent=1), out)
+            write_value(told, out / "policies.json")
         if html is not None and any(result.figures for result in results) and not interrupted:
             _draw(f"{log.name}: {nodes:,} nodes of {cores}", results, folder, html)
     if interrupted:
@@ -119,17 +120,6 @@ def _print(results: Sequence[Result], told: str | None) -> None:
         typer.echo(line)
     for note in notes(results):
         typer.echo(note)
-
-
-def _write(text: str, out: Path) -> None:
-    from workloads.files import replacing
-
-    try:
-        with replacing(out / "policies.json") as stream:
-            stream.write((text + "\n").encode())
-    except OSError as error:
-        msg = f"The results cannot be written to {out}: {error.strerror}: name another --out."
-        raise SchedulerError(msg) from error
 
 
 def _draw(title: str, results: Sequence[Result], folder: Path, html: Path) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scheduler.errors import SchedulerError
 from scheduler.progress import Bar, all_or_nothing, saying
 
 if TYPE_CHECKING:
@@ -74,6 +73,7 @@ def adaptive(
     from scheduler.reproduction.adaptive import points
     from scheduler.reproduction.adaptive_figures import contract_lines, draw, lines, to_json
     from scheduler.reproduction.contracts import levels
+    from scheduler.results import write_value
 
     with all_or_nothing("simulating") as bar:
         found = points(seed, stall, lambda done: bar.show(done / 2))
@@ -81,7 +81,7 @@ def adaptive(
     told = to_json(found, bound, seed, stall)
     typer.echo(json_text.dumps(told) if json else "\n".join((*lines(found), *contract_lines(bound))).rstrip())
     if out is not None:
-        _write_file(told, out / "adaptive.json", out)
+        write_value(told, out / "adaptive.json")
         _try_to_draw(lambda: draw(found, bound, out))
 
 
@@ -100,6 +100,7 @@ def gapfill(
     from scheduler.filling import outcome
     from scheduler.reproduction.gapfill import POLICY, points
     from scheduler.reproduction.gapfill_figures import draw, lines, to_json
+    from scheduler.results import write_value
 
     policy = load_policy(POLICY)
     for announced in filter(None, (announcement(policy), outcome.announcement())):
@@ -111,7 +112,7 @@ def gapfill(
     told = to_json(found, seed, days)
     typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, days)).rstrip())
     if out is not None:
-        _write_file(told, out / "gapfill.json", out)
+        write_value(told, out / "gapfill.json")
         _try_to_draw(lambda: draw(found, out))
 
 
@@ -134,6 +135,7 @@ def constraint_programming(
     from scheduler.cp.platform import load_platform
     from scheduler.reproduction.cp import measure_all, tasks_of
     from scheduler.reproduction.cp_table import draw, lines, to_json
+    from scheduler.results import write_value
 
     require()
     machine = load_platform(platform)
@@ -143,7 +145,7 @@ def constraint_programming(
     told = to_json(found, chosen, first, machine)
     typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, chosen, first, machine)))
     if out is not None:
-        _write_file(told, out / "cp.json", out)
+        write_value(told, out / "cp.json")
         _try_to_draw(lambda: draw(found, out))
 
 
@@ -217,22 +219,11 @@ def _print(outcomes: list[Outcome], told: dict[str, Any], *, as_json: bool) -> N
 def _write(outcomes: list[Outcome], told: dict[str, Any], out: Path, *, draw: bool) -> None:
     """Write reproduction.json and, where they can be drawn, the pictures."""
     from scheduler.reproduction.pictures import write_all
+    from scheduler.results import write_value
 
-    _write_file(told, out / "reproduction.json", out)
+    write_value(told, out / "reproduction.json")
     if draw:
         _try_to_draw(lambda: write_all(outcomes, out))
-
-
-def _write_file(told: dict[str, Any], file: Path, out: Path) -> None:
-    from workloads.files import replacing
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as stream:
-            stream.write((json_text.dumps(told, indent=1) + "\n").encode())
-    except OSError as error:
-        msg = f"The results cannot be written to {out}: {error.strerror}: name another --out."
-        raise SchedulerError(msg) from error
 
 
 def _try_to_draw(draw: Callable[[], None]) -> None:
