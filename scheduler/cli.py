@@ -13,7 +13,7 @@ import typer
 
 from scheduler import telling
 from scheduler.errors import SchedulerError
-from scheduler.progress import Bar, all_or_nothing, saying
+from scheduler.progress import Bar, saying
 
 if TYPE_CHECKING:
     from scheduler.adaptive import Adaptive
@@ -116,7 +116,7 @@ def simulate(
     jobs_are = _adaptive(adaptive or [], evolving, chosen)
     if chosen.name == "payoff" and not contracts:
         raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
-    filling = _filling(fill_set or [], fill=fill, kept=save or resume)
+    filling = _filling(fill_set or [], chosen, fill=fill, kept=save or resume)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
     work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
@@ -134,7 +134,8 @@ def simulate(
     filled = _filled(run, filling, seed)
     telling.note_what_jobs_are(run)
     telling.note_what_a_pool_is(run, cores, plots)
-    _prepare(run, resume)
+    if resume is not None:
+        run.resume(resume)
     if out is not None:
         results.prepare(out)
     stopped = _run(run, until)
@@ -170,19 +171,6 @@ def _run(run: Simulation, until: int | None) -> str:
         signal.signal(signal.SIGINT, before)
         bar.clear()
     return "" if run.is_over else f"until {until} s"
-
-
-def _prepare(run: Simulation, resume: Path | None) -> None:
-    """Go on where a saved simulation stopped, or let constraint programming find out when jobs start."""
-    if resume is not None:
-        run.resume(resume)
-        return
-    if run.policy.name != "cp":
-        return
-    from scheduler.cp.log import plan
-
-    with all_or_nothing("planning") as bar:
-        plan(run, bar.show)
 
 
 def _write(
@@ -225,7 +213,7 @@ def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
     return parse_adaptive(choices)
 
 
-def _filling(choices: list[str], *, fill: bool, kept: Path | None) -> Filling | None:
+def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | None) -> Filling | None:
     """Return how gaps are filled, None where they are not."""
     if not fill:
         if choices:
@@ -234,7 +222,9 @@ def _filling(choices: list[str], *, fill: bool, kept: Path | None) -> Filling | 
     from scheduler.filling.parameters import parse_filling
 
     filling = parse_filling(choices)
-    if filling.policy == "B" and kept is not None:
+    if kept is not None and policy.pooled:
+        raise typer.BadParameter("--save and --resume do not keep what is free of a pool: omit them, or --fill.")
+    if kept is not None and filling.policy == "B":
         raise typer.BadParameter("--save and --resume do not keep containers: omit them, or choose policy=A.")
     return filling
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from scheduler.schedule import Table
     from scheduler.simulation import Simulation
     from workloads.cleaning import CleaningReport
-    from workloads.workload import Bools, Floats
+    from workloads.workload import Bools, Floats, Ints
 
 
 SCHEMA = 3
@@ -60,11 +60,22 @@ def malleable(table: Table, cores: int) -> Bools:
 
 def metrics(run: Simulation, power: Power) -> dict[str, Any]:
     """Return the metrics of the jobs that have ended, None for each where there is no such job; and counts."""
-    table, machine = columns(run), run.machine
+    machine, s = run.machine, run.world.scalars
+    return metrics_of(columns(run), (machine.nodes, machine.cores), run.work.user, int(s[BUSY]), int(s[RESIZES]), power)
+
+
+def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
+    table: Table, machine: tuple[int, int], user: Ints, busy: int, resizes: int, power: Power
+) -> dict[str, Any]:
+    """Return the same of a table of jobs, whose users are numbers, on a machine of so many nodes of so many cores.
+
+    `busy` are the node-seconds with a job on the node, `resizes` the changes of running jobs.
+    """
+    nodes, cores = machine
     counts = {
-        "malleable_starts": int(malleable(table, machine.cores).sum()),
+        "malleable_starts": int(malleable(table, cores).sum()),
         "distinct_mates": int((table["lent"] > 0).sum()),
-        "reconfigurations": int(run.world.scalars[RESIZES]),
+        "reconfigurations": resizes,
     }
     ended = table["end"] != UNKNOWN
     if not ended.any():
@@ -72,9 +83,8 @@ def metrics(run: Simulation, power: Power) -> dict[str, Any]:
     response = (table["end"] - table["submit"])[ended]
     needed = np.maximum(table["full_speed_run_time"][ended], 1)
     bounded = np.maximum(1, response / np.maximum(needed, 10))
-    makespan = int(table["end"].max() - table["submit"].min())
+    makespan = max(1, int(table["end"].max() - table["submit"].min()))
     core_seconds = int((table["cores"] * table["full_speed_run_time"])[ended].sum())
-    busy = int(run.world.scalars[BUSY])
     figures = (
         makespan,
         float(response.mean()),
@@ -82,10 +92,10 @@ def metrics(run: Simulation, power: Power) -> dict[str, Any]:
         float((response / needed).mean()),
         float(bounded.mean()),
         fairness(bounded, size_classes(table["cores"][ended])),
-        fairness(bounded, run.work.user[ended]),
-        core_seconds / (machine.nodes * machine.cores * makespan),
-        busy / (machine.nodes * makespan),
-        power.idle * machine.nodes * makespan + (power.peak - power.idle) * busy,
+        fairness(bounded, user[ended]),
+        core_seconds / (nodes * cores * makespan),
+        busy / (nodes * makespan),
+        power.idle * nodes * makespan + (power.peak - power.idle) * busy,
     )
     return dict(zip(FIGURES, figures, strict=True)) | counts
 
@@ -156,10 +166,15 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "seconds": run.seconds,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "compiled": run.program.compiled,
-        "versions": {
-            "drom": metadata.version("drom"),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "numba": numba.__version__,
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return what has made a summary."""
+    return {
+        "drom": metadata.version("drom"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
     }

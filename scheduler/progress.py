@@ -13,6 +13,7 @@ from agent.words import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 PATIENCE_S = 2.0
 _EVERY_S = 0.2
@@ -48,16 +49,21 @@ class Bar:
 
 
 @contextmanager
-def all_or_nothing(words: str) -> Iterator[Bar]:
-    """Show a bar on stderr meanwhile. On Ctrl-C say that nothing is written, and exit with 130."""
+def interruptible(words: str, left: str) -> Iterator[Bar]:
+    """Show a bar on stderr meanwhile. On Ctrl-C say what is left of the work, and exit with 130."""
     bar = Bar(sys.stderr, words)
     try:
         yield bar
     except KeyboardInterrupt:
         bar.clear()
-        sys.stderr.write("drom: interrupted: nothing is written.\n")
+        sys.stderr.write(f"drom: interrupted: {left}.\n")
         sys.exit(130)
     bar.clear()
+
+
+def all_or_nothing(words: str) -> AbstractContextManager[Bar]:
+    """Show a bar on stderr meanwhile. On Ctrl-C say that nothing is written, and exit with 130."""
+    return interruptible(words, "nothing is written")
 
 
 @contextmanager

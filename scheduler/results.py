@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from scheduler.schedule import Table
     from scheduler.simulation import Simulation
+    from workloads.workload import Workload
 
 _AT_ONCE = 20_000
 
@@ -36,12 +37,19 @@ def write(run: Simulation, told: dict[str, Any], folder: Path, more: Mapping[str
     `more` are other tables by name, which become CSV files as well. Without a readable summary.json the others are
     those of a run that could not be written.
     """
+    note = f"; Note: schedule by drom simulate, policy {run.policy.name}, event rule {run.machine.event_rule}"
+    write_schedule(schedule_of(run), run.work.with_comments(note), told, folder, more)
+
+
+def write_schedule(
+    schedule: Schedule, work: Workload, told: dict[str, Any], folder: Path, more: Mapping[str, Table] | None = None
+) -> None:
+    """Write the same for a schedule of the jobs of a workload."""
     try:
         prepare(folder)
-        schedule = schedule_of(run)
         table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
         _write_csv(table, folder / "jobs.csv")
-        _write_swf(run, table, folder / "schedule.swf.gz", complete=told["complete"])
+        _write_swf(work, table, folder / "schedule.swf.gz", complete=told["complete"])
         if has_parquet():
             _write_parquet(table, folder / "jobs.parquet")
         for name, other in (more or {}).items():
@@ -84,11 +92,9 @@ def _write_csv(table: Table, path: Path) -> None:
             stream.write("".join(",".join(map(str, row)) + "\n" for row in rows).encode())
 
 
-def _write_swf(run: Simulation, table: Table, path: Path, *, complete: bool) -> None:
-    note = f"; Note: schedule by drom simulate, policy {run.policy.name}, event rule {run.machine.event_rule}"
+def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> None:
     partial = () if complete else ("; Note: a partial schedule: -1 for what has not happened",)
-    done = run.work.with_columns(wait=table["wait"], run_time=table["run_time"]).with_comments(note, *partial)
-    write_swf(done, path)
+    write_swf(work.with_columns(wait=table["wait"], run_time=table["run_time"]).with_comments(*partial), path)
 
 
 def _write_parquet(table: Table, path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from scheduler.adaptive import Adaptive
 from scheduler.compiling import Policy, Program, compile_program, values
 from scheduler.contracts import table_of
-from scheduler.engine import FAILED, MORE, OVER
+from scheduler.engine import FAILED, MORE, OVER, STOPPED, next_instant
 from scheduler.errors import SchedulerError
 from scheduler.evolving import with_phases
 from scheduler.faults import naming_errors
@@ -113,6 +113,10 @@ class Simulation:
     """Which of them evolve."""
     predictor: str = USER
     """Whose run times the policy plans with."""
+    guide: Callable[[Simulation, int], Floats] | None = None
+    """What is told to the policy beside its parameters, asked before each call with its second."""
+    observer: Callable[[Simulation], None] | None = None
+    """Who looks at the world after each call."""
 
     @classmethod
     def of(
@@ -168,7 +172,9 @@ class Simulation:
             msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
             raise SchedulerError(msg)
         program, adaptive = compile_program(policy, predictor), adaptive if policy.pooled else None
-        return cls(work, machine, policy, program, world, adaptive=adaptive, evolving=evolving, predictor=predictor)
+        run = cls(work, machine, policy, program, world, adaptive=adaptive, evolving=evolving, predictor=predictor)
+        run.guide = guide_of(run)
+        return run
 
     @property
     def now(self) -> int:
@@ -211,8 +217,17 @@ class Simulation:
             raise SchedulerError(msg)
 
     def _advance(self, options: Floats, actions: Actions, until: int) -> int:
+        """Go on; where somebody is asked before a call of the policy, or looks after it, as far as that."""
         advance, decide, predict, _ = self.program
-        return advance(decide, predict, self.world, options, actions, until, BUDGET)
+        turn = next_turn(self) if self.guide or self.observer else NEVER
+        if turn > until or turn == NEVER:
+            return advance(decide, predict, self.world, options, actions, until, BUDGET)
+        if self.guide:
+            options = np.concatenate((options, self.guide(self, turn)))
+        outcome = advance(decide, predict, self.world, options, actions, turn, BUDGET)
+        if self.observer:
+            self.observer(self)
+        return MORE if outcome == STOPPED else outcome
 
     def _fault(self) -> str:
         s = self.world.scalars
@@ -275,6 +290,21 @@ class Simulation:
             raise SchedulerError(strange)
         for name, mine in _arrays(self.world):
             mine[...] = arrays[name]
+
+
+def next_turn(run: Simulation) -> int:
+    """Return the second of the next call of the policy; NEVER if there is none."""
+    now, slot = next_instant(run.world), run.machine.slot
+    return NEVER if now == NEVER else -(-now // slot) * slot
+
+
+def guide_of(run: Simulation) -> Callable[[Simulation, int], Floats] | None:
+    """Return who is asked before each call of the policy; None for a policy that decides by itself."""
+    if run.policy.name != "cp":
+        return None
+    from scheduler.cp.log import Guide
+
+    return Guide(run)
 
 
 def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 - values of JSON

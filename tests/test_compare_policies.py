@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.contest.contenders import CONTENDERS, contenders
+from scheduler.contest.contenders import contenders, usual
 from scheduler.contest.table import COLUMNS
 from tests.agents import START_SECONDS, wait_until
 from tests.commands import ROOT, drom
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MACHINE = ("--nodes", "16", "--cores", "4")
+CONTENDERS = [*usual(contracts=False)]
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_all_policies(log: Path, tmp_path: Path) -> None:
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
 
     rows = [line.split() for line in told.splitlines()[1 : 1 + len(CONTENDERS)]]
-    assert [row[0] for row in rows] == list(CONTENDERS) == [one["policy"] for one in kept["policies"]]
+    assert [row[0] for row in rows] == CONTENDERS == [one["policy"] for one in kept["policies"]]
     assert said == f"report written to {tmp_path}/r.html\n"
     assert kept["complete"]
     assert summaries["sd"]["metrics"] == alone["metrics"]
@@ -132,6 +133,8 @@ def test_interrupted(log: Path, tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (["--policies", "best"], "--policies: 'best' is none: choose of fcfs, easy,"),
+        (["--policies", "payoff"], "--policies: payoff goes by contracts: add --contracts FILE, or for example"),
+        (["--policies", "easy,default"], "--policies names 'easy' twice: name each policy once."),
         (["--policies", "easy,easy"], "--policies names 'easy' twice: name each policy once."),
         (["--policies", "none.py"], "There is no policy file none.py: name a file of Python"),
         (["--rule", "larger"], "larger"),
@@ -152,14 +155,42 @@ def test_the_page() -> None:
     """Names every contender, with a table as the command prints it."""
     page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
     rows = [line.split() for line in page[page.index("POLICY") :].splitlines()[: 1 + len(CONTENDERS)]]
-    advised = re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)
+    advised = re.findall(r"^\| `([a-z+]+)` \|", page, re.MULTILINE)
 
-    assert rows[0] == ["POLICY", *" ".join(column.head for column in COLUMNS).split()]
-    assert [row[0] for row in rows[1:]] == advised == list(CONTENDERS)
-    for one in CONTENDERS.values():
+    heads = [column.head for column in COLUMNS if column.key != "paid"]
+    assert rows[0] == ["POLICY", *" ".join(heads).split()]
+    assert [row[0] for row in rows[1:]] == CONTENDERS
+    assert advised == [*usual(contracts=True), "cp"]
+    for one in contenders("default"):
         assert not one.premise or f"{one.name}: {one.premise}.\n" in page
 
 
 def test_a_list_of_contenders() -> None:
     """In its order; a file is known by its name."""
     assert [one.name for one in contenders("sd,my/own.py,fcfs")] == ["sd", "own", "fcfs"]
+    assert [one.name for one in contenders("default,cp")] == [*CONTENDERS, "cp"]
+
+
+def test_additions() -> None:
+    """Gaps of nodes are filled by policy B, those of a pool by A; the premises are joined."""
+    sd, pool, learned = contenders("sd+fill,equipartition+fill,easy+learned")
+
+    assert sd.options == ("--policy", "sd", "--fill", "--fill-set", "policy=B")
+    assert pool.options == ("--policy", "equipartition", "--fill", "--fill-set", "policy=A")
+    assert sd.premise.startswith("as slurm, and all jobs are malleable")
+    assert "beside others, and containers run in its gaps until a regular job comes" in sd.premise
+    assert learned.premise == "run times by the predictor learned"
+
+
+def test_pay_off(log: Path) -> None:
+    """With contracts payoff takes part, and all have a column of what jobs paid."""
+    told, _ = drom(
+        *("compare-policies", log, *MACHINE, "--policies", "easy,conservative+fill,payoff"),
+        *("--contracts", "tight=2", "--json"),
+    )
+    figures = {one["policy"]: one["figures"] for one in json.loads(told)["policies"]}
+
+    assert all(0 < one["paid"] <= 1 for one in figures.values())
+    assert figures["payoff"]["paid"] > figures["easy"]["paid"]
+    assert figures["conservative+fill"]["filled"] > 0
+    assert figures["easy"]["filled"] is None

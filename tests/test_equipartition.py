@@ -18,7 +18,8 @@ from scheduler.allotment import cost
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
-from scheduler.policies.equipartition import decide, divide
+from scheduler.policies.dividing import divide
+from scheduler.policies.equipartition import decide
 from scheduler.simulation import Machine, Simulation
 from scheduler.world import MILLION, NOTHING, make_actions, view
 from tests.commands import drom
@@ -110,7 +111,7 @@ class TestShares:
         state = view(run.world)._replace(now=5, free=0, running=np.arange(3), queue=np.array([3]))
         jobs.least[:] = (1, 1, 1, 2)
 
-        assert decide(state, NOTHING, np.zeros(0), actions) == NEVER
+        assert decide(state, NOTHING, np.zeros(1), actions) == NEVER
         rows = actions.rows[: actions.used[0]]
         assert (rows[:, 0] == ALLOT).all()
         assert rows[:, [1, 4]].tolist() == [[0, 3], [2, 2], [3, 2], [1, 3]]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 A = Filling(slot=10, restore=1, save=2)
 B = Filling(policy="B", restore=1, save=2)
 POLICIES = ("fcfs", "easy", "conservative", "slurm", "sd")
+POOLS = ("equipartition", "payoff")
 
 
 def filled(rows: Sequence[Row], filling: Filling, nodes: int = NODES, policy: str = "conservative") -> Filled:
@@ -116,6 +117,58 @@ class TestSlots:
         assert (found.run.world.end == alone.world.end).all()
         assert (found.run.world.jobs.start % slot == 0).all()
         check(found)
+
+
+class TestPools:
+    """Policy A where it is not known who has which processor."""
+
+    def test_one_slot(self) -> None:
+        """Of a hole of one slot a container has all but restoring and saving, as on nodes."""
+        found = filled([(0, 20, 20, 1)], A, 3, "equipartition")
+        told = found.figures(metrics(found.run, Power()))
+
+        assert found.run.world.end.tolist() == [10]
+        assert found.runs.tolist() == [[0, 2, 0, 10]]
+        assert (told["useful_s"], told["overhead_s"]) == (7, 3)
+
+    @given(logs(), st.sampled_from(POOLS), st.sampled_from((5, 10)), st.integers(0, 3))
+    @settings(deadline=None, max_examples=40)
+    def test_what_always_holds(self, rows: list[Row], policy: str, slot: int, jobs: int) -> None:
+        """The schedule is the same without filling, and containers have what is free of whole slots, all if enough."""
+        found = filled(rows, Filling(slot=slot, restore=1, save=1, jobs=jobs, length=9), policy=policy)
+        alone = simulation(rows, policy, Machine(NODES, slot=slot))
+        alone.run()
+        levels, (begin, end) = {-1: 0} | dict(found.levels), found.span
+        held = [
+            levels[max((time for time in levels if time <= second // slot * slot), default=-1)]
+            for second in range(begin, end)
+        ]
+        there = np.zeros(end - begin, np.int64)
+        for _, _, first, last in found.runs:
+            there[first - begin : last - begin] += 1
+
+        assert (found.run.world.end == alone.world.end).all()
+        for second in range(-(-begin // slot) * slot, end // slot * slot):
+            assert there[second - begin] <= NODES - held[second - begin]
+            assert jobs or there[second - begin] == NODES - held[second - begin]
+
+
+class TestConstraintProgramming:
+    """The policy that is asked before each call sees what filling does to the schedule."""
+
+    @given(logs(), st.sampled_from((A, B)))
+    @settings(deadline=None, max_examples=15)
+    def test_what_always_holds(self, rows: list[Row], filling: Filling) -> None:
+        """Every job ends and runs as long as it needs; under A nobody waits for a container."""
+        pytest.importorskip("ortools", reason="OR-tools is not installed")
+        found = filled(rows, filling, policy="cp")
+        world = found.run.world
+
+        check(found)
+        assert found.run.is_over
+        assert (world.end - world.jobs.start == world.run).all()
+        assert filling == B or not found.box.delay.any()
+        assert filling == A or used(found, "cp").all()
 
 
 class TestReservations:
@@ -289,7 +342,16 @@ def test_bad_choices(choice: list[str], said: str) -> None:
     [
         (("--fill-set", "slot=60"), "--fill-set says how gaps are filled: add --fill", 2),
         (("--fill", "--fill-set", "policy=B", "--save", "s"), "--save and --resume do not keep containers", 2),
-        (("--fill", "--policy", "equipartition"), "equipartition says how many processors jobs have, not which", 1),
+        (
+            ("--fill", "--fill-set", "policy=B", "--policy", "equipartition"),
+            "Under B a job waits for the container on its node, and equipartition says how many processors jobs have",
+            1,
+        ),
+        (
+            ("--fill", "--policy", "equipartition", "--save", "s"),
+            "--save and --resume do not keep what is free of a pool",
+            2,
+        ),
     ],
 )
 def test_what_does_not_go_together(log: Path, options: tuple[str, ...], said: str, code: int) -> None:

@@ -52,11 +52,11 @@ def test_payoff_earns_more_at_every_load(told: tuple[Path, dict[str, Any]]) -> N
 
 
 def test_a_long_stall_takes_the_gain_away() -> None:
-    """Where each change costs ten minutes, adaptive jobs do worse under much load."""
+    """Where each change costs ten minutes, adaptive jobs do worse under much load, and better if that is weighed."""
     text, _ = drom("reproduce", "adaptive", "--stall", "600", "--json")
-    found = {(p["figure"], p["load"]): p["verdict"] for p in json.loads(text)["points"]}
+    found = {(p["figure"], p["load"]): (p["verdict"], p["verdict_on_weighing"]) for p in json.loads(text)["points"]}
 
-    assert found[9, 1.0] == "worse"
+    assert found[9, 1.0] == ("worse", "better")
 
 
 def test_jobs() -> None:
@@ -75,9 +75,9 @@ def test_intervals() -> None:
     nothing = Estimate(0, 0)
 
     assert estimate(values) == pytest.approx((0, 2.262157 / np.sqrt(10)))
-    assert Point("x", 1, "response_s", nothing, nothing, Estimate(-2, 1)).verdict == "better"
-    assert Point("x", 1, "response_s", nothing, nothing, Estimate(2, 1)).verdict == "worse"
-    assert Point("x", 1, "utilisation", nothing, nothing, Estimate(2, 3)).verdict == "same"
+    point = Point("x", 1, "response_s", nothing, nothing, Estimate(-2, 1), nothing, Estimate(2, 1))
+    assert (point.verdict, point.verdict_on_weighing) == ("better", "worse")
+    assert point._replace(metric="utilisation", gain=Estimate(2, 3)).verdict == "same"
 
 
 def test_bad_stall() -> None:

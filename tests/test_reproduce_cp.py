@@ -15,6 +15,7 @@ from scheduler.cp.generate import TESTS
 from scheduler.cp.metrics import Metrics
 from scheduler.cp.platform import SHIPPED
 from scheduler.reproduction.cp import CP, RULES, SCHEDULERS, Task, contests
+from scheduler.reproduction.kept import NAME
 from tests.commands import drom
 from workloads.swf import write_swf
 from workloads.workload import make_workload
@@ -25,17 +26,42 @@ if TYPE_CHECKING:
 pytest.importorskip("ortools", reason="OR-tools is not installed")
 
 
+SMALL = ("reproduce", "cp", "--first", "25", "--seeds", "2", "--json")
+
+
 def test_reproduce(tmp_path: Path) -> None:
     """The value that is printed, with the paper's numbers, and a picture."""
-    text, _ = drom("reproduce", "cp", "--first", "25", "--seeds", "2", "--out", tmp_path, "--json")
+    text, _ = drom(*SMALL, "--out", tmp_path)
     told = json.loads(text)
 
-    assert {file.name for file in tmp_path.iterdir()} == {"cp.json", "cp.png"}
+    assert {file.name for file in tmp_path.iterdir()} == {"cp.json", "cp.png", NAME}
     assert json.loads((tmp_path / "cp.json").read_text(encoding="utf-8")) == told
     assert [test["paper"]["CP"]["wqt"] for test in told["tests"]] == [119.77, 2441.3]
     for test in told["tests"]:
         assert set(test["schedulers"]) == set(SCHEDULERS)
         assert all(len(row["wqt"]["values"]) == 2 for row in test["schedulers"].values())
+
+
+def test_stopped(tmp_path: Path) -> None:
+    """The same command goes on with the simulations that are kept, also where the last line was cut off."""
+    drom(*SMALL, "--out", tmp_path)
+    head, first, *others, last = (tmp_path / NAME).read_text(encoding="utf-8").strip().splitlines()
+    changed = json.loads(first)
+    changed["metrics"]["wqt"] = 123.5
+    (tmp_path / NAME).write_text("\n".join(["", head, json.dumps(changed), *others, last[:40]]), encoding="utf-8")
+    told = json.loads(drom(*SMALL, "--out", tmp_path)[0])
+
+    task = changed["task"]
+    assert told["tests"][task["test"]]["schedulers"][task["scheduler"]]["wqt"]["values"][task["seed"] - 1] == 123.5
+    assert len((tmp_path / NAME).read_text(encoding="utf-8").strip().splitlines()) == 2 + len(others) + 2
+
+
+def test_kept_of_something_else(tmp_path: Path) -> None:
+    """Simulations on another machine are not taken."""
+    (tmp_path / NAME).write_text('\n{"drom": "0", "ortools": "0", "platform": []}', encoding="utf-8")
+    _, said = drom(*SMALL, "--out", tmp_path, code=1)
+
+    assert "is of another version of drom or OR-tools, or of another machine: name another --out." in said
 
 
 def test_contests() -> None:
@@ -87,7 +113,6 @@ def test_simulate(log: Path, tmp_path: Path) -> None:
             ("--predict", "recent"),
             "--predict recent is for policies that plan with run times: choose easy, conservative, slurm or sd.",
         ),
-        (("--fill",), "The policy cp has planned all starts beforehand, and filling moves them: omit --fill."),
         (("--set", "window=1.5"), "policy cp: window is a whole number from 0 to 100"),
         (("--set", "work=0"), "policy cp: work is a number above 0, up to 1000"),
         (("--set", "most=-1"), "policy cp: most is a whole number of at least 0"),
@@ -109,7 +134,7 @@ def test_refused(log: Path, options: tuple[str, ...], sentence: str) -> None:
             "drom: my.toml, group gpu: there is no resource 'fpga': choose cores, memory, gpu, mic",
         ),
         ("nodes = 1\n", "nodes = 0\n", "drom: my.toml, group login: nodes is '0': write a whole number from 1"),
-        ("mic = 2", "", "a unit asks for 4 cores, 4 memory, 2 mic, which no node of eurora has: ask for less."),
+        ("mic = 2", "", "a unit asks for 16 cores, 16 memory, 1 mic, which no node of eurora has: ask for less."),
         ('"debug"', '"quick"', "are for a queue 'debug', which eurora does not have: add it."),
     ],
 )

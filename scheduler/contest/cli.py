@@ -29,7 +29,11 @@ def compare_policies(
     nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
     cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
     policies: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Which policies, also files of your own; default: all.")
+        str, typer.Option(metavar="A,B,...", help="Which policies, also files of your own; default,cp adds cp.")
+    ] = "default",
+    contracts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE|NAME=VALUE", help="Deadlines and pay-off of jobs: a table, or drawn, as tight=2."),
     ] = None,
     rule: Annotated[
         list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
@@ -45,14 +49,15 @@ def compare_policies(
 ) -> None:
     """Simulate a log under all policies, several at once; print one table."""
     from scheduler.contest import table
-    from scheduler.contest.contenders import CONTENDERS, contenders
+    from scheduler.contest.contenders import contenders
     from scheduler.results import write_value
     from workloads.figures import require
 
     if html is not None:
         require()
-    chosen = contenders(",".join(CONTENDERS) if policies is None else policies)
+    chosen = contenders(policies, contracts=bool(contracts))
     common = [word for one in rule or () for word in ("--rule", one)]
+    common += [word for one in contracts or () for word in ("--contracts", one)]
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-policies-")))
         runs = {one.run(log, nodes, cores, common, folder): one for one in chosen}
@@ -76,12 +81,15 @@ def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str],
 
     Raises SchedulerError where all fail for the same reason.
     """
+    from scheduler.filling import outcome
     from scheduler.results import prepare
     from scheduler.running import compile_before, run_all
 
     for run in runs:
         prepare(run.folder)
-    compile_before((one.policy for one in runs.values()), lambda announced: typer.echo(f"drom: {announced}", err=True))
+    compile_before((one.policy for one in runs.values()), _say)
+    if any("--fill" in one.options for one in runs.values()):
+        outcome.compile_before(_say)
     faults: dict[Run, str] = {}
     bar = Bar(sys.stderr, f"simulating {len(runs)} policies")
     try:
@@ -93,6 +101,10 @@ def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str],
     if len(faults) == len(runs) and len(set(faults.values())) == 1:
         raise SchedulerError(next(iter(faults.values())))
     return faults, False
+
+
+def _say(announced: str) -> None:
+    typer.echo(f"drom: {announced}", err=True)
 
 
 def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.foresight import PREDICTORS
 from scheduler.metrics import Power
@@ -32,6 +33,11 @@ class Contender(NamedTuple):
         """The policy that it runs."""
         return self.options[self.options.index("--policy") + 1]
 
+    def supposing(self, addition: str, options: tuple[str, ...], premise: str) -> Contender:
+        """Return the same with something added that has a name, and is supposed besides."""
+        premise = f"{self.premise}, and {premise}" if self.premise else premise
+        return self._replace(name=f"{self.name}+{addition}", options=options, premise=premise)
+
     def run(self, log: Path, nodes: int, cores: int, common: Sequence[str], out: Path) -> Run:
         """Return the simulation, with options that all have in common, which writes a folder below `out`."""
         options, folder = (*self.options, *common), out / self.name
@@ -48,7 +54,19 @@ def _plain(name: str, premise: str = "", *, pool: bool = False) -> Contender:
 
 _POOL = "all cores are one pool, so that jobs may share a node"
 
-CONTENDERS = {
+_FILLED = {
+    "A": "containers run in what is free for an hour, and regular jobs start and change at the full hour",
+    "B": "containers run in its gaps until a regular job comes, which waits until they are saved, for 60 s",
+}
+
+
+def _filled(one: Contender) -> Contender:
+    """Return a contender whose gaps are filled: by policy B, which a pool does not know."""
+    how = "A" if load_policy(one.policy).pooled else "B"
+    return one.supposing("fill", (*one.options, "--fill", "--fill-set", f"policy={how}"), _FILLED[how])
+
+
+_SINGLE = {
     one.name: one
     for one in (
         _plain("fcfs"),
@@ -66,17 +84,36 @@ CONTENDERS = {
             "no limit by the request",
             pool=True,
         ),
+        _plain("payoff", "as equipartition, and it goes by what jobs pay", pool=True),
+        _plain("cp"),
     )
 }
-"""Those that take part by default, in the order of the table."""
+PAYOFF = "payoff"
+"""Who goes by contracts."""
+DEFAULT = "default"
+"""A name for all that take part by default."""
 
 
-def contenders(names: str) -> list[Contender]:
+_USUAL = ("fcfs", "easy", "conservative", "conservative+fill", "slurm", "sd", "firstfit", "equipartition")
+
+
+def usual(*, contracts: bool) -> tuple[str, ...]:
+    """Return those that take part by default, in the order of the table: all but `cp`, which takes long."""
+    return (*_USUAL, PAYOFF) if contracts else _USUAL
+
+
+def contenders(names: str, *, contracts: bool = False) -> list[Contender]:
     """Return the contenders that a list names: policies that come with drom, and files that hold one.
 
-    Raises SchedulerError for others, and for one that is named twice.
+    Raises SchedulerError for others, for one that is named twice, and for pay-off without contracts.
     """
-    found = [_contender(name) for name in names.split(",")]
+    found: list[Contender] = []
+    for name in names.split(","):
+        chosen = usual(contracts=contracts) if name == DEFAULT else (name,)
+        found += [_contender(one) for one in chosen]
+    if not contracts and any(one.policy == PAYOFF for one in found):
+        msg = "--policies: payoff goes by contracts: add --contracts FILE, or for example --contracts tight=2."
+        raise SchedulerError(msg)
     taken = [one.name for one in found]
     twice = next((name for name in taken if taken.count(name) > 1), None)
     if twice is not None:
@@ -86,21 +123,22 @@ def contenders(names: str) -> list[Contender]:
 
 
 def _contender(name: str) -> Contender:
-    """Return who has a name: a policy, with ``+recent`` or ``+learned`` for other run times than users ask for."""
-    policy, _, predictor = name.partition("+")
-    if predictor in PREDICTORS:
+    """Return who has a name: a policy, with ``+recent`` or ``+learned`` for other run times than users ask for.
+
+    Or with ``+fill``: its gaps are filled.
+    """
+    policy, _, addition = name.partition("+")
+    if addition == "fill":
+        return _filled(_contender(policy))
+    if addition in PREDICTORS:
         one = _contender(policy)
-        known = f"run times by the predictor {predictor}"
-        premise = f"{one.premise}, {known}" if one.premise else known
-        return one._replace(
-            name=f"{one.name}+{predictor}", options=(*one.options, "--predict", predictor), premise=premise
-        )
-    if name in CONTENDERS:
-        return CONTENDERS[name]
+        return one.supposing(addition, (*one.options, "--predict", addition), f"run times by the predictor {addition}")
+    if name in _SINGLE:
+        return _SINGLE[name]
     if name.endswith(".py"):
         return Contender(Path(name).stem, ("--policy", name))
     msg = (
-        f"--policies: {short(name)} is none: choose of {', '.join(CONTENDERS)}, with +recent or +learned behind it for "
-        "predicted run times, or name a file that ends in .py."
+        f"--policies: {short(name)} is none: choose of {', '.join(_SINGLE)}, with +recent or +learned behind it for "
+        "predicted run times or +fill for filled gaps, or name a file that ends in .py."
     )
     raise SchedulerError(msg)

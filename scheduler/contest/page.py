@@ -6,7 +6,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from scheduler.contest.table import COLUMNS, cells, notes
+from scheduler.contest.table import cells, columns_of, notes
 from scheduler.page import write_page
 from scheduler.report import sections
 
@@ -34,11 +34,12 @@ def write_contest(title: str, results: Sequence[Result], out: Path, path: Path) 
 
 
 def _table(whole: Sequence[Result]) -> Iterator[str]:
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("policy", *(column.head.lower() for column in COLUMNS)))
+    columns = columns_of(whole)
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("policy", *(column.head.lower() for column in columns)))
     yield f"<table><tr>{head}</tr>"
     for result in whole:
-        values = "".join(f"<td>{value}</td>" for value in cells(result))
+        values = "".join(f"<td>{value}</td>" for value in cells(result, columns))
         yield f"<tr><td>{escape(result.contender.name)}</td>{values}</tr>"
     yield "</table><ul>"
-    yield from (f"<li>{escape(column.head.lower())}: {escape(column.meaning)}</li>" for column in COLUMNS)
+    yield from (f"<li>{escape(column.head.lower())}: {escape(column.meaning)}</li>" for column in columns)
     yield "</ul>"

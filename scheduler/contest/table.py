@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from scheduler.contest.contenders import Contender
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON value; changes when something in it does."""
 
 MILLION = 1_000_000
@@ -24,6 +24,8 @@ class Column(NamedTuple):
     key: str
     head: str
     meaning: str
+    of_some: bool = False
+    """Whether it is left out where nobody has it."""
 
 
 COLUMNS = (
@@ -33,6 +35,8 @@ COLUMNS = (
     Column("fairness_by_size", "BY SIZE", "Jain's index over the mean bounded slowdowns of sizes, up to powers of two"),
     Column("fairness_by_user", "BY USER", "the same over users; 1 is even, 1/n where one of n bears everything"),
     Column("utilisation", "USED", "work of the jobs over what the machine could do in the makespan"),
+    Column("filled", "FILLED", "work that containers did in the gaps of that time, over the same", of_some=True),
+    Column("paid", "PAID", "what the jobs paid by their contracts, of what they offered", of_some=True),
     Column("makespan_s", "MAKESPAN", "from the first submission to the last end, in seconds"),
     Column("reconfigurations", "RESIZES", "changes of the speed of running jobs, as they lost or got cores"),
     Column("microseconds_per_call", "US/CALL", "time of the simulation over calls of the policy, in millionths"),
@@ -53,20 +57,33 @@ def result_of(contender: Contender, told: Mapping[str, Any]) -> Result:
     if not told["complete"]:
         return Result(contender, {}, str(told["stopped"]))
     figures = dict(told["metrics"])
+    figures["filled"] = (told.get("filling") or {}).get("gain")
+    figures["paid"] = _paid(told["contracts"])
     figures["microseconds_per_call"] = MILLION * told["seconds"] / max(1, told["calls_of_the_policy"])
     return Result(contender, {column.key: figures[column.key] for column in COLUMNS})
 
 
-def cells(result: Result) -> list[str]:
+def _paid(contracts: Mapping[str, Any] | None) -> float | None:
+    """Return which part of the pay-off there is; None without any."""
+    return contracts["payoff"] / contracts["payoff_offered"] if contracts and contracts["payoff_offered"] else None
+
+
+def columns_of(results: Sequence[Result]) -> list[Column]:
+    """Return the columns of a table of these."""
+    return [c for c in COLUMNS if not c.of_some or any(one.figures.get(c.key) is not None for one in results)]
+
+
+def cells(result: Result, columns: Sequence[Column]) -> list[str]:
     """Return the figures of a row for people."""
-    return [number(result.figures.get(column.key)) for column in COLUMNS]
+    return [number(result.figures.get(column.key)) for column in columns]
 
 
 def lines(results: Sequence[Result]) -> list[str]:
     """Return the lines of a table; who has no figures has no row."""
     whole = [result for result in results if result.figures]
-    rows = [["POLICY", *(column.head for column in COLUMNS)]]
-    rows += [[result.contender.name, *cells(result)] for result in whole]
+    columns = columns_of(whole)
+    rows = [["POLICY", *(column.head for column in columns)]]
+    rows += [[result.contender.name, *cells(result, columns)] for result in whole]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     pairs = [zip(row, widths, strict=True) for row in rows]
     return [

@@ -18,8 +18,6 @@ from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scheduler.cp.jobs import Jobs
     from scheduler.cp.placement import Plan
     from scheduler.interface import Ints
@@ -48,13 +46,10 @@ class Outcome(NamedTuple):
     """The longest call, likewise."""
 
 
-def simulate(
-    jobs: Jobs, capacity: Ints, scheduler: Scheduler, progress: Callable[[float], None] | None = None
-) -> Outcome:
+def simulate(jobs: Jobs, capacity: Ints, scheduler: Scheduler) -> Outcome:
     """Simulate jobs until all have started.
 
-    `capacity` has shape ``(nodes, resources)``; `progress` is called now and then with the fraction of jobs that have
-    started. Raises SchedulerError for a scheduler that leaves jobs waiting for good.
+    `capacity` has shape ``(nodes, resources)``. Raises SchedulerError where the scheduler leaves jobs waiting for good.
     """
     warm_up(jobs, capacity)
     plan = Outcome(np.full(len(jobs.submit), NEVER, np.int64), np.full(int(jobs.unit[-1]), -1, np.int64), 0, 0.0, 0.0)
@@ -84,8 +79,6 @@ def simulate(
                 heapq.heappush(running, (now + int(jobs.run_time[job]), job))
                 waiting.remove(job)
         took.append(time.process_time() - begun)
-        if progress:
-            progress(1 - (len(jobs.submit) - arrived + len(waiting)) / len(jobs.submit))
     return plan._replace(calls=len(took), seconds=sum(took), longest=max(took, default=0.0))
 
 

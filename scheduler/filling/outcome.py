@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +13,11 @@ from scheduler.compiling import compile_part, is_compiled, load_policy
 from scheduler.errors import SchedulerError
 from scheduler.filling import containers, reservations, slots
 from scheduler.filling.containers import MILLION, RUNS
-from scheduler.filling.parameters import POLICIES, Filling
+from scheduler.filling.parameters import Filling
 from scheduler.interface import NEVER, NOBODY, RUNNING
 from scheduler.schedule import UNKNOWN
 from scheduler.simulation import Machine, Simulation
-from scheduler.world import BUSY
+from scheduler.world import BUSY, FREE
 from workloads.workload import make_workload
 
 if TYPE_CHECKING:
@@ -43,26 +43,29 @@ class Filled:
     box: Containers
     empty: int = 0
     """Policy A: node-seconds of the slots without a regular job."""
+    levels: list[tuple[int, int]] = field(default_factory=list)
+    """Policy A on a pool: how many processors regular jobs have from when on."""
 
     @classmethod
     def of(cls, run: Simulation, filling: Filling, seed: int) -> Filled:
-        """Return a simulation with containers.
-
-        Raises SchedulerError for a policy that does not know nodes, and for one whose starts are fixed beforehand.
-        """
-        if run.policy.pooled:
-            msg = f"{run.policy.name} says how many processors jobs have, not which: there are no holes: omit --fill."
-            raise SchedulerError(msg)
-        if run.policy.name == "cp":
-            raise SchedulerError(
-                "The policy cp has planned all starts beforehand, and filling moves them: omit --fill."
+        """Return a simulation with containers. Raises SchedulerError for policy B on a pool."""
+        if run.policy.pooled and filling.policy == "B":
+            msg = (
+                f"Under B a job waits for the container on its node, and {run.policy.name} says how many processors "
+                "jobs have, not which: choose --fill-set policy=A."
             )
+            raise SchedulerError(msg)
         world, begin = run.world, int(run.work.submit.min())
         box = filling.containers(run.machine.nodes, len(run.work), len(world.nodes.place), begin, seed)
         filled = cls(run, filling, box)
         if filling.policy == "B":
             run.program = run.program._replace(advance=filled._advance)
+        if run.policy.pooled:
+            run.observer = filled._note_level
         return filled
+
+    def _note_level(self, run: Simulation) -> None:
+        self.levels.append((run.now, run.machine.nodes - int(run.world.scalars[FREE])))
 
     def _advance(self, decide: Callable[..., int], _: Callable[..., int], *rest: Any) -> int:  # noqa: ANN401 - as given
         """Go on as `engine.advance` does, without predictions: filling counts on the requested times."""
@@ -91,15 +94,27 @@ class Filled:
             self._settle()
 
     def _fill_slots(self) -> None:
-        run, f, jobs = self.run, self.filling, self.run.world.jobs
-        spans = np.stack((jobs.start, run.world.end), axis=1)
-        started = np.flatnonzero(jobs.state >= RUNNING)
-        starts, ends = (started[np.argsort(spans[started, which], kind="stable")] for which in (0, 1))
+        run, f = self.run, self.filling
         taken = np.zeros(run.machine.nodes, np.int64)
         how = np.array([f.slot, f.restore, f.save, self._speed], np.int64)
-        house = run.world.nodes
-        arguments = (self.box, starts, ends, spans, house.first, house.place, taken, how, *self.span)
-        self.empty = f.slot * int(compile_part(slots.fill_slots, arguments, _MODULES)(*arguments))
+        fill, regular = self._on_pool() if run.policy.pooled else self._on_nodes()
+        arguments = (self.box, *regular, taken, how, *self.span)
+        self.empty = f.slot * int(compile_part(fill, arguments, _MODULES)(*arguments))
+
+    def _on_nodes(self) -> tuple[Callable[..., int], tuple[Ints, ...]]:
+        """Return what fills the slots of nodes, and who has them when."""
+        jobs, house = self.run.world.jobs, self.run.world.nodes
+        spans = np.stack((jobs.start, self.run.world.end), axis=1)
+        started = np.flatnonzero(jobs.state >= RUNNING)
+        starts, ends = (started[np.argsort(spans[started, which], kind="stable")] for which in (0, 1))
+        return slots.fill_slots, (starts, ends, spans, house.first, house.place)
+
+    def _on_pool(self) -> tuple[Callable[..., int], tuple[Ints, ...]]:
+        """Return what fills the slots of a pool, and how much of it is taken when; make room for all runs."""
+        times, held = np.array(self.levels, np.int64).reshape(-1, 2).T.copy()
+        grown = int(np.maximum(np.diff(held, prepend=0), 0).sum())
+        self.box = self.box._replace(runs=np.zeros((len(self.box.arrival) + grown, 4), np.int64))
+        return slots.fill_pool, (times, held)
 
     def _settle(self) -> None:
         """Save every container before the end, which is known long before."""
@@ -173,21 +188,29 @@ class Filled:
 
 
 def compile_all() -> None:
-    """Compile both policies, or load them, by filling the gaps of a job."""
+    """Compile all ways to fill, or load them, by filling the gaps of a job."""
     one = np.ones(1, np.int64)
     work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": one})
-    for policy in POLICIES:
-        filling = Filling(policy=policy)
+    for policy, way in (("fcfs", "A"), ("fcfs", "B"), ("equipartition", "A")):
+        filling = Filling(policy=way)
         machine = Machine(1, slot=filling.time_slot)
-        filled = Filled.of(Simulation.of(work, machine, load_policy("fcfs")), filling, 1)
+        filled = Filled.of(Simulation.of(work, machine, load_policy(policy)), filling, 1)
         filled.run.run()
         filled.finish()
 
 
 def announcement() -> str:
     """Return what people should know before a first compilation; empty if it is not the first."""
-    missing = [part for part in (slots.fill_slots, reservations.advance_filled) if not is_compiled(part, _MODULES)]
+    parts = (slots.fill_slots, slots.fill_pool, reservations.advance_filled)
+    missing = [part for part in parts if not is_compiled(part, _MODULES)]
     return "compiling what fills gaps, which may take a minute: it is kept for the next time." if missing else ""
+
+
+def compile_before(say: Callable[[str], None]) -> None:
+    """Compile what fills gaps, where it is not, and `say` so: each of several simulations at once would."""
+    if announced := announcement():
+        say(announced)
+        compile_all()
 
 
 def shifts(filled: Simulation) -> dict[str, Any]:

@@ -5,6 +5,9 @@ Regular jobs start at the ends of slots alone, so that a node without one at the
 end. Filling is therefore a function of the regular schedule, which it cannot change. A container that can go on in the
 next slot keeps its node; each slot costs it a start and a save all the same, but for the one in which it is complete.
 What a regular job leaves of its last slot stays idle, and so does what a container leaves of its own.
+
+In a pool it is not known who has which processor, and containers have those with the highest numbers: as each is saved
+and restored in every slot, it costs nothing to change.
 """
 
 from __future__ import annotations
@@ -58,11 +61,35 @@ def fill_slots(  # noqa: PLR0917 - numba wants them by position
         while going < len(ends) and spans[ends[going], 1] <= now:
             occupy(taken, place[first[ends[going]] : first[ends[going] + 1]], -1)
             going += 1
-        arrive(box, now)
-        empty += seat(box, taken, now, options[RESTORE])
-        run_slot(box, now, options)
+        empty += fill_slot(box, taken, now, options)
     leave_all(box, until // slot * slot)
     return empty
+
+
+def fill_pool(  # noqa: PLR0917 - numba wants them by position
+    box: Containers, times: Ints, held: Ints, taken: Ints, options: Ints, begin: int, until: int
+) -> int:
+    """Do as `fill_slots` on a pool, of which regular jobs have ``held[i]`` processors from ``times[i]`` on."""
+    slot, coming, empty, now_held = options[SLOT], 0, 0, 0
+    for number in range(-(-begin // slot), until // slot):
+        now = number * slot
+        while coming < len(times) and times[coming] <= now:
+            now_held = held[coming]
+            coming += 1
+        taken[:now_held] = 1
+        taken[now_held:] = 0
+        empty += fill_slot(box, taken, now, options)
+    leave_all(box, until // slot * slot)
+    return empty
+
+
+@engine_part
+def fill_slot(box: Containers, taken: Ints, now: int, options: Ints) -> int:
+    """Fill a slot of all nodes that are not taken, and return how many these are."""
+    arrive(box, now)
+    empty = seat(box, taken, now, options[RESTORE])
+    run_slot(box, now, options)
+    return int(empty)
 
 
 @engine_part

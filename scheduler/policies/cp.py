@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constraint programming (Bridi et al.): jobs start at the times that `scheduler.cp.log` has found for them.
+"""Constraint programming (Bridi et al.): jobs start when the plan says that `scheduler.cp.log` has made for this call.
 
-The search is no loop over arrays that could be compiled, so it is made beforehand, event by event and without knowing
-what comes later; this policy only carries out what it decided.
+The plan comes behind the parameters, a start for each job; NEVER: nothing is said of it.
 """
 
 from __future__ import annotations
 
-from scheduler.interface import NEVER, Actions, Event, Floats, State, start
+from scheduler.interface import NEVER, Actions, Event, Floats, State, plan, start
 
 OPTIONS = {"window": 8.0, "work": 0.01, "most": 150.0}
 """Jobs that CP-SAT orders at once, its deterministic time per call, and above how many waiting jobs a rule decides."""
+PARAMETERS = len(OPTIONS)
 
 
 def check(options: dict[str, float]) -> str:
@@ -23,9 +23,12 @@ def check(options: dict[str, float]) -> str:
     return "" if most >= 0 and most.is_integer() else "most is a whole number of at least 0"
 
 
-def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
-    """Start the waiting jobs whose time has come."""
+def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
+    """Start the waiting jobs whose time has come, and note when the others are planned."""
     for job in state.queue:
-        if state.jobs.planned[job] <= state.now:
+        begin = options[PARAMETERS + job]
+        if begin == state.now:
             start(actions, job)
+        elif begin != NEVER and begin != state.jobs.planned[job]:
+            plan(actions, job, int(begin))
     return NEVER

@@ -9,18 +9,37 @@ and those before expansions, so that a job never waits for processors that anoth
 
 A job that runs keeps its minimum whoever comes. Where minima grow while jobs run, those that started first are served
 first, and a job that cannot have its new minimum keeps what it has of it.
+
+The paper's policy does not ask what a change costs. With `cost` above 0, what a change is taken to cost a job, only
+those are made that are worth it (`weighing`).
 """
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from scheduler.interface import MALLEABLE, NEVER, Actions, Event, Floats, Ints, State, allot, compilable
+from scheduler.policies.dividing import divide
+from scheduler.policies.weighing import worthwhile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 POOL = True
+OPTIONS = {"cost": 0.0}
+"""Seconds that a change of processors is taken to cost a job; 0: all changes are made."""
+COST = 0
 
 
-def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
+def check(options: Mapping[str, float]) -> str:
+    """Return what is wrong with the parameters; empty if nothing is."""
+    return "" if 0 <= options["cost"] < math.inf else "cost is a number of seconds of at least 0"
+
+
+def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
     """Let in whom the minima allow, divide the rest, and say who shrinks, starts and expands, in that order."""
     held, runners = state.jobs.held, len(state.running)
     members, share, room = admitted(state)
@@ -28,11 +47,14 @@ def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> i
     for job in state.running:
         spare += held[job]
     divide(share, room, spare)
+    if options[COST] > 0:
+        share = worthwhile(state, members, share, options[COST])
     for i in range(runners):
         if share[i] < held[members[i]]:
             allot(actions, members[i], share[i])
     for i in range(runners, len(members)):
-        allot(actions, members[i], share[i])
+        if share[i] > 0:
+            allot(actions, members[i], share[i])
     for i in range(runners):
         if share[i] > held[members[i]]:
             allot(actions, members[i], share[i])
@@ -67,20 +89,3 @@ def admitted(state: State) -> tuple[Ints, Ints, Ints]:
             left -= jobs.least[job]
             count += 1
     return members[:count], share[:count], room[:count]
-
-
-@compilable
-def divide(share: Ints, room: Ints, spare: int) -> None:
-    """Add `spare` processors to the shares, equally as far as their `room` allows; earlier ones have the remainder."""
-    while spare > 0:
-        takers = 0
-        for more in room:
-            takers += more > 0
-        if takers == 0:
-            return
-        equal = max(1, spare // takers)
-        for i in range(len(share)):
-            more = min(equal, room[i], spare)
-            share[i] += more
-            room[i] -= more
-            spare -= more

@@ -24,7 +24,6 @@ from scheduler.interface import (
     NEVER,
     PENALTY,
     RIGID,
-    RUNNING,
     SOFT,
     Actions,
     Event,
@@ -35,7 +34,8 @@ from scheduler.interface import (
     compilable,
     lean,
 )
-from scheduler.policies.equipartition import divide
+from scheduler.policies.dividing import divide
+from scheduler.policies.forecast import time_on
 from scheduler.worth import worth
 
 POOL = True
@@ -109,23 +109,6 @@ def gained(state: State, job: int, processors: int) -> int:
         return 0
     end = state.now + time_on(state, job, processors)
     return int(worth(state.contracts, job, end) + state.contracts[job, PENALTY])
-
-
-@lean
-def time_on(state: State, job: int, processors: int) -> int:
-    """Return how many seconds a job is expected to take on so many processors, at least one."""
-    return int(max(1, -(-work_left(state, job) // state.speed[processors])))
-
-
-@lean
-def work_left(state: State, job: int) -> int:
-    """Return how much a job is expected to do yet, as `state.speed` counts it."""
-    jobs = state.jobs
-    full = state.speed[jobs.nodes[job]]
-    if jobs.state[job] != RUNNING:
-        return int(jobs.requested[job] * full)
-    lost = jobs.lost[job] + (full - state.speed[jobs.held[job]]) * (state.now - jobs.since[job])
-    return int((jobs.requested[job] - (state.now - jobs.start[job])) * full + lost)
 
 
 @compilable

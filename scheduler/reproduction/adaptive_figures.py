@@ -35,10 +35,11 @@ def lines(found: Sequence[Point]) -> Iterator[str]:
     """Give a table per figure, each value with half of its 95 % interval."""
     for (experiment, metric), number in FIGURES.items():
         yield f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
-        yield f"  {'load':>4} {'rigid':>20} {'adaptive':>20} {'difference':>20}"
+        yield f"  {'load':>4} {'rigid':>20} {'adaptive':>20} {'difference':>20}         {'weighing costs':>20}"
         for point in _of(found, experiment, metric):
             cells = " ".join(f"{_text(value):>20}" for value in (point.rigid, point.adaptive, point.gain))
-            yield f"  {point.load:4.1f} {cells}  {point.verdict}"
+            weighing = f"{_text(point.weighing):>20}  {point.verdict_on_weighing}"
+            yield f"  {point.load:4.1f} {cells}  {point.verdict:6} {weighing}"
         yield ""
 
 
@@ -58,8 +59,9 @@ def to_json(found: Sequence[Point], bound: Sequence[Level], seed: int, stall: fl
     """Return all as plain values."""
     rows = [
         point._asdict()
-        | {name: getattr(point, name)._asdict() for name in ("rigid", "adaptive", "gain")}
+        | {name: getattr(point, name)._asdict() for name in ("rigid", "adaptive", "gain", "weighing", "saved")}
         | {"figure": FIGURES[point.experiment, point.metric], "verdict": point.verdict, "paper": None}
+        | {"verdict_on_weighing": point.verdict_on_weighing}
         for point in found
     ]
     kept = [
@@ -71,7 +73,7 @@ def to_json(found: Sequence[Point], bound: Sequence[Level], seed: int, stall: fl
         }
         for level in bound
     ]
-    return {"schema_version": 2, "seed": seed, "stall_s": stall, "points": rows, "contracts": kept}
+    return {"schema_version": 3, "seed": seed, "stall_s": stall, "points": rows, "contracts": kept}
 
 
 def draw(found: Sequence[Point], bound: Sequence[Level], folder: Path) -> None:
@@ -79,7 +81,7 @@ def draw(found: Sequence[Point], bound: Sequence[Level], folder: Path) -> None:
     for (experiment, metric), number in FIGURES.items():
         title = f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
         points = list(_of(found, experiment, metric))
-        curves = {name: [getattr(point, name) for point in points] for name in ("rigid", "adaptive")}
+        curves = {name: [getattr(point, name) for point in points] for name in ("rigid", "adaptive", "weighing")}
         figure = _figure(title, _WORDS[metric], curves, logarithmic=metric == RESPONSE)
         plots.write(figure, folder / f"figure-{number}.png")
     for metric, words in contracts.WORDS.items():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scheduler.progress import Bar, all_or_nothing, saying
+from scheduler.progress import Bar, all_or_nothing, interruptible, saying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,10 @@ def gapfill(
 @app.command("cp")
 def constraint_programming(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where cp.json and a picture go.")
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where all goes; what is there is not made again.")
+    ] = None,
+    test: Annotated[
+        int | None, typer.Option(metavar="1|2", min=1, max=2, help="One of the tests; default: both.")
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", min=2, max=30, help="How many of the 30 seeds.")] = 30,
     first: Annotated[int, typer.Option(metavar="N", min=1, help="Only the first N jobs of each test.")] = 1000,
@@ -130,18 +133,22 @@ def constraint_programming(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the two tests of the CP scheduler of Bridi et al.: waiting, late jobs and overhead beside rules."""
-    from scheduler.cp.generate import SEEDS
+    from scheduler.cp.generate import SEEDS, TESTS
     from scheduler.cp.model import require
     from scheduler.cp.platform import load_platform
     from scheduler.reproduction.cp import measure_all, tasks_of
     from scheduler.reproduction.cp_table import draw, lines, to_json
+    from scheduler.reproduction.kept import Kept
     from scheduler.results import write_value
 
     require()
     machine = load_platform(platform)
     chosen = SEEDS[:seeds]
-    with all_or_nothing("simulating") as bar:
-        found = measure_all(tasks_of(chosen, first, platform), jobs or len(os.sched_getaffinity(0)), bar.show)
+    tasks = tasks_of(chosen, first, platform, TESTS if test is None else TESTS[test - 1 : test])
+    kept = None if out is None else Kept(out, machine)
+    left = "nothing is written" if kept is None else "the simulations that had ended are kept, for the same command"
+    with interruptible("simulating", left) as bar:
+        found = measure_all(tasks, jobs or len(os.sched_getaffinity(0)), bar.show, kept)
     told = to_json(found, chosen, first, machine)
     typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, chosen, first, machine)))
     if out is not None:

@@ -25,8 +25,10 @@ from scheduler.reproduction.estimates import Estimate, estimate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from scheduler.cp.jobs import Jobs
     from scheduler.cp.platform import Platform
     from scheduler.cp.run import Scheduler
+    from scheduler.reproduction.kept import Kept
     from workloads.workload import Floats
 
 CP, PORTFOLIO, GREEDY = "CP", "portfolio", "greedy"
@@ -85,28 +87,53 @@ def scheduler_of(name: str, platform: Platform) -> Scheduler:
     return (planners | {rule.name: rule for rule in (FIFO, WALLTIME)})[name]
 
 
-def measure(task: Task) -> Metrics:
-    """Return the metrics of a simulation. Raises SchedulerError for a platform that its jobs cannot run on."""
+def setting(task: Task) -> tuple[Platform, Jobs]:
+    """Return the machine and the jobs of a simulation. Raises SchedulerError for jobs that cannot run there."""
     platform = load_platform(task.platform)
-    jobs = table_of(jobs_of(TESTS[task.test], platform, task.seed)[: task.first], platform)
+    return platform, table_of(jobs_of(TESTS[task.test], platform, task.seed)[: task.first], platform)
+
+
+def measure(task: Task) -> Metrics:
+    """Return the metrics of a simulation. Raises SchedulerError as `setting` does."""
+    platform, jobs = setting(task)
     outcome = simulate(jobs, platform.capacity, scheduler_of(task.scheduler, platform))
     return metrics_of(jobs, platform, outcome.start, outcome.seconds, outcome.calls)
 
 
-def tasks_of(seeds: Sequence[int], first: int = 1000, platform: str = EURORA) -> list[Task]:
-    """Return all simulations for these seeds, the longest first, with so many jobs of each test."""
+def tasks_of(
+    seeds: Sequence[int], first: int = 1000, platform: str = EURORA, tests: Sequence[Case] = TESTS
+) -> list[Task]:
+    """Return all simulations, with so many jobs of each test: seed by seed, the longest of a seed first."""
     order = (CP, PORTFOLIO, WALLTIME.name, GREEDY, FIFO.name)
-    tests = reversed(range(len(TESTS)))
-    return [Task(test, seed, name, first, platform) for name, test, seed in product(order, tests, seeds)]
+    numbers = tuple(reversed([TESTS.index(test) for test in tests]))
+    return [Task(test, seed, name, first, platform) for seed, name, test in product(seeds, order, numbers)]
 
 
-def measure_all(tasks: Sequence[Task], at_once: int, show: Callable[[float], None]) -> dict[Task, Metrics]:
-    """Make all simulations, so many at once; `show` gets the fraction that is done. On Ctrl-C all stop at once."""
-    found: dict[Task, Metrics] = {}
-    measure(tasks[0]._replace(scheduler=FIFO.name, first=1))  # compiles, so that the others need not
-    with get_context("spawn").Pool(min(at_once, len(tasks)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        for task, metrics in pool.imap_unordered(_measured, tasks):
+def tests_in(found: dict[Task, Metrics]) -> list[Case]:
+    """Return the tests that have been simulated."""
+    return [test for number, test in enumerate(TESTS) if any(task.test == number for task in found)]
+
+
+def measure_all(
+    tasks: Sequence[Task], at_once: int, show: Callable[[float], None], kept: Kept | None = None
+) -> dict[Task, Metrics]:
+    """Make all simulations that are not kept, so many at once; `show` gets the fraction that is done.
+
+    On Ctrl-C all stop at once; those that have ended are kept. Raises SchedulerError, before anything is simulated,
+    for jobs that cannot run.
+    """
+    found = {} if kept is None else {task: kept.done[task] for task in tasks if task in kept.done}
+    left = [task for task in tasks if task not in found]
+    if not left:
+        return found
+    for task in dict.fromkeys(task._replace(scheduler=FIFO.name) for task in left):
+        setting(task)
+    measure(left[0]._replace(scheduler=FIFO.name, first=1))  # compiles, so that the others need not
+    with get_context("spawn").Pool(min(at_once, len(left)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        for task, metrics in pool.imap_unordered(_measured, left):
             found[task] = metrics
+            if kept is not None:
+                kept.keep(task, metrics)
             show(len(found) / len(tasks))
     return found
 
@@ -130,7 +157,7 @@ def values(found: dict[Task, Metrics], test: Case, scheduler: str, metric: str) 
 def contests(found: dict[Task, Metrics]) -> list[Contest]:
     """Return CP beside each rule, by test and metric, overhead apart."""
     told = []
-    for test in TESTS:
+    for test in tests_in(found):
         for metric in ("wqt", "nl", "tr"):
             mine = values(found, test, CP, metric)
             for rule in RULES:

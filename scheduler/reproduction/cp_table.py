@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
-from scheduler.cp.generate import TESTS
-from scheduler.reproduction.cp import EURORA, PAPER, SCHEDULERS, Contest, Task, contests, values
+from scheduler.reproduction.cp import EURORA, PAPER, SCHEDULERS, Contest, Task, contests, tests_in, values
 from scheduler.reproduction.estimates import Estimate, estimate
 from workloads.errors import counted
 from workloads.figures import COLOURS, blank, name_axes
@@ -26,7 +25,7 @@ WORDS = {"wqt": "WQT", "nl": "NL", "tr": "TR, s", "ao": "AO, s"}
 def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform: Platform) -> Iterator[str]:
     """Give the tables, each value of ours with half of its 95 % interval, and how often CP did better."""
     nodes = counted(platform.capacity.shape[0], "node")
-    for test in TESTS:
+    for test in tests_in(found):
         count = min(first, test.jobs)
         which = f"{count} jobs" if count == test.jobs else f"the first {count} of {test.jobs} jobs"
         yield f"{test.name}: {which} on {nodes}, {len(seeds)} seeds"
@@ -58,7 +57,7 @@ def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platfo
                 "paper": {name: row._asdict() for name, row in PAPER[test.name].items()},
                 "schedulers": {name: {m: _told(found, test, name, m) for m in WORDS} for name in SCHEDULERS},
             }
-            for test in TESTS
+            for test in tests_in(found)
         ],
         "contests": [_contest(one) for one in contests(found)],
     }
@@ -67,8 +66,9 @@ def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platfo
 def draw(found: dict[Task, Metrics], folder: Path) -> None:
     """Write cp.png. Raises WorkloadError when matplotlib is missing."""
     figure = blank(12, 6.5, "Constraint programming beside PBS's rules, with 95 % intervals; crosses: the paper")
-    axes = figure.subplots(len(TESTS), len(WORDS), squeeze=False)
-    for row, test in zip(axes, TESTS, strict=True):
+    tests = tests_in(found)
+    axes = figure.subplots(len(tests), len(WORDS), squeeze=False)
+    for row, test in zip(axes, tests, strict=True):
         for one, (metric, word) in zip(row, WORDS.items(), strict=True):
             ours = [_estimate(found, test, name, metric) for name in SCHEDULERS]
             colours = [COLOURS[i % len(COLOURS)] for i in range(len(ours))]

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processors divided equally."""
+
+from __future__ import annotations
+
+from scheduler.interface import Ints, compilable
+
+
+@compilable
+def divide(share: Ints, room: Ints, spare: int) -> None:
+    """Add `spare` processors to the shares, equally as far as their `room` allows; earlier ones have the remainder."""
+    while spare > 0:
+        takers = 0
+        for more in room:
+            takers += more > 0
+        if takers == 0:
+            return
+        equal = max(1, spare // takers)
+        for i in range(len(share)):
+            more = min(equal, room[i], spare)
+            share[i] += more
+            room[i] -= more
+            spare -= more

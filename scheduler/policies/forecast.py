@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long jobs of a pool are expected to take yet, by the times that their users ask for."""
+
+from __future__ import annotations
+
+from scheduler.interface import RUNNING, State, lean
+
+
+@lean
+def time_on(state: State, job: int, processors: int) -> int:
+    """Return how many seconds a job is expected to take on so many processors, at least one."""
+    return int(max(1, -(-work_left(state, job) // state.speed[processors])))
+
+
+@lean
+def work_left(state: State, job: int) -> int:
+    """Return how much a job is expected to do yet, as `state.speed` counts it."""
+    jobs = state.jobs
+    full = state.speed[jobs.nodes[job]]
+    if jobs.state[job] != RUNNING:
+        return int(jobs.requested[job] * full)
+    lost = jobs.lost[job] + (full - state.speed[jobs.held[job]]) * (state.now - jobs.since[job])
+    return int((jobs.requested[job] - (state.now - jobs.start[job])) * full + lost)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulations of `drom reproduce cp` that are done, a line of a file each, so that a stopped run goes on where it was.
+
+The first line says what they rest on. Each line begins with its line break: one that was cut off spoils no other.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from scheduler.cp.metrics import Metrics
+from scheduler.errors import SchedulerError
+from scheduler.reproduction.cp import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scheduler.cp.platform import Platform
+
+NAME = "runs.jsonl"
+
+
+class Kept:
+    """The file of simulations in a folder, and what it has."""
+
+    def __init__(self, folder: Path, platform: Platform) -> None:
+        """Open the file, or begin one. Raises SchedulerError where that cannot be, or it rests on something else."""
+        self._path = folder / NAME
+        self.done: dict[Task, Metrics] = {}
+        basis = {name: metadata.version(name) for name in ("drom", "ortools")} | {"platform": platform}
+        basis = json.loads(json.dumps(basis))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            told = list(_values(self._path.read_text(encoding="utf-8"))) if self._path.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise SchedulerError(f"{self._path} cannot be read: name another --out.") from error
+        if not told:
+            self._append(basis)
+        elif told[0] != basis:
+            msg = f"{self._path} is of another version of drom or OR-tools, or of another machine: name another --out."
+            raise SchedulerError(msg)
+        for line in told[1:]:
+            self.done[Task(**line["task"])] = Metrics(**line["metrics"])
+
+    def keep(self, task: Task, metrics: Metrics) -> None:
+        """Add a simulation. Raises SchedulerError where the file cannot be written."""
+        self.done[task] = metrics
+        self._append({"task": task._asdict(), "metrics": metrics._asdict()})
+
+    def _append(self, value: Any) -> None:  # noqa: ANN401 - JSON
+        try:
+            with self._path.open("a", encoding="utf-8") as stream:
+                stream.write("\n" + json.dumps(value))
+        except OSError as error:
+            raise SchedulerError(f"{self._path} cannot be written: {error.strerror}: name another --out.") from error
+
+
+def _values(text: str) -> Iterator[Any]:
+    """Give the values of all lines that are whole."""
+    for line in text.splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
