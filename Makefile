@@ -10,7 +10,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel test test-random test-crash test-programs test-vm lint demo bench clean
+.PHONY: help setup kernel manual test test-random test-crash chaos soak fuzz test-programs test-vm lint demo bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,12 +35,26 @@ test-random: kernel ## run the property tests with examples that were never trie
 test-crash: kernel ## run the tests that kill agents and programs at every moment
 	$(PYTEST) -m crash
 
+chaos: kernel ## inject thousands of faults into a node of real programs; FAULTS and SEED may be set
+	$(VENV)/bin/python -m tests.chaos --faults $(or $(FAULTS),5000) $(if $(SEED),--seed $(SEED))
+
+soak: kernel ## one agent in a storm for an hour, or MINUTES: it must not grow
+	$(VENV)/bin/python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
+
+FUZZ_SECONDS ?= 600
+
+fuzz: kernel ## feed all that reads what others wrote with what nobody would write
+	DROM_FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) --hypothesis-profile=fuzz tests/test_fuzz.py tests/test_fuzz_native.py
+
 test-programs: $(READY) ## put real programs of Debian and PyPI through storms of resizes
 	@scripts/programs.sh $(VENV)
 	$(PYTEST) -m programs tests/programs
 
 test-vm: $(READY) ## run the tests that boot virtual machines
 	$(PYTEST) -m vm
+
+manual: $(READY) ## write the manual pages of the commands anew
+	$(VENV)/bin/python scripts/manual.py
 
 lint: $(READY) ## check style, formatting and types
 	$(VENV)/bin/ruff check .

@@ -27,7 +27,7 @@ def main() -> None:
     if sys.argv[1:2] == [SERVE]:
         from agent import service
 
-        service.main(sys.argv[2])
+        service.main(*sys.argv[2:])
         return
     from agent.cli import run_app
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent import affinity
 from agent.jobs import Action, Bind, Done, Forget, Publish, Start, Task
-from agent.spreading import Spreading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent.fences import Fences
     from agent.following import Following
     from agent.node import Node
     from agent.registry import Registry
     from agent.report import Report
+    from agent.spreading import Spreading
 
 
 class Audience(Protocol):
@@ -43,16 +44,19 @@ class Acting:
         node: Node,
         registry: Registry,
         following: Following,
+        spreading: Spreading,
         report: Report,
         *,
         binds: bool,
+        fences: Fences | None = None,
     ) -> None:
         self.binds = binds
+        self.fences = fences
         self.node = node
         self.registry = registry
         self.following = following
         self.report = report
-        self.spreading = Spreading(node)
+        self.spreading = spreading
         self._queue: deque[Action] = deque()
         self._binds: dict[int, Bind] = {}
 
@@ -85,14 +89,17 @@ class Acting:
         self._queue += actions
         for task in [action.task for action in actions if isinstance(action, Forget)]:
             self.registry.forget(task)
-        if actions:
-            self.save()
+            if self.fences:
+                self.fences.open(task)
+        self.save()
 
     def save(self) -> None:
-        """Write the records of the tasks that have changed; those that hold less than the file says come first."""
+        """Write what has changed of tasks, records and fences; those that hold less than the file says come first."""
         node = self.node
         for task in sorted(node.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
             self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
+            if self.fences and (fault := self.fences.keep(task, self.following.processes_of(task))):
+                self.report.unfenced(task, fault)
 
     def bind_threads(self, masks: Mapping[int, int]) -> set[int]:
         """Bind every thread of the tasks in the slots to these CPUs; return the slots where some could not be."""

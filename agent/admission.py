@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent.jobs import Arrival, Task
     from agent.mailboxes import Mailboxes
     from agent.processes import Identity
+    from agent.quotas import Quotas
     from agent.reception import Visit
 
 
@@ -39,9 +40,11 @@ class Admission:
         *,
         observes: bool,
         exclude: Exclusions,
+        quotas: Quotas,
     ) -> None:
         # Everybody may knock; what becomes of it is decided by who the kernel says they are.
-        self._reception = Reception(path, processes.raise_fd_limit(), loop, self)
+        self._reception = Reception(path, processes.raise_fd_limit(), loop, self, quotas)
+        self._quotas = quotas
         self._acting = acting
         self._node = acting.node
         self._registry = acting.registry
@@ -51,7 +54,7 @@ class Admission:
         self._log = acting.report.log
         self._end = end
         self._observes = observes
-        self._exclude = exclude
+        self.exclude = exclude
 
     def open(self) -> None:
         """Let visitors in."""
@@ -73,7 +76,7 @@ class Admission:
     def receive(self, visit: Visit, request: door.Request, peer: processes.Peer) -> None:
         """Deal with a request at the door. Raises `Refused` or `MailboxError` with the sentence to answer."""
         task = self._task_named(request, peer) if request.kind == "attach" else None
-        if task is None and (reason := self._exclude.reason(peer.uid, _names(request, peer))):
+        if task is None and (reason := self.exclude.reason(peer.uid, _names(request, peer))):
             self._log("excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             self._reception.leave_alone(visit, reason)
             return
@@ -123,6 +126,8 @@ class Admission:
         """
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, pidfd)
+            has = sum(task.arrival.uid == arrival.uid for task in self._node.tasks.values())
+            self._quotas.admit_task(arrival.uid, has)
             number = self._mailboxes.make(arrival.uid, self._node.next_slot)
             undo.callback(self._mailboxes.remove, number)
             task, actions = self._node.arrive(arrival, time.monotonic())

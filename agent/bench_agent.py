@@ -86,6 +86,11 @@ class Agent:
         at = self._first + slot * self._size + SLOT.fields["epoch"].offset
         return self._memory[at : at + 8].cast("Q")
 
+    def grant(self, slot: int) -> tuple[int, int]:
+        """Return the epoch and the CPUs (mask) of the newest grant in a slot."""
+        epoch = self.read(slot, "epoch")
+        return epoch, self._mask(slot, f"grant{epoch % 2}")
+
     def is_idle(self) -> bool:
         """Tell whether no task is left."""
         return not self.pids()
@@ -113,8 +118,14 @@ class Agent:
 @contextlib.contextmanager
 def running_agent(*options: str) -> Iterator[Agent]:
     """Start an agent for the length of a block. Raises `ControlError` when it does not become ready."""
+    with TemporaryDirectory(prefix="drom-bench-", dir=_usual_place()) as folder, agent_in(Path(folder), *options) as it:
+        yield it
+
+
+@contextlib.contextmanager
+def agent_in(folder: Path, *options: str) -> Iterator[Agent]:
+    """Start an agent, the first one or the next, whose runtime directory is below a folder. Raises `ControlError`."""
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="drom-bench-", dir=_usual_place())))
         log = stack.enter_context((folder / "log").open("wb"))
         start = "from agent.__main__ import main; main()"
         words = [sys.executable, "-c", start, "agent", "--runtime-dir", str(folder / "run"), *options]

@@ -129,7 +129,7 @@ def jobs(tasks: int = TASKS, changes: int = CHANGES) -> dict[str, float]:
             programs.arrive(slot)
         memory = agent.memory_mb()
         idle = bench_agent.idle_percent(agent, IDLE_SECONDS)
-        scrape = statistics.median(_scrape_ms(address) for _ in range(SCRAPES))
+        scrape = scrape_ms(address)
         order = random.Random(1)  # noqa: S311 - which programs end is to be the same in every run
         took = []
         for _ in range(changes):
@@ -147,7 +147,12 @@ def ranks(tasks: int = TASKS, size: int = RANKS) -> dict[str, float]:
     return {"ranks_p50": percentile(took, 50), "ranks_p99": percentile(took, 99)}
 
 
-def _scrape_ms(address: str) -> float:
+def scrape_ms(address: str) -> float:
+    """Return the median time of a scrape, in milliseconds."""
+    return statistics.median(_one_scrape_ms(address) for _ in range(SCRAPES))
+
+
+def _one_scrape_ms(address: str) -> float:
     begin = time.monotonic()
     with urlopen(address, timeout=PATIENCE) as answer:  # noqa: S310 - our own http address
         answer.read()

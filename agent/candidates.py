@@ -38,7 +38,7 @@ class Candidates:
     def __init__(self, node: Node, following: Following, exclude: Exclusions) -> None:
         self._node = node
         self._following = following
-        self._exclude = exclude
+        self.exclude = exclude
         self._me = os.getpid()
 
     def look(self, pid: int, caller: Caller, *, everybody: bool) -> Candidate:
@@ -46,7 +46,7 @@ class Candidates:
 
         `everybody`: also processes of other users than the caller. Raises `ControlError` with a sentence.
         """
-        if caller.pid <= 0 or processes.namespaces(caller.pid) > 1:
+        if not caller.key and (caller.pid <= 0 or processes.namespaces(caller.pid) > 1):
             raise ControlError("you are in another pid namespace than the agent: give the order outside of it.")
         start = processes.start_time(pid)
         pidfd = None if start is None else processes.open_pidfd(pid, start)
@@ -80,7 +80,7 @@ class Candidates:
             raise ControlError(msg)
         self._check_kin(who)
         command = processes.command(pid)
-        if reason := self._exclude.reason(uid, [processes.executable(pid), command]):
+        if reason := self.exclude.reason(uid, [processes.executable(pid), command]):
             raise ControlError(reason)
         masks = processes.thread_masks([pid])
         if not masks:

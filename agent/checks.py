@@ -13,9 +13,11 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent import processes
-from agent.cgroups import parse_own_cgroups, unescape
+from agent import fences, processes
+from agent.cgroups import unescape
 from agent.claims import holders, runtime_dir_of
+from agent.control import ControlError
+from agent.crowd import NEEDED
 from agent.words import cpu_names
 from dromlib.cpulist import mask_of
 
@@ -37,6 +39,7 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 
 """Number of the system call by machine."""
 _FUTEX_WAIT_BITSET = 9
 _IN_MEMORY = ("tmpfs", "ramfs")
+UNIT = "drom-agent.service"
 PER_TASK = 2
 """Descriptors an agent keeps for a task: pidfds of its first process and its responder."""
 FOR_ITSELF = 64
@@ -65,24 +68,24 @@ def capabilities(proc: Path, uid: int) -> Finding:
 def descriptors(hard: int, capacity: int) -> Finding:
     """Look whether the hard limit of descriptors is enough for `capacity` tasks."""
     room = max(0, hard - FOR_ITSELF) // PER_TASK
+    if hard < NEEDED + FOR_ITSELF:
+        text = f"With at most {hard} descriptors any user can open enough connections to end an agent: raise "
+        return Finding("descriptors", "warn", f"{text}`ulimit -Hn` (LimitNOFILE=) to 65536.")
     if room >= capacity:
         return Finding("descriptors", "ok", f"At most {hard} descriptors are enough for {capacity} tasks.")
     text = f"At most {hard} descriptors are enough for {room} of {capacity} tasks: raise `ulimit -Hn` (LimitNOFILE=)."
     return Finding("descriptors", "warn", text)
 
 
-def delegation(root: Path) -> Finding:
-    """Look whether we may make control groups with CPU sets (cgroup v2)."""
-    path = parse_own_cgroups(_text(root / "proc/self/cgroup")).get("cgroup2") or ""
-    folder = root / "sys/fs/cgroup" / path.lstrip("/")
-    fence = "affinity binds, but a program can undo it"
-    if not (root / "sys/fs/cgroup/cgroup.controllers").exists():
-        return Finding("cgroups", "warn", f"No control groups of version 2 are mounted: {fence}.")
-    if "cpuset" not in _text(folder / "cgroup.controllers").split():
-        return Finding("cgroups", "warn", f"The cpuset controller is not delegated to {path or '/'}: {fence}.")
-    if not os.access(folder / "cgroup.procs", os.W_OK):
-        return Finding("cgroups", "warn", f"The control group {path or '/'} cannot be written: {fence}.")
-    return Finding("cgroups", "ok", f"The cpuset controller is delegated to {path or '/'}.")
+def delegation(root: Path, *, needed: bool) -> Finding:
+    """Look whether each task can have a control group with a cpuset, which an agent may or may not need."""
+    try:
+        _, base = fences.find(root)
+    except ControlError as error:
+        if needed:
+            return Finding("cgroups", "fail", f"Tasks cannot be fenced in: {error}")
+        return Finding("cgroups", "warn", f"Affinity alone binds programs, which they can undo: {error}")
+    return Finding("cgroups", "ok", f"Tasks can have control groups in {base} (--enforce cpuset).")
 
 
 def reachable(name: str, find: Callable[[], Path], *, runs: bool) -> Finding:
@@ -219,6 +222,34 @@ def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
             "directory", "fail", f"{at} has room for less than {needed} bytes: free some, or lower --capacity."
         )
     return Finding("directory", "ok", f"{path} can be used.")
+
+
+def service(root: Path, drom: str) -> Finding:
+    """Look whether systemd starts `drom`, by a unit that restarts it without letting go of programs."""
+    if not (root / "run/systemd/system").is_dir():
+        return Finding("service", "ok", "systemd does not run here: have the agent started at boot by what does.")
+    units = [
+        root / folder / UNIT
+        for folder in ("etc/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
+    ]
+    unit = next((file for file in units if file.exists()), None)
+    if unit is None:
+        return Finding("service", "warn", f"There is no {UNIT}, so that nothing starts an agent at boot: install it.")
+    settings = dict(re.findall(r"^(\w+)=(.*)$", _text(unit), re.MULTILINE))
+    starts = settings.get("ExecStart", "").split(" ")[0]
+    if os.path.realpath(starts) != os.path.realpath(drom):
+        return Finding("service", "warn", f"{unit} starts {starts}, and this is {drom}: write that there.")
+    wanted = {
+        "Type": "notify",
+        "RestartKillSignal": "SIGUSR1",
+        "KillMode": "process",
+        "RuntimeDirectoryPreserve": "yes",
+    }
+    missing = [f"{name}={value}" for name, value in wanted.items() if settings.get(name) != value]
+    if missing:
+        text = f"{unit} lacks {', '.join(missing)}: install the one of this version, or programs are lost at a restart."
+        return Finding("service", "warn", text)
+    return Finding("service", "ok", f"{unit} starts this drom.")
 
 
 def clock(sys: Path) -> Finding:

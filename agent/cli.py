@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from agent import config, control, output, service
-from agent.cli_orders import AsJson, orders_app
+from agent.cli_events import events
+from agent.cli_keys import keys_app
+from agent.cli_orders import AsJson, RuntimeDir, orders_app
+from agent.history import HistoryError
 from agent.options import OPTIONS
 from agent.runtime import RuntimeDirError
 from agent.synthetic import TopologyError
@@ -21,6 +25,7 @@ from dromlib import native
 from dromlib.cpulist import CpuListError
 from scheduler.cli import SchedulerError, compare, simulate
 from scheduler.contest.cli import compare_policies
+from scheduler.live.cli import app as cluster_app
 from scheduler.reproduction.cli import app as reproduction_app
 from workloads.cli import app as workload_app
 from workloads.errors import WorkloadError
@@ -44,8 +49,9 @@ def _help_alone(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-settings_app = typer.Typer(help="Check and show the configuration of the agent.")
+settings_app = typer.Typer(help="Check, show and reload the configuration of the agent.")
 app.add_typer(settings_app, name="config", callback=_help_alone, invoke_without_command=True)
+app.add_typer(keys_app, name="keys", callback=_help_alone, invoke_without_command=True, help=keys_app.info.help)
 app.add_typer(
     workload_app, name="workload", callback=_help_alone, invoke_without_command=True, help=workload_app.info.help
 )
@@ -60,6 +66,8 @@ app.add_typer(
     help=reproduction_app.info.help,
 )
 app.add_typer(orders_app)
+app.command()(events)
+app.add_typer(cluster_app)
 
 Words = Annotated[
     str | None,
@@ -93,17 +101,20 @@ def run_app() -> None:
     except USAGE_ERROR as error:
         typer.echo(_usage_sentence(error), err=True)
         sys.exit(2)
-    except config.ConfigError as error:
-        sys.exit("\n".join(f"drom: {line}" for line in str(error).splitlines()))
     except (
+        config.ConfigError,
         control.ControlError,
         TopologyError,
         RuntimeDirError,
         CpuListError,
+        HistoryError,
         WorkloadError,
         SchedulerError,
     ) as error:
-        sys.exit(f"drom: {error}")
+        sys.exit("\n".join(f"drom: {line}" for line in str(error).splitlines()))
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         about = f"{error.filename}: {error.strerror}." if error.filename and error.strerror else error
         sys.exit(f"drom: {about}")
@@ -136,23 +147,28 @@ def _agent_flags() -> Iterator[tuple[str, Any, None, Any]]:
         kind = option.about.kind
         typed = str if kind.base is tuple else kind.base
         both = f"{option.flag}/--no-{option.flag[2:]}" if typed is bool else option.flag
-        shown = False if option.default in (None, "", False) else str(option.default)
+        shown = False if option.default in (None, "", False, ()) else str(option.default)
         about = typer.Option(both, metavar=kind.metavar or None, help=option.about.help, show_default=shown)
         yield option.name, typed | None, None, about
 
 
-def _load(flags: dict[str, object]) -> tuple[dict[str, config.Setting], Path | None]:
+def _sources(flags: dict[str, object]) -> config.Sources:
     named = flags.pop("config_file")
-    file = Path(str(named)) if named else config.default_file(os.environ)
-    return config.load(flags, os.environ, file), file
+    given = {name: value for name, value in flags.items() if value is not None}
+    return config.Sources(given, str(Path(str(named)).absolute()) if named else None)
+
+
+def _load(flags: dict[str, object]) -> tuple[dict[str, config.Setting], Path | None]:
+    sources = _sources(flags)
+    return sources.load(os.environ), sources.file(os.environ)
 
 
 @app.command()
 @takes_options
 def agent(**flags: object) -> None:
-    """Manage the cores of this node until SIGTERM or Ctrl-C."""
-    settings, _ = _load(flags)
-    service.become(config.options_of(settings))
+    """Manage the cores of this node until SIGTERM or Ctrl-C; SIGHUP reloads, SIGUSR1 leaves all to the next agent."""
+    sources = _sources(flags)
+    service.become(config.options_of(sources.load(os.environ)), sources)
 
 
 @settings_app.command("check")
@@ -174,6 +190,12 @@ def config_show(json: AsJson = False, **flags: object) -> None:
     """Show every option an agent would have here, its value, and where that is from."""
     settings, file = _load(flags)
     output.settings(config.to_json(settings, file), as_json=json)
+
+
+@settings_app.command("reload")
+def config_reload(runtime_dir: RuntimeDir, json: AsJson = False) -> None:
+    """Have the agent read its configuration again: what can change does, what cannot is named."""
+    output.reloaded(control.order(runtime_dir, "reload"), as_json=json)
 
 
 @app.command()
@@ -238,7 +260,7 @@ def demo(
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(metavar="node|openmp|resize-cost|day|simulate", help="What to measure.")
+        str, typer.Argument(metavar="node|openmp|resize-cost|faults|day|simulate|cluster", help="What to measure.")
     ] = "node",
     runs: Annotated[int, typer.Option(help="Runs of each measurement of the node, or days.", min=5)] = 5,
     cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
@@ -247,7 +269,7 @@ def bench(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Measure the node agent, what programs lose when they are resized, or the simulator; or simulate days of a node.
+    """Measure the node agent, its recovery from faults, what resizes cost programs, the simulator or a live cluster.
 
     Prints medians and spread.
     """
@@ -263,6 +285,10 @@ def bench(
         from agent.bench_resize import resize_cost
 
         output.resize_cost(resize_cost(cycles), as_json=json)
+    elif what == "faults":
+        from agent.bench_faults import faults
+
+        output.bench(faults(runs), as_json=json)
     elif what == "day":
         from agent.bench_day import simulate
 
@@ -271,6 +297,10 @@ def bench(
         from scheduler.bench import measure
 
         output.bench(measure(runs, log), as_json=json)
+    elif what == "cluster":
+        from scheduler.live import bench as cluster
+
+        output.bench(cluster.measure(runs), as_json=json)
     else:
-        msg = f"there is no benchmark {what!r}: choose node, openmp, resize-cost, day or simulate."
+        msg = f"there is no benchmark {what!r}: choose node, openmp, resize-cost, faults, day, simulate or cluster."
         raise typer.BadParameter(msg)

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from agent import control, output
+from agent.keys import default_folder
 from agent.layouts import Layout  # noqa: TC001 - typer reads the annotations
+from agent.remote import Remote
 from agent.runtime import default_runtime_dir
 from agent.words import parse_duration, parse_layout, parse_size
 from dromlib import layout as binary
@@ -65,13 +69,57 @@ RuntimeDir = Annotated[
         show_default="/run/drom",
     ),
 ]
+Agent = Path | Remote
+"""Where orders go: a runtime directory of this node, or an agent on another one."""
+
+
+def _job_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the jobs of a running agent, for a shell that completes one."""
+    try:
+        tasks = control.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
+    except control.ControlError:
+        return []
+    return sorted({task["job"] for task in tasks if task["job"].startswith(incomplete)})
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 
 
+def to_an_agent(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command with a parameter `agent` the flags that say which agent that is."""
+
+    def find(
+        runtime_dir: RuntimeDir,
+        remote: Annotated[
+            str | None,
+            typer.Option(metavar="HOST:PORT", help="The agent of another node instead.", envvar="DROM_REMOTE"),
+        ] = None,
+        remote_keys: Annotated[
+            Path | None,
+            typer.Option(metavar="DIR", help="Our keys; default: those of `drom keys`.", envvar="DROM_REMOTE_KEYS"),
+        ] = None,
+    ) -> Agent:
+        folder = remote_keys or default_folder(os.environ, os.geteuid())
+        return Remote(remote, folder) if remote else runtime_dir
+
+    of_agent = inspect.signature(find, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:  # noqa: ANN401 - what typer has read
+        flags = {name: given.pop(name) for name in of_agent}
+        command(agent=find(**flags), **given)
+
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "agent"]
+    keyword_only = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *of_agent.values())]
+    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined] # typer reads it
+    return run
+
+
 @orders_app.command()
+@to_an_agent
 def ps(
-    runtime_dir: RuntimeDir,
+    agent: Agent,
     seconds: Annotated[
         float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often; 2 if unsaid.", min=0.1)
     ] = None,
@@ -81,10 +129,10 @@ def ps(
     """List the tasks of this node: whose they are, what they have, own and lend, and why."""
     if seconds is not None and not watch:
         raise typer.BadParameter("SECONDS goes with --watch")
-    output.tasks(control.order(runtime_dir, "ps"), as_json=json)
+    output.tasks(control.order(agent, "ps"), as_json=json)
     while watch:
         time.sleep(seconds or 2)
-        value = control.order(runtime_dir, "ps")
+        value = control.order(agent, "ps")
         output.clear()
         output.tasks(value, as_json=json)
 
@@ -108,39 +156,49 @@ def top(
 
 
 @orders_app.command()
+@to_an_agent
 def explain(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, as drom ps shows it.")],
-    runtime_dir: RuntimeDir,
+    job: Annotated[
+        str, typer.Argument(autocompletion=_job_names, metavar="JOB", help="Name of the job, as drom ps shows it.")
+    ],
+    agent: Agent,
     json: AsJson = False,
 ) -> None:
     """Say in words why a job has the CPUs it has, or what it waits for."""
-    output.explanation(control.order(runtime_dir, "explain", job=job), as_json=json)
+    output.explanation(control.order(agent, "explain", job=job), as_json=json)
 
 
 @orders_app.command(name="set")
+@to_an_agent
 def set_cpus(
-    job: Annotated[str, typer.Argument(metavar="JOB|PID", help="A job with one task, or the pid of a task.")],
+    job: Annotated[
+        str,
+        typer.Argument(autocompletion=_job_names, metavar="JOB|PID", help="A job with one task, or the pid of a task."),
+    ],
     cpus: Annotated[
         int, typer.Argument(metavar="CPULIST", help="OS CPUs such as 0-3,8.", parser=reader(parse_cpulist))
     ],
-    runtime_dir: RuntimeDir,
+    agent: Agent,
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
     """Give a task exactly these CPUs until told otherwise (drom resize JOB auto)."""
-    _order(runtime_dir, "set", dry_run, json, job=job, cpus=format_cpulist(cpus))
+    _order(agent, "set", dry_run, json, job=job, cpus=format_cpulist(cpus))
 
 
 @orders_app.command()
+@to_an_agent
 def resize(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, as drom ps shows it.")],
+    job: Annotated[
+        str, typer.Argument(autocompletion=_job_names, metavar="JOB", help="Name of the job, as drom ps shows it.")
+    ],
     cpus: Annotated[
         int,
         typer.Argument(
             metavar="N|auto", help="CPUs to hold the job at; auto lets it go.", parser=reader(_number_or_auto)
         ),
     ],
-    runtime_dir: RuntimeDir,
+    agent: Agent,
     for_: Annotated[
         int | None,
         typer.Option("--for", metavar="TIME", help="Until then only: 90s, 10m, 2h, 1d.", parser=reader(parse_duration)),
@@ -151,16 +209,17 @@ def resize(
     """Hold a job at a number of CPUs until told otherwise, or for a time."""
     if for_ is not None and not cpus:
         raise typer.BadParameter("--for goes with a number of CPUs: `auto` has no end")
-    _order(runtime_dir, "resize", dry_run, json, job=job, cpus=cpus or None, **({} if for_ is None else {"for": for_}))
+    _order(agent, "resize", dry_run, json, job=job, cpus=cpus or None, **({} if for_ is None else {"for": for_}))
 
 
 @orders_app.command()
+@to_an_agent
 def attach(
     pid: Annotated[
         int,
         typer.Argument(metavar="PID", help="A process that runs already; what descends from it comes with it.", min=1),
     ],
-    runtime_dir: RuntimeDir,
+    agent: Agent,
     job: Annotated[str, typer.Option("--job", metavar="NAME", help="Name of the job; default: the program's.")] = "",
     cpus: Annotated[int | None, typer.Option(metavar="N", help="CPUs it can use; default: all.", min=1)] = None,
     least: Annotated[
@@ -193,20 +252,23 @@ def attach(
         "distribution": None if distribution is None else str(distribution),
         "mem": mem,
     }
-    _order(runtime_dir, "attach", dry_run, json, **fields)
+    _order(agent, "attach", dry_run, json, **fields)
 
 
 @orders_app.command()
+@to_an_agent
 def release(
-    job: Annotated[str, typer.Argument(metavar="JOB|PID", help="A job, or the pid of a task.")],
-    runtime_dir: RuntimeDir,
+    job: Annotated[
+        str, typer.Argument(autocompletion=_job_names, metavar="JOB|PID", help="A job, or the pid of a task.")
+    ],
+    agent: Agent,
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
     """Manage a job no longer: it runs on, with the affinity it came with."""
-    _order(runtime_dir, "release", dry_run, json, job=job)
+    _order(agent, "release", dry_run, json, job=job)
 
 
-def _order(runtime_dir: Path, name: str, dry_run: bool, as_json: bool, **fields: object) -> None:  # noqa: FBT001
-    extra = {"dry_run": True} if dry_run else {}
-    output.ordered(control.order(runtime_dir, name, **fields, **extra), as_json=as_json)
+def _order(agent: Agent, name: str, dry_run: bool, as_json: bool, **fields: Any) -> None:  # noqa: ANN401, FBT001
+    extra: dict[str, Any] = {"dry_run": True} if dry_run else {}
+    output.ordered(control.order(agent, name, **fields, **extra), as_json=as_json)

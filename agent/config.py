@@ -59,6 +59,22 @@ class File:
     faults: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a configuration is from, beside the environment: flags by name of the option, and the file one named."""
+
+    flags: Mapping[str, object] = field(default_factory=dict)
+    named: str | None = None
+
+    def file(self, environ: Mapping[str, str]) -> Path | None:
+        """Return the file to read, if there is one."""
+        return Path(self.named) if self.named else default_file(environ)
+
+    def load(self, environ: Mapping[str, str]) -> dict[str, Setting]:
+        """Return the setting of every option as the sources say it by now. Raises `ConfigError`."""
+        return load(self.flags, environ, self.file(environ))
+
+
 def default_file(environ: Mapping[str, str]) -> Path | None:
     """Return the file to read when no flag names one: ``$DROM_CONFIG``, else /etc/drom/drom.toml where that exists."""
     if environ.get(VARIABLE):

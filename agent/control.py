@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ZeroMQ between the agent and its command line: orders (ROUTER) and signals (PUB), both over ipc.
 
+Orders from other nodes come through a gate of `agent.remote`.
+
 A request is one JSON object ``{"protocol": 1, "order": NAME, ...}``; the answer ``{"ok": true, "value": ...}`` or
 ``{"ok": false, "error": SENTENCE}``. Signals are two frames: a topic of fixed width and one JSON object.
 """
@@ -12,19 +14,28 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 
+from agent.crowd import Crowd
+from agent.quotas import MOST_CONNECTIONS
 from dromlib import signals as events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from agent.remote import Gate, Remote
+
 PROTOCOL = 1
-MAX_MESSAGE = 1 << 20
+MAX_MESSAGE = 1 << 16
 """Bytes of a request; longer ones are dropped by ZeroMQ and the connection closed."""
+PILE = 16
+"""Requests and answers that wait on a connection at most: what nobody takes must not fill the memory."""
+PER_TURN = 32
+"""Requests that are answered before the agent looks at the rest of the world again."""
 TIMEOUT_MS = 30_000
 """How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
 
@@ -35,10 +46,21 @@ class ControlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent an order, in the kernel's words."""
+    """Who sent an order: process and user in the kernel's words, or on another node the name of its `key`."""
 
     pid: int
     uid: int
+    key: str = ""
+
+
+class Service(NamedTuple):
+    """Who answers orders: its name, and how it is started in a directory."""
+
+    name: str
+    command: str
+
+
+AGENT = Service("agent", "drom agent --runtime-dir")
 
 
 def endpoint(runtime_dir: Path, name: str) -> str:
@@ -50,18 +72,37 @@ def endpoint(runtime_dir: Path, name: str) -> str:
 
 
 class Server:
-    """The agent's side. `fd` is readable when `serve` may have work; ZeroMQ signals edges, so drain after every use."""
+    """The agent's side. `fds` are readable when `serve` may have work; ZeroMQ signals edges, so drain after every use.
 
-    def __init__(self, runtime_dir: Path, mode: int) -> None:
+    Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
+    a user of this node may have.
+    """
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        mode: int,
+        gate: Gate | None = None,
+        share: Callable[[int], int] = lambda _: MOST_CONNECTIONS,
+    ) -> None:
         self._context = zmq.Context()
+        self._gate = gate
+        self._crowds: list[Crowd] = []
         self._orders = self._bind(zmq.ROUTER, endpoint(runtime_dir, "control"), mode)
-        self._signals = self._bind(zmq.PUB, endpoint(runtime_dir, "signals"), mode)
-        self.fd = int(self._orders.getsockopt(zmq.FD))
+        self._signals = self._bind(zmq.XPUB, endpoint(runtime_dir, "signals"), mode)
+        pairs = ((self._orders, "control"), (self._signals, "signals"))
+        self._crowds += [Crowd(self._context, sock, runtime_dir.absolute() / name, share) for sock, name in pairs]
+        self._counters = [self._orders, *([gate.sock] if gate else [])]
+        fds = [int(sock.getsockopt(zmq.FD)) for sock in (*self._counters, self._signals)]
+        self.fds = [*fds, *(crowd.fd for crowd in self._crowds)]
 
     def _bind(self, kind: int, address: str, mode: int) -> zmq.Socket[bytes]:
         sock: zmq.Socket[bytes] = self._context.socket(kind)
         sock.setsockopt(zmq.LINGER, 0)
         sock.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+        sock.setsockopt(zmq.RCVHWM, PILE)
+        if kind == zmq.ROUTER:
+            sock.setsockopt(zmq.SNDHWM, PILE)
         try:
             sock.bind(address)
         except zmq.ZMQError as error:
@@ -71,27 +112,55 @@ class Server:
         Path(address.removeprefix("ipc://")).chmod(mode)  # ZeroMQ creates it 0755 whatever the policy
         return sock
 
-    def serve(self, answer: Callable[[dict[str, Any], Caller], Any]) -> None:
-        """Answer every order that is waiting. `answer` returns a value or raises `ControlError`."""
-        while True:
-            try:
-                frames = self._orders.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            try:
-                value = {"ok": True, "value": answer(_order([f.bytes for f in frames]), _caller(frames[-1]))}
-            except ControlError as error:
-                value = {"ok": False, "error": str(error)}
-            with suppress(zmq.ZMQError):  # the asker has gone or does not read
-                self._orders.send_multipart([frames[0].bytes, json.dumps(value).encode()], zmq.NOBLOCK)
+    def serve(self, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
+        """Answer orders that are waiting; say whether there may be more. `answer` returns or raises `ControlError`."""
+        more = [crowd.look() for crowd in self._crowds]
+        more.append(_repeat(self._hear_listener))
+        more += [_repeat(partial(_serve_one, counter, answer)) for counter in self._counters]
+        return any(more)
+
+    def _hear_listener(self) -> bool:
+        """Look at a new subscription: who wants topics that there are none of fills the memory, and is sent away."""
+        try:
+            request = self._signals.recv(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        if request.bytes[1:] and not events.is_topic(request.bytes[1:]):
+            with suppress(ControlError):
+                self._crowds[1].expel(_caller(request).pid)
+        return True
 
     def signal(self, slot: int, event: dict[str, Any]) -> None:
         """Publish one event about a slot; nobody has to listen."""
         self._signals.send(events.message(slot, event), zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Close both sockets."""
+        """Close all sockets."""
+        if self._gate:
+            self._gate.close()
+        for crowd in self._crowds:
+            crowd.close()
         self._context.destroy(linger=0)
+
+
+def _repeat(step: Callable[[], bool]) -> bool:
+    """Do a step as long as there is something to do, for a turn; say whether there may be more."""
+    return all(step() for _ in range(PER_TURN))
+
+
+def _serve_one(counter: zmq.Socket[bytes], answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
+    """Answer an order; False when none is waiting."""
+    try:
+        frames = counter.recv_multipart(zmq.NOBLOCK, copy=False)
+    except zmq.Again:
+        return False
+    try:
+        value = {"ok": True, "value": answer(_order([f.bytes for f in frames]), _caller(frames[-1]))}
+    except ControlError as error:
+        value = {"ok": False, "error": str(error)}
+    with suppress(zmq.ZMQError):  # the asker has gone or does not read
+        counter.send_multipart([frames[0].bytes, json.dumps(value).encode()], zmq.NOBLOCK)
+    return True
 
 
 def _order(frames: list[bytes]) -> dict[str, Any]:
@@ -102,13 +171,16 @@ def _order(frames: list[bytes]) -> dict[str, Any]:
     if not isinstance(order, dict) or not isinstance(order.get("order"), str):
         raise ControlError("an order is one JSON object with a field `order`: use the drom command of this version.")
     if order.get("protocol") != PROTOCOL:
-        msg = f"this agent takes orders of protocol {PROTOCOL}: use the drom command of this version."
+        msg = f"orders here are of protocol {PROTOCOL}: use the drom command of this version."
         raise ControlError(msg)
     return order
 
 
 def _caller(frame: zmq.Frame) -> Caller:
-    """Return who sent the frame: on ipc, Peer-Address reads ``localhost:uid:gid:pid``."""
+    """Return who sent the frame: on ipc, Peer-Address reads ``localhost:uid:gid:pid``; a gate names the key."""
+    with suppress(zmq.ZMQError):
+        if key := str(frame.get("User-Id")):
+            return Caller(0, os.geteuid(), key)
     try:
         _, uid, _, pid = str(frame.get("Peer-Address")).rsplit(":", 3)
         return Caller(int(pid), int(uid))
@@ -116,25 +188,41 @@ def _caller(frame: zmq.Frame) -> Caller:
         raise ControlError("the kernel did not say who you are: use the ipc socket of this node.") from error
 
 
-def order(runtime_dir: Path, name: str, **fields: Any) -> Any:  # noqa: ANN401 - a JSON value
-    """Send one order to the agent of `runtime_dir` and return the value it answers.
+def order(
+    where: Path | Remote,
+    name: str,
+    *,
+    server: Service = AGENT,
+    **fields: Any,  # noqa: ANN401 - JSON values
+) -> Any:  # noqa: ANN401 - a JSON value
+    """Send one order to the agent of a runtime directory, or to a remote one, and return the value it answers.
+
+    `server` is who else may be meant.
 
     Raises `ControlError` when it refuses, when nobody listens, or when there is no answer within `TIMEOUT_MS`.
     """
-    address = endpoint(runtime_dir, "control")
-    if not _listens(runtime_dir / "control"):
-        raise ControlError(f"no agent answers in {runtime_dir}: start one with: drom agent --runtime-dir {runtime_dir}")
+    who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
-        sock.connect(address)
+        if isinstance(where, Path):
+            _connect(sock, where, server)
+        else:
+            where.connect(sock)
         sock.send(json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode())
         if not sock.poll(TIMEOUT_MS):
             silence = f"for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
-            raise ControlError(f"the agent in {runtime_dir} has not answered {silence}")
+            raise ControlError(f"{who} has not answered {silence}")
         answer = _answer(sock.recv())
     if "value" not in answer:
-        raise ControlError(str(answer.get("error") or f"the agent in {runtime_dir} is of another version: restart it."))
+        raise ControlError(str(answer.get("error") or f"{who} is of another version: restart it."))
     return answer["value"]
+
+
+def _connect(sock: zmq.Socket[bytes], runtime_dir: Path, server: Service) -> None:
+    address = endpoint(runtime_dir, "control")
+    if not _listens(runtime_dir / "control"):
+        raise ControlError(f"no {server.name} answers in {runtime_dir}: start one with: {server.command} {runtime_dir}")
+    sock.connect(address)
 
 
 def _answer(data: bytes) -> dict[str, Any]:

@@ -10,81 +10,62 @@ import selectors
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent import affinity, control, processes, registry, runtime, topology
+from agent import adopting, affinity, control, processes, registry, runtime, topology
 from agent.acting import Acting
 from agent.admission import Admission
 from agent.claims import Claims
 from agent.cores import Cores
-from agent.exclusions import Exclusions
 from agent.following import Following, first_process
-from agent.layouts import ANY, Layout
-from agent.load import Avoidance, Watch
+from agent.load import Watch
 from agent.mailboxes import Mailboxes
-from agent.node import RULES, Node
+from agent.node import Node
 from agent.obeying import Obeying
-from agent.post import Post, wish_in
-from agent.processes import Identity
+from agent.post import Post
+from agent.repairing import Repairing
 from agent.report import Report
 from agent.rereading import Rereading
+from agent.signalling import Signals
 from agent.snapshot import Snapshot, snapshot
+from agent.spreading import Spreading
+from agent.steward.steward import Nobody, Steward
+from agent.words import counted
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from agent.jobs import Task
     from agent.log import Log
     from agent.placement import Place
-    from agent.rules import Rules
-    from agent.topology import Topology
+    from agent.processes import Identity
+    from agent.service_manager import ServiceManager
+    from agent.settings import Settings
 
 HEARTBEAT = 1.0
 """Seconds between two heartbeats in the registry's header."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What an agent is started with. Durations are seconds; the `unit` handed out is a "core" or a "thread".
+class Daemon:
+    """A node agent in its runtime directory. `run` returns when it has been told to stop.
 
-    `claims` is the file of `agent.claims` (None: nothing is claimed); `memory` is what jobs may declare
-    together, in bytes (0: not counted). `reread` returns the machine as it is by then (None: it never changes).
+    `manager` is told how the agent does; `reload` is called when it is to read its configuration again.
     """
 
-    runtime_dir: Path
-    topology: topology.Topology
-    grace: float = 1.0
-    rules: Rules = RULES
-    memory: int = 0
-    capacity: int = 1024
-    observe: bool = False
-    unit: str = "core"
-    layout: Layout = ANY
-    freeze_file: Path | None = None
-    exclude: Exclusions = field(default_factory=Exclusions)
-    claims: Path | None = None
-    avoidance: Avoidance = field(default_factory=lambda: Avoidance(0.0, 0.0))
-    reread: Callable[[], Topology] | None = None
+    reload: Callable[[], object]
 
-    @property
-    def switch(self) -> Path:
-        """The file that freezes the node while it exists."""
-        return self.freeze_file or self.runtime_dir / "freeze"
-
-
-class Daemon:
-    """A node agent in its runtime directory. `run` returns when it has been told to stop."""
-
-    def __init__(self, settings: Settings, place: Place, log: Log) -> None:
+    def __init__(self, settings: Settings, place: Place, log: Log, manager: ServiceManager) -> None:
         self.settings = settings
         self.log = log
+        self.manager = manager
         self.lock = threading.Lock()
         self._lock_fd = runtime.prepare(settings.runtime_dir)
+        log.keep(settings.history)
         self._selector = selectors.DefaultSelector()
         self._running = True
+        self._more = False
+        self._hands_over = False
         machine = settings.topology
         self.binds = not (machine.emulated or settings.observe)
         self.rows = topology.usable_cores(machine, settings.unit)
@@ -99,7 +80,7 @@ class Daemon:
         )
         self.watch_load = Watch(settings.avoidance, [mask for *_, mask in self.rows])
         self.rereading = Rereading(machine, settings.reread or (lambda: machine), settings.unit)
-        self._busy = 0
+        self.busy = 0
         self._claims = Claims(settings.claims) if settings.claims and self.binds else None
         if self._claims:
             self._claims.take(self.node.cores.all)
@@ -121,68 +102,104 @@ class Daemon:
         self.registry, adopted = runtime.take_over(path, self.settings.capacity, bits, owner, usable)
         self.mailboxes = Mailboxes(path / "mail")
         # Everybody may send orders; what they may do is decided by who the kernel says they are.
-        self.control = control.Server(path, 0o666)
+        self.control = control.Server(path, 0o666, self.settings.gate, self._share)
         self.report = Report(self.log, self.control.signal)
         self.following = Following(self, self.node, self._process_ended)
-        self.acting = Acting(self.node, self.registry, self.following, self.report, binds=self.binds)
+        spreading = Spreading(self.node, self.mailboxes.read)
+        self.acting = Acting(
+            self.node,
+            self.registry,
+            self.following,
+            spreading,
+            self.report,
+            binds=self.binds,
+            fences=self.settings.fences,
+        )
         self.admission = Admission(
             path / "door",
             self,
             self.acting,
             self.mailboxes,
-            self._end,
+            self.end,
             observes=self.settings.observe,
             exclude=self.settings.exclude,
+            quotas=self.settings.quotas,
         )
         self.acting.audience = self.admission
         self.post = Post(self.mailboxes, self.acting, self.admission.unseat)
+        self.repairing = Repairing(self.node, self.following.processes_of_all, self.report, binds=self.binds)
         self.obeying = Obeying(self)
+        membership = self.settings.membership
+        self.steward = Steward(self, membership) if membership else Nobody()
         self._look_at_switch()
         if adopted:
-            self._adopt()
+            adopting.adopt(self)
         else:
             self.mailboxes.remove_all_but(set())
+            self.acting.do(self.node.adopt([], {}, 0, time.monotonic(), self.steward.reservations()))
+        if self.settings.fences and self.binds:
+            self.settings.fences.open_all_but(self.node.tasks.values())
+
+    def _share(self, uid: int) -> int:
+        """Return how many connections to one of our sockets a user may have."""
+        return self.settings.quotas.connections(uid, processes.raise_fd_limit())
+
+    def withdraw(self) -> None:
+        """Give up before `run`: leave programs and registry to the next agent, and no door at which nobody answers."""
+        self.abandon()
+        self._remove_sockets()
+
+    def _remove_sockets(self) -> None:
+        for name in ("door", "control", "signals"):
+            (self.settings.runtime_dir / name).unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Give up before `run`: close the sockets and leave programs and registry for the next agent."""
-        self._close_sockets()
+        """Close the sockets and leave programs and registry, as a crash would, for the next agent."""
+        self.admission.close()
+        self.control.close()
         self._unlock()
 
     def _unlock(self) -> None:
+        self.steward.close()
         if self._claims:
             self._claims.close()
+        self.log.close()
         os.close(self._lock_fd)
-
-    def _close_sockets(self) -> None:
-        self.admission.close()
-        self.control.close()
-        for name in ("door", "control", "signals"):
-            (self.settings.runtime_dir / name).unlink(missing_ok=True)
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until SIGTERM, SIGINT or SIGHUP; call `ready` once programs may knock."""
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        old_wake = signal.set_wakeup_fd(wake_write)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        self.watch(wake_read, lambda: self._stop(wake_read))
+        """Serve until SIGTERM, SIGINT or SIGUSR1; call `ready` once programs may knock."""
+        signals = Signals(
+            {
+                signal.SIGTERM: self._stop,
+                signal.SIGINT: self._stop,
+                signal.SIGUSR1: self._hand_over,
+                signal.SIGHUP: self._reload,
+            }
+        )
+        self.watch(signals.fd, signals.dispatch)
         self.admission.open()
+        self.steward.open()
         self.watch(self.mailboxes.watch, self.post.read)
-        self.watch(self.control.fd, lambda: None)
+        for fd in self.control.fds:
+            self.watch(fd, lambda: None)
         # What is there by now stays: looking through it for garbage would hold programs up for a tenth of a second.
         gc.collect()
         gc.freeze()
         ready()
+        self.manager.ready()
         try:
             while self._running:
                 self._turn()
-            self._leave()
+            self.manager.stopping()
+            if self._hands_over or self.steward.keeps:  # programs run on where they are
+                self.log("handed over", tasks=len(self.node.tasks), jobs=self.steward.keeps)
+                self.abandon()
+            else:
+                self._leave()
         finally:
-            signal.set_wakeup_fd(old_wake)
-            os.close(wake_read)
-            os.close(wake_write)
+            signals.close()
 
     def _turn(self) -> None:
         """Wait for something to happen and deal with all of it."""
@@ -198,10 +215,18 @@ class Daemon:
             self._look_at_load()
             self.acting.spreading.look(time.monotonic())
             self.post.widening.look(time.monotonic())
+            self.repairing.look(time.monotonic())
             self.admission.tend()
+            self.steward.turn(time.monotonic())
             # ZeroMQ's descriptor signals edges: whatever happened, look once more.
-            self.control.serve(self.obeying.answer)
+            self._more = self.control.serve(self.obeying.answer)
             self.registry.beat()
+        self.manager.turned(time.monotonic(), self._status())
+
+    def _status(self) -> str:
+        jobs = counted(len(self.node.jobs), "job")
+        does = "frozen:" if self.node.frozen else "managing" if self.binds else "showing"
+        return f"{does} {counted(self.node.plan.usable.bit_count(), 'CPU')}, {jobs}"
 
     def _look_at_switch(self) -> None:
         """Freeze or thaw the node as the kill switch says."""
@@ -215,7 +240,7 @@ class Daemon:
             return
         self.log("thawed", file=file, seconds=round(now - since, 3))
         self.acting.do(self.node.thaw(now))
-        self._confine_all()
+        self.confine_all()
         self.post.read_all()
 
     def _look_at_load(self) -> None:
@@ -225,9 +250,9 @@ class Daemon:
         now, tasks = time.monotonic(), [first_process(task) for task in self.node.tasks.values()]
         busy = self.watch_load.look(now, tasks, self.node.plan.lost)
         if busy is not None:
-            self._busy = busy
+            self.busy = busy
             self.log("avoiding", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
-            self._use(now)
+            self.use(now)
 
     def _look_at_machine(self) -> None:
         """Hand out only CPUs that are there and allowed, as hotplug, cpusets and quotas leave them."""
@@ -237,18 +262,26 @@ class Daemon:
         found = self.rereading.available
         masks = {"managed": found.managed, "gone": found.gone, "more": found.more}
         self.log("cpus", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
-        self._use(now)
-        self._confine_all()  # where a cpuset changes, older kernels forget what its threads were bound to
+        self.use(now)
+        self.confine_all()  # where a cpuset changes, older kernels forget what its threads were bound to
 
-    def _use(self, now: float) -> None:
+    def use(self, now: float) -> None:
+        """Hand out the CPUs that are available and not kept busy by others."""
         found = self.rereading.available
-        busy = self._busy & found.managed
+        busy = self.busy & found.managed
         self.acting.do(self.node.use(found.managed & ~busy, now, found.gone, busy))
 
     def _timeout(self) -> float:
+        if self._more:
+            return 0.0
         now = time.monotonic()
-        looks = (self.admission.next_look(now), self.acting.spreading.next_look(), self.post.widening.next_look())
-        times = [now + HEARTBEAT, self.node.next_deadline(), *looks]
+        lookers = (self.acting.spreading, self.post.widening, self.repairing)
+        looks = [
+            self.admission.next_look(now),
+            self.steward.next_look(now),
+            *(looker.next_look() for looker in lookers),
+        ]
+        times = [now + min(HEARTBEAT, self.manager.period or HEARTBEAT), self.node.next_deadline(), *looks]
         return max(0.0, min(at for at in times if at is not None) - now)
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:
@@ -260,9 +293,16 @@ class Daemon:
         with contextlib.suppress(KeyError):
             self._selector.unregister(fd)
 
-    def _stop(self, fd: int) -> None:
-        os.read(fd, 64)
+    def _stop(self) -> None:
         self._running = False
+
+    def _reload(self) -> None:
+        with contextlib.suppress(control.ControlError):  # the log has it
+            self.reload()
+
+    def _hand_over(self) -> None:
+        """Stop, and leave everything to the agent that comes next."""
+        self._running, self._hands_over = False, True
 
     def _timed(self, place: Place) -> Place:
         def timed(seats: Any) -> Any:  # noqa: ANN401 - as Place
@@ -277,62 +317,23 @@ class Daemon:
     # --- life and death -------------------------------------------------------------------------------------------
 
     def _process_ended(self, task: Task, who: Identity) -> None:
-        if not self.following.has_any(task) and not self.following.follow_a_survivor(task):
-            self._end(task, "exited")
+        seen_to = who == first_process(task) and self.steward.sees_to(task)
+        if seen_to or not (self.following.has_any(task) or self.following.follow_a_survivor(task)):
+            self.end(task, "exited")
         elif task.responder == (who.pid, who.start_time):
             self.admission.unseat(task)
 
-    def _end(self, task: Task, reason: str) -> None:
+    def end(self, task: Task, reason: str) -> None:
+        """Take in that a task is over."""
         self.following.forget(task)
         self.report.ended(task, reason)
         self.acting.do(self.node.ended(task.slot, time.monotonic()))
 
-    def _adopt(self) -> None:
-        """Take over the tasks of an agent that died: the living keep what they hold, the dead are reaped."""
-        dead: list[Task] = []
-        found = []
-        owned: dict[str, int] = {}
-        for record in sorted(self.registry.records(), key=lambda r: r.fields["arrival"]):
-            task, job = registry.restore(record)
-            self._hear_wish(task)
-            found.append((task, job))
-            owned[job.name] = owned.get(job.name, 0) | record.masks["owned"]
-        now = time.monotonic()
-        self.node.remember(self.registry.epochs(), self.registry.capacity)
-        actions = self.node.adopt(found, owned, self.registry.header("arrivals"), now)
-        for task, _ in found:
-            if not self._still_lives(task):
-                dead.append(task)
-        self.mailboxes.remove_all_but({task.mailbox for task, _ in found})
-        self.log("adopted", tasks=len(found) - len(dead), dead=len(dead))
-        self.acting.do(actions)
-        for task in dead:
-            self._end(task, "exited")
-        self._confine_all()
-        self.post.read_all()
-
-    def _hear_wish(self, task: Task) -> None:
-        """Let the wish of a responder that lives count again at once: a new agent changes nothing."""
-        mail = self.mailboxes.read(task.mailbox)
-        if mail and task.responder and processes.start_time(task.responder[0]) == task.responder[1]:
-            task.said = task.wish = wish_in(mail)
-
-    def _confine_all(self) -> None:
+    def confine_all(self) -> None:
         """Bring back threads that were left on CPUs their task does not hold, by an agent that died or was frozen."""
         for task in self.node.tasks.values():
             if self.binds and task.started and not self.node.frozen:
                 affinity.confine(self.following.processes_of(task), task.held)
-
-    def _still_lives(self, task: Task) -> bool:
-        who = [first_process(task)]
-        if task.responder and task.responder != (who[0].pid, who[0].start_time):
-            who.append(Identity(*task.responder))
-        alive = [one for one in who if processes.start_time(one.pid) == one.start_time]
-        for one in alive:
-            self.following.follow(task, one)
-        if task.responder and Identity(*task.responder) not in alive:
-            task.responder = None
-        return bool(alive) or self.following.follow_a_survivor(task)
 
     def give_back(self, tasks: Iterable[Task]) -> None:
         """Give threads that are still where the agent put them the affinity that their tasks came with.
@@ -342,8 +343,13 @@ class Daemon:
         let go.
         """
         for task in tasks:
-            if self.binds and task.started and task.arrival.restore:
-                affinity.restore(self.following.processes_of(task), task.held, task.arrival.restore)
+            if not (self.binds and task.started):
+                continue
+            # Whoever was fenced in can have no mask but ours, or the one that the kernel gave it on its way out.
+            fenced = self.settings.fences is not None and self.settings.fences.open(task)
+            if task.arrival.restore:
+                ours = -1 if fenced else task.held
+                affinity.restore(self.following.processes_of(task), ours, task.arrival.restore)
 
     def _leave(self) -> None:
         """Stop: give back the affinity that is still ours, tell programs, remove the sockets."""
@@ -353,7 +359,9 @@ class Daemon:
             self.registry.retire()
             self.give_back(tasks)
             self.mailboxes.remove_all_but(set())
-            self._close_sockets()
+            self.admission.close()
+            self.control.close()
+            self._remove_sockets()
             self.mailboxes.close()
             self.following.close()
             with contextlib.suppress(OSError):  # somebody has put files of his own there

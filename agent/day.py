@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from agent import policy
 from agent.invariants import violations
-from agent.jobs import Action, Arrival, Bind, Done, Publish, Refused, Start, Task
+from agent.jobs import Action, Arrival, Bind, Done, Publish, Refused, Reservation, Start, Task
 from agent.layouts import ANY, Layout
 from agent.node import Node
 from agent.policy import JobCores
@@ -368,8 +368,11 @@ class Day:
         self._do(actions)
 
 
-def restarted(node: Node, now: float) -> tuple[Node, list[Action]]:
-    """Return the node as a new agent finds it in what an old one left, and what that one has to do first."""
+def restarted(node: Node, now: float, reserved: Sequence[Reservation] = ()) -> tuple[Node, list[Action]]:
+    """Return the node as a new agent finds it in what an old one left, and what that one has to do first.
+
+    `reserved` is what the spool says that schedulers had ordered.
+    """
     old = node.fork()
     new = Node(old.cores, old.plan.place, rules=old.plan.rules, memory=old.plan.memory, grace=old.grace)
     new.plan.many = old.plan.many
@@ -384,8 +387,9 @@ def restarted(node: Node, now: float) -> tuple[Node, list[Action]]:
     for job in old.jobs.values():
         present = job.present
         job.ranks, job.targets, job.cores, job.complete_by, job.rest_until = {}, {}, 0, None, None
+        job.reserved = job.first = 0
         described += [(task, job) for task in present]
-    return new, new.adopt(described, owned, old.arrivals, now)
+    return new, new.adopt(described, owned, old.arrivals, now, reserved)
 
 
 def first_come(drawn: Sequence[Program], cores: int, memory: int = 0) -> tuple[list[Outcome], Book]:

@@ -38,7 +38,7 @@ LOOK = 0.05
 """Seconds between two looks at a condition that nothing signals."""
 GRACE = "10"
 """Seconds until the agent binds a program itself: on a busy machine it may not get to run within the usual 1."""
-LEFT_BY_AGENTS = {"lock", "registry"}
+LEFT_BY_AGENTS = {"events", "lock", "registry"}
 """What a stopped agent leaves in its runtime directory, for the next one."""
 STEERING = ("DROM_", "OMP_", "GOMP_", "OMPI_", "PMI", "MPI", "MV2_", "PALS_")
 """How variables begin that settings of drom, OpenMP and MPI launchers are read from."""

@@ -41,7 +41,7 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
     found += [
         checks.capabilities(root / "proc", uid),
         checks.descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], options.capacity),
-        checks.delegation(root),
+        checks.delegation(root, needed=options.enforce == "cpuset"),
         _kernel_cache(),
         checks.reachable("library", native.library_path, runs=False),
         checks.reachable("preload", native.preload_path, runs=False),
@@ -54,6 +54,7 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
         checks.futex(),
         checks.inotify(root / "proc"),
         checks.clock(root / "sys"),
+        checks.service(root, str(Path(sys.executable).with_name("drom"))),
         checks.unmanaged(_load(machine, where)),
     ]
     return found

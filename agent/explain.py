@@ -48,14 +48,19 @@ def explain(
     if job is None:
         msg = f"no job is called {name[:60]}: see `drom ps`."
         raise Refused(msg)
-    found = [Sentence("asked", _asked(node, job, user)), Sentence("share", _share(node, job, user))]
+    found = [Sentence("asked", _asked(node, job, user))]
+    if not job.reserved:
+        found.append(Sentence("share", _share(node, job, user)))
     if job.started:
         found += [Sentence("has", text) for text in _has(node, job)]
         found.append(Sentence("since", _since(job, now, user)))
+    if job.reserved:
+        found.append(Sentence("limit", _reserved(node, job)))
+    elif job.started:
         found.append(Sentence("limit", _limit(node, job, now, user)))
-        if stays := node.plan.why_stays(job):
-            lost = job.planned & node.plan.lost
-            found.append(Sentence("limit", stays if lost else f"Some of its CPUs are to be left alone, but {stays}"))
+    if job.started and (stays := node.plan.why_stays(job)):
+        lost = job.planned & node.plan.lost
+        found.append(Sentence("limit", stays if lost else f"Some of its CPUs are to be left alone, but {stays}"))
     found += [Sentence("waits", text) for text in _waits(node, job)]
     found += [Sentence("change", text) for task in job.present for text in _change(node, task, now)]
     found += [Sentence("wish", text) for text in _wishes(node, job, now)]
@@ -66,12 +71,18 @@ def _asked(node: Node, job: Job, user: Callable[[int], str]) -> str:
     least, most = node.cores.cpus(job.task_min), node.cores.cpus(job.task_max)
     bounds, ranks = span_of(least, most), len(job.ranks)
     pids = _listed(str(task.arrival.pid) for task in job.present)
-    tasks = f"one task (pid {pids}) of {bounds}" if ranks == 1 else f"{ranks} tasks (pids {pids}) of {bounds} each"
+    who = f" (pid{'s' * (ranks > 1)} {pids})" if pids else ""
+    tasks = f"one task{who} of {bounds}" if ranks == 1 else f"{ranks} tasks{who} of {bounds} each"
     layout, strict = layout_name(job.layout), job.layout.strict
     wishes = f", laid out {layout}{' (or it waits)' if strict else ''}" if layout else ""
     memory = f" and {in_words(job.memory)} of memory" + (" each" if ranks > 1 else "") if job.memory else ""
     attached = " It ran before it was attached." if any(t.arrival.attached for t in job.present) else ""
     return f"{job.name} is a {job.job_class} job of user {user(job.user)}: {tasks}{memory}{wishes}.{attached}"
+
+
+def _reserved(node: Node, job: Job) -> str:
+    has, most = _cpus(node.cores.cpus(job.cores)), node.cores.cpus(job.reserved)
+    return f"A scheduler holds it at {has} here until it has ended, and may order up to {most}."
 
 
 def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
@@ -188,6 +199,7 @@ def _happened(event: Event, job: Job, user: Callable[[int], str]) -> str:
         "rest": "the residence of jobs that had been resized was over",
         "wish": f"{'it' if mine else event.job} said how many CPUs it can use",
         "start": "this agent started",
+        "rules": "the rules of this node were changed",
     }[event.kind]
 
 

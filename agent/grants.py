@@ -204,6 +204,10 @@ class Grants:
         task.deadline = now + self.grace
         return [publish] if task.responder else [publish, Bind(task, task.epoch, mask)]
 
+    def _refuse_when_frozen(self) -> None:
+        if self.frozen:
+            raise Refused(f"the node is frozen: remove {self.frozen_by} first.")
+
     # --- looking --------------------------------------------------------------------------------------------------
 
     def state(self, task: Task) -> str:

@@ -27,7 +27,7 @@ def _held(node: Node) -> Iterator[str]:
 def _jobs(node: Node) -> Iterator[str]:
     usable, planned = node.cores.all, 0
     for job in node.jobs.values():
-        if not job.present:
+        if not job.present and not job.reserved:
             yield f"job {job.name} has no task."
         if job.cores != sum(node.cores.count(target) for target in job.targets.values()):
             yield f"job {job.name} counts {job.cores} cores, its targets have another number."
@@ -105,7 +105,8 @@ def _rules(node: Node) -> Iterator[str]:
     for user in {job.user for job in running}:
         jobs = [job for job in running if job.user == user]
         ordered = any(job.hold is not None or job.pinned for job in jobs)
-        if plan.cap and not ordered and sum(job.cores for job in jobs) > plan.cap:
+        could = any(job.job_class == "malleable" and job.cores > job.task_min * len(job.ranks) for job in jobs)
+        if plan.cap and not ordered and could and sum(job.cores for job in jobs) > plan.cap:
             yield f"the jobs of user {user} have more than {plan.cap} cores."
     for view in plan.running():
         if view.cores > view.maximum and not view.fixed and not node.jobs[view.name].layout.strict:

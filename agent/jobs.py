@@ -6,6 +6,7 @@ Masks are sets of OS CPU numbers as Python integers; times are seconds of CLOCK_
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from agent.layouts import ANY, Layout
@@ -39,6 +40,30 @@ class Arrival:
     memory: int = 0
     attached: bool = False
     within: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a scheduler gives its job on this node: `cores` for `tasks` of user `uid`, from now until it is dismissed.
+
+    An order may change them up to `most`. `memory` is that of all tasks together (bytes, 0: unsaid).
+    """
+
+    name: str
+    uid: int
+    cores: int
+    most: int
+    tasks: int = 1
+    job_class: str = "malleable"
+    memory: int = 0
+
+
+_SCHEDULED = re.compile(r"drom-[1-9][0-9]*")
+
+
+def is_scheduled(name: str) -> bool:
+    """Say whether a job's name is one that only schedulers give."""
+    return _SCHEDULED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +138,8 @@ class Event:
 
     Kinds: arrival, admission (after it had waited), end (of a task of it), order, expiry (the time of an order is
     over), release (a task of it is not managed any more), rest (somebody has rested), use (other CPUs may be handed
-    out), load (unmanaged programs keep other CPUs busy), wish (what programs of it can use), start (of the agent).
+    out), load (unmanaged programs keep other CPUs busy), wish (what programs of it can use), start (of the agent),
+    rules (the site has set others).
     `by` is the uid of who ordered, `lost` the CPUs that are left alone since, if any (use, load).
     """
 
@@ -141,7 +167,9 @@ class Job:
     None until it arrives. `cores` is 0 while the job waits. `hold` is the size an order has fixed it at, until
     `hold_until` (seconds of CLOCK_MONOTONIC) if that is not None; `hold_by` is the user who ordered that, or exact
     CPUs. Until `rest_until` it does not grow again; then any gain is worth a resize. `last` is the last change of its
-    CPUs, None when that was before this agent.
+    CPUs, None when that was before this agent. `reserved` is, for a job of a scheduler, the most cores that may be
+    ordered for it, else 0; such a job exists, and keeps its cores, whether its tasks are there or not. The places of
+    the tasks of its newest launch are numbered from `first` on.
     """
 
     name: str
@@ -164,6 +192,8 @@ class Job:
     memory: int = 0
     complete_by: float | None = None
     waits_for: str = ""
+    reserved: int = 0
+    first: int = 0
 
     @property
     def present(self) -> list[Task]:

@@ -37,6 +37,11 @@ class Mail:
     wanted_max: int = 0
     points: int = 0
 
+    @property
+    def pinned(self) -> bool:
+        """Whether the program's threads may bind themselves one by one."""
+        return bool(self.points >> layout.ENUMS["POINTS"].index("pinned") & 1)
+
 
 class Mailboxes:
     """The directory of mailboxes, and an inotify watch on it.
@@ -124,22 +129,25 @@ class Mailboxes:
                     path.unlink(missing_ok=True)
 
     def written(self) -> set[int] | None:
-        """Return the numbers of the mailboxes written to since the last call; None: events were lost, look at all."""
-        numbers: set[int] | None = set()
-        while True:
-            try:
-                data = os.read(self.watch, 65536)
-            except BlockingIOError:
-                return numbers
-            at = 0
-            while at < len(data):
-                _, mask, _, length = _EVENT.unpack_from(data, at)
-                name = data[at + _EVENT.size : at + _EVENT.size + length].split(b"\0", 1)[0]
-                at += _EVENT.size + length
-                if mask & _IN_Q_OVERFLOW:
-                    numbers = None
-                elif numbers is not None and name.isdigit():
-                    numbers.add(int(name))
+        """Return the numbers of mailboxes written to since the last call; None: events were lost, look at all.
+
+        After very many `watch` stays readable: who writes without end must not hold up the caller.
+        """
+        try:
+            data = os.read(self.watch, 65536)
+        except BlockingIOError:
+            return set()
+        numbers: set[int] = set()
+        at = 0
+        while at < len(data):
+            _, mask, _, length = _EVENT.unpack_from(data, at)
+            name = data[at + _EVENT.size : at + _EVENT.size + length].split(b"\0", 1)[0]
+            at += _EVENT.size + length
+            if mask & _IN_Q_OVERFLOW:
+                return None
+            if name.isdigit():
+                numbers.add(int(name))
+        return numbers
 
     def close(self) -> None:
         """Stop watching."""

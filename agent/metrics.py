@@ -174,28 +174,18 @@ def _counts(daemon: Daemon) -> Iterator[Metric]:
         "Times the agent bound threads that had not moved by themselves.",
         value=counters.enforcements,
     )
+    yield CounterMetricFamily(
+        "drom_repaired_threads",
+        "Threads moved back whose masks somebody had rewritten.",
+        value=counters.repairs,
+    )
     yield CounterMetricFamily("drom_refusals", "Requests refused at the door.", value=counters.refusals)
+    history = daemon.log.history
+    yield CounterMetricFamily(
+        "drom_events_lost", "Events that could not be kept.", value=history.lost if history else 0
+    )
     for name, text, histogram in (
         ("drom_reconfiguration_duration_seconds", "From a grant's publication to its application.", counters.changing),
         ("drom_distribution_duration_seconds", "Time the distribution kernel took.", counters.placing),
     ):
         yield HistogramMetricFamily(name, text, buckets=histogram.buckets(), sum_value=histogram.sum)
-
-
-def serve(daemon: Daemon, address: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Serve ``/metrics`` on `address`:`port` from a thread; return the port and what stops it. Raises OSError.
-
-    For port 0 the kernel chooses one that is free.
-    """
-    from prometheus_client import CollectorRegistry, start_http_server
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(daemon))
-    server, thread = start_http_server(port, addr=address, registry=registry)
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return server.server_port, stop

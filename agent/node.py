@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from agent import layouts, wishes
 from agent.bounds import bounds
 from agent.cores import Cores
-from agent.grants import RETRY, Grants
-from agent.jobs import Action, Arrival, Bind, Event, Forget, Job, Refused, Task
+from agent.grants import RETRY
+from agent.jobs import Action, Arrival, Bind, Event, Forget, Job, Refused, Reservation, Task
 from agent.plan import Plan
+from agent.reservations import Reservations
 from agent.rules import Rules
 from agent.wishes import UNSAID, Wish
 
@@ -33,7 +34,7 @@ RULES = Rules()
 """What holds where a site sets no rules."""
 
 
-class Node(Grants):
+class Node(Reservations):
     """The tasks and jobs of one node and the plan for its cores.
 
     `cores` are what is handed out, or CPU masks in one socket; `place` is the distribution kernel.
@@ -78,7 +79,13 @@ class Node(Grants):
         if arrival.attached:
             self._refuse_when_frozen()
         slot = self.next_slot
-        job = self._joins(arrival) or self._open(arrival, now)
+        reserved = self._reserved_for(arrival)
+        if reserved:
+            if host := self._host_in(reserved, arrival):
+                return host, []
+            self.plan.event = Event("arrival", reserved.name, now)
+            arrival = self._seat_in(reserved, arrival)
+        job = reserved or self._joins(arrival) or self._open(arrival, now)
         task = self._sit(job, arrival)
         self.plan.event = Event("arrival", job.name, now)
         self.plan.admit_waiting(now)
@@ -91,7 +98,7 @@ class Node(Grants):
 
     def _joins(self, arrival: Arrival) -> Job | None:
         """Return the arriving job of which this task is a further rank."""
-        for job in self.jobs.values() if arrival.session else ():
+        for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
             same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
             if same and job.ranks.get(arrival.rank, ...) is None:
                 return job
@@ -230,10 +237,6 @@ class Node(Grants):
                 self._unsaved.add(task.slot)
         return [*self.tick(now), *self._step(now)]
 
-    def _refuse_when_frozen(self) -> None:
-        if self.frozen:
-            raise Refused(f"the node is frozen: remove {self.frozen_by} first.")
-
     # --- orders ---------------------------------------------------------------------------------------------------
 
     def resize(
@@ -245,6 +248,7 @@ class Node(Grants):
         `Refused` when the job or its neighbours cannot do that.
         """
         self._refuse_when_frozen()
+        self._refuse_reserved(name)
         self.plan.event = Event("order", name, now, by)
         if cpus is None:
             self.plan.let_go(name, now)
@@ -256,6 +260,7 @@ class Node(Grants):
         """Give a task exactly these CPUs until told otherwise. Raises `Refused` when they cannot be had."""
         self._refuse_when_frozen()
         task = self.tasks[slot]
+        self._refuse_reserved(task.job)
         self.plan.event = Event("order", task.job, now, by)
         self.plan.pin(task, mask, now)
         return self._step(now)
@@ -264,6 +269,7 @@ class Node(Grants):
         """Raise `Refused` while frozen, and if a task was launched and has not started: its launcher waits for us."""
         self._refuse_when_frozen()
         for task in tasks:
+            self._refuse_reserved(task.job)
             if not task.started and not task.arrival.attached:
                 msg = f"job {task.job} still waits for its first cores: it can be released once it runs."
                 raise Refused(msg)
@@ -286,15 +292,27 @@ class Node(Grants):
         self.plan.use(mask, now, gone & self.cores.all)
         return self._step(now)
 
+    def configure(self, rules: Rules, memory: int, grace: float, layout: layouts.Layout, now: float) -> list[Action]:
+        """Go by what a site says anew: see the parameters of the node. Nobody loses what his minimum needs."""
+        self.grace, self.layout = grace, layout
+        self.plan.event = Event("rules", "", now)
+        self.plan.obey(rules, memory, now)
+        return self._step(now)
+
     # --- restart --------------------------------------------------------------------------------------------------
 
     def adopt(
-        self, tasks: Iterable[tuple[Task, Job]], owned: dict[str, int], arrivals: int, now: float
+        self,
+        tasks: Iterable[tuple[Task, Job]],
+        owned: dict[str, int],
+        arrivals: int,
+        now: float,
+        reserved: Iterable[Reservation] = (),
     ) -> list[Action]:
         """Take over the tasks of an agent that died, in the order of arrival, each with a job that describes it.
 
         Tasks that have a grant keep it; plans of the old agent that were not published yet are made anew, and so are
-        orders that were still on their way, as far as they can be had.
+        orders that were still on their way, as far as they can be had. Jobs of a scheduler are `reserved` again first.
         """
         self.arrivals = arrivals
         self.plan.event = Event("start", "", now)
@@ -320,6 +338,9 @@ class Node(Grants):
             self.plan.adopt_late_ranks(job, now)
             if job.cores and self.plan.rules.residence:
                 job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize anybody
+        for reservation in reserved:
+            with suppress(Refused):
+                self._reserve(reservation, now)
         self.plan.hand_out(now)
         actions = self._step(now)
         for slot, mask in pins.items():

@@ -52,19 +52,22 @@ def letter(number: int) -> str:
     return ascii_uppercase[number % len(ascii_uppercase)]
 
 
-def cells(machine: dict[str, Any], answer: dict[str, Any], numbers: Mapping[str, int]) -> list[Cell]:
-    """Return a cell for each core of a machine in its order, or for each CPU if jobs share a core.
+def units(machine: dict[str, Any], answer: dict[str, Any]) -> list[tuple[int, int, list[int]]]:
+    """Return package, NUMA node and CPUs of what a cell stands for: a core, or a CPU if jobs share a core."""
+    now = holders(answer["tasks"], "applied")
+    found = [(core["package"], core["numa"], cpus_of(core["cpus"])) for core in machine["cores"]]
+    if any(len({now[cpu] for cpu in members if cpu in now}) > 1 for _, _, members in found):
+        found = [(package, numa, [cpu]) for package, numa, members in found for cpu in members]
+    return found
 
-    `numbers` has a number for each job.
-    """
+
+def cells(machine: dict[str, Any], answer: dict[str, Any], numbers: Mapping[str, int]) -> list[Cell]:
+    """Return a cell for each of `units`. `numbers` has a number for each job."""
     now, then = holders(answer["tasks"], "applied"), holders(answer["tasks"], "target")
     allowed = parse_cpulist(machine["allowed"])
     left = parse_cpulist(answer["avoided"]) | parse_cpulist(answer["unavailable"])
-    units = [(core["package"], core["numa"], cpus_of(core["cpus"])) for core in machine["cores"]]
-    if any(len({now[cpu] for cpu in members if cpu in now}) > 1 for _, _, members in units):
-        units = [(package, numa, [cpu]) for package, numa, members in units for cpu in members]
     found = []
-    for package, numa, members in units:
+    for package, numa, members in units(machine, answer):
         here = next((now[cpu] for cpu in members if cpu in now), "")
         next_one = next((then[cpu] for cpu in members if cpu in then), "")
         job, mask = here or next_one, sum(1 << cpu for cpu in members)

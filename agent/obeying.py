@@ -36,7 +36,8 @@ class Obeying:
         self._node = daemon.node
         self._log = daemon.log
         self._user = functools.cache(user_name)  # a directory service may be slow
-        self._candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude)
+        self._masters = daemon.settings.masters
+        self.candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude)
 
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         """Answer one order of the caller. Raises `ControlError` with a sentence."""
@@ -45,6 +46,8 @@ class Obeying:
             return self._daemon.snapshot().to_json()
         if name == "topology":
             return self._daemon.rereading.machine.to_json()
+        if name == "reload":
+            return self._reload(caller)
         try:
             if name == "explain":
                 return self._explain(order)
@@ -56,10 +59,21 @@ class Obeying:
             msg = f"the agent cannot carry out this order now ({reason}): try again later."
             raise ControlError(msg) from error
 
+    def _reload(self, caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        if not self._masters.include(caller):
+            raise ControlError(
+                "only root, the agent's own user and the group of masters may have the configuration read again."
+            )
+        return self._daemon.reload()
+
     def _explain(self, order: dict[str, Any]) -> dict[str, object]:
         name = order.get("job")
         if not isinstance(name, str) or not name:
             raise ControlError("explain takes the name of a job.")
+        return self.explained(name)
+
+    def explained(self, name: str) -> dict[str, object]:
+        """Return why the job of that name has what it has. Raises `Refused` where there is none."""
         found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic(), self._user)]
         if not self._daemon.binds:
             idle = "The CPUs are emulated: the agent sets no affinity."
@@ -76,7 +90,7 @@ class Obeying:
             raise ControlError("dry_run is true or false.")
         if self._daemon.settings.observe and not dry_run:
             raise ControlError("this agent only observes: start it without --observe to change masks.")
-        orders.check_right(wanted, caller, os.geteuid(), self._node)
+        orders.check_right(wanted, caller, self._node, master=self._masters.include(caller))
         if isinstance(wanted, orders.Attach):
             said = self._attach(wanted, caller, dry_run=dry_run)
         elif dry_run:
@@ -88,7 +102,8 @@ class Obeying:
         if dry_run:
             return said
         about = {key: order[key] for key in ("pid", "job", "cpus", "for") if order.get(key) is not None}
-        self._log("order", name=order["order"], uid=caller.uid, caller=caller.pid, **about)
+        who = {"key": caller.key} if caller.key else {"uid": caller.uid, "caller": caller.pid}
+        self._log("order", name=order["order"], **who, **about)
         return self._daemon.snapshot().to_json() | {"said": said}
 
     def _try_out(self, event: Callable[[Node], object]) -> dict[str, object]:
@@ -103,8 +118,8 @@ class Obeying:
         return ""
 
     def _attach(self, wanted: Attach, caller: Caller, *, dry_run: bool) -> Any:  # noqa: ANN401 - a JSON value or text
-        everybody = orders.is_master(caller, os.geteuid())
-        found = self._candidates.look(wanted.pid, caller, everybody=everybody)
+        everybody = self._masters.include(caller)
+        found = self.candidates.look(wanted.pid, caller, everybody=everybody)
         arrival = wanted.arrival(found.who.start_time, found.uid, found.affinity, found.command)
         if dry_run:
             os.close(found.pidfd)

@@ -12,17 +12,18 @@ import contextlib
 import math
 import re
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agent.layouts import ANY, Layout
-from agent.words import parse_layout
+from agent.words import WordError, parse_layout, parse_size
 from dromlib.cpulist import CpuListError, parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Value = str | int | float | bool | tuple[str, ...] | None
-TABLES = ("exclude",)
+TABLES = ("exclude", "users", "remote")
 """The tables a configuration file may have."""
 
 
@@ -91,6 +92,22 @@ def _is_layout(text: str) -> bool:
     return False
 
 
+def _is_endpoint(text: str) -> bool:
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    tcp = text.startswith("tcp://") and bool(host) and port.isascii() and port.isdigit() and 0 < int(port) <= 65535
+    return tcp or (text.startswith("ipc:///") and "\0" not in text)
+
+
+def _are_resources(words: tuple[str, ...]) -> bool:
+    return all(re.fullmatch(r"[!-<>-~]{1,64}=[0-9]{1,9}", word) for word in words)
+
+
+def _is_events_size(text: str) -> bool:
+    with contextlib.suppress(WordError):
+        return text == "off" or parse_size(text) >= 1 << 16
+    return False
+
+
 _NAMES = Kind(tuple, "LIST", 'a list of names such as ["a", "b"]', all)
 _WORDS = Kind(str, "WORDS", 'synthetic words: write for example "pack:2 core:4 pu:2"', bool)
 _SHARE = _number(0, 1, "0..1", "a number from 0 to 1")
@@ -121,7 +138,7 @@ class Options:
     metrics: str | None = _option(
         None,
         Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 127.0.0.1:9464", _is_address),
-        "Serve Prometheus metrics there; port 0: one that is free, which the log tells.",
+        "Serve Prometheus metrics and a page there; port 0: one that is free, which the log tells.",
         example="127.0.0.1:9464",
     )
     grace: float = _option(1.0, _HOUR, "Time a program has to apply a grant itself.")
@@ -174,6 +191,11 @@ class Options:
         Kind(str, "UNIT", "core or thread", ("core", "thread").__contains__),
         "What is handed out: whole cores, or hardware threads one by one.",
     )
+    enforce: str = _option(
+        "affinity",
+        Kind(str, "MEANS", "affinity or cpuset", ("affinity", "cpuset").__contains__),
+        "What binds programs: affinity, which they can undo, or also a control group for each task (cgroup v2).",
+    )
     distribution: str = _option(
         "default",
         Kind(
@@ -194,7 +216,75 @@ class Options:
         _NAMES,
         "Programs the agent leaves alone: names or paths, with * and ? as in the shell.",
     )
+    users_max_tasks: int = _option(
+        256, _CAP, "Tasks that one user may have registered, but root and the agent's own user; 0: no cap."
+    )
+    users_masters: str | None = _option(
+        None,
+        Kind(str, "GROUP", "the name or number of a group", bool),
+        "Group whose members may give any order, beside root and the agent's own user.",
+        example="drom",
+    )
+    remote_listen: str | None = _option(
+        None,
+        Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 0.0.0.0:9465", _is_address),
+        "Take orders from other nodes there, of those whose keys are trusted (drom keys).",
+        example="0.0.0.0:9465",
+    )
+    remote_keys: str | None = _option(
+        None, _PATH, "The folder of keys; unset it is where `drom keys` makes them.", example="/etc/drom/keys"
+    )
+    scheduler: str | None = _option(
+        None,
+        Kind(str, "ADDRESS", "tcp://HOST:PORT or ipc:///PATH", _is_endpoint),
+        "Start the jobs of the scheduler there.",
+        example="tcp://127.0.0.1:9466",
+    )
+    node: str | None = _option(
+        None,
+        Kind(str, "NAME", "a name without blanks, of at most 64 bytes", re.compile(r"[!-~]{1,64}").fullmatch),
+        "What the scheduler calls this node; unset it is the name of the host.",
+        example="n1",
+    )
+    resources: tuple[str, ...] = _option(
+        (),
+        Kind(tuple, "LIST", 'a list of NAME=NUMBER such as ["gpu=2"]', _are_resources),
+        "Counted resources that jobs may ask the scheduler for.",
+    )
+    features: tuple[str, ...] = _option((), _NAMES, "What jobs may ask the scheduler that their nodes have.")
+    spool: str | None = _option(
+        None,
+        _PATH,
+        "Where the agent keeps what it knows of the scheduler's jobs; unset it is `steward` in the runtime directory.",
+        example="/var/lib/drom/spool",
+    )
     observe: bool = _option(False, _SWITCH, "Change no mask: only show what would be done.")
+    log_format: str = _option(
+        "logfmt",
+        Kind(str, "FORMAT", "logfmt or json", ("logfmt", "json").__contains__),
+        "How events are written to stderr.",
+    )
+    events_file: str | None = _option(
+        None,
+        _PATH,
+        "Where events are kept for `drom events`; unset it is `events` in the runtime directory.",
+        example="/var/log/drom/events",
+    )
+    events_size: str = _option(
+        "4M",
+        Kind(str, "SIZE", "off or a size of at least 64K such as 4M", _is_events_size),
+        "Bytes that the events kept may take; off: none are kept.",
+    )
+
+    @property
+    def events_path(self) -> Path:
+        """Where events are kept."""
+        return Path(self.events_file or f"{self.runtime_dir}/events")
+
+
+def resources_of(words: tuple[str, ...]) -> dict[str, int]:
+    """Return the numbers the option `resources` means, by name."""
+    return {name: int(count) for name, _, count in (word.rpartition("=") for word in words)}
 
 
 def layout_of(text: str) -> Layout:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orders that change masks: what they say, who may give them, and what they mean to the node. No I/O.
 
-Root and the agent's own user may order anything. Another user may order what is his own, and never more for it than
-the policy gave: shrink his job, end an order that he gave himself, release it, attach a process that runs as him.
+Root, the agent's own user and other masters (`agent.rights`) may order anything. Another user may order what is his
+own, and never more for it than the policy gave: shrink his job, end an order that he gave himself, release it, attach a
+process that runs as him.
 """
 
 from __future__ import annotations
@@ -160,14 +161,12 @@ def _count(order: dict[str, Any], field: str, usage: str, default: int | None = 
 # --- who may --------------------------------------------------------------------------------------------------------
 
 
-def is_master(caller: Caller, agent_uid: int) -> bool:
-    """Say whether the caller may give any order here."""
-    return caller.uid in (0, agent_uid)
+def check_right(order: Order, caller: Caller, node: Node, *, master: bool) -> None:
+    """Raise `ControlError` if the caller may not give this order; a `master` may give any.
 
-
-def check_right(order: Order, caller: Caller, agent_uid: int, node: Node) -> None:
-    """Raise `ControlError` if the caller may not give this order. Who may attach a process is asked of the process."""
-    if is_master(caller, agent_uid) or isinstance(order, Attach):
+    Who may attach a process is asked of the process.
+    """
+    if master or isinstance(order, Attach):
         return
     what = order.job if isinstance(order, Resize) else order.what
     tasks = tasks_named(node, what)

@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from agent import listing
+from agent import events, listing
 from agent.config import toml
 from agent.topology import warnings_of
 from agent.users import user_name
@@ -48,6 +48,15 @@ def settings(value: dict[str, Any], *, as_json: bool) -> None:
         [row["key"], "-" if row["value"] is None else toml(row["value"]), row["origin"]] for row in value["options"]
     ]
     table(["OPTION", "VALUE", "FROM"], rows)
+
+
+def reloaded(value: dict[str, Any], *, as_json: bool) -> None:
+    """Print what a configuration that was read again has changed."""
+    if as_json:
+        emit(value)
+        return
+    lines = [f"{row['key']} = {toml(row['value'])} ({row['origin']})" for row in value["changed"]]
+    print("\n".join([*(lines or ["nothing has changed"]), *value["kept"]]))
 
 
 def findings(value: dict[str, Any], *, as_json: bool) -> None:
@@ -92,6 +101,11 @@ def explanation(value: dict[str, Any], *, as_json: bool) -> None:
         return
     for sentence in value["sentences"]:
         print(sentence["text"])
+
+
+def event(record: dict[str, Any], *, as_json: bool) -> None:
+    """Print one event of a history, at once."""
+    print(json.dumps(record) if as_json else events.line(record), flush=True)
 
 
 def clear() -> None:

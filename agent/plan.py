@@ -15,7 +15,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from agent import policy
-from agent.jobs import Job, Refused, Task
+from agent.jobs import Job, Refused, Task, is_scheduled
 from agent.ledger import Move
 from agent.policy import Wait
 from agent.replanning import Misplaced, Replanning
@@ -24,6 +24,8 @@ from agent.words import counted, cpus_are, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from agent.rules import Rules
 
 
 class Plan(Replanning):
@@ -36,8 +38,12 @@ class Plan(Replanning):
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def free_name(self, wanted: str) -> str:
-        """Return `wanted`, or `wanted.N` with the first N from 2 that no job has."""
-        if wanted not in self.jobs:
+        """Return `wanted`, or `wanted.N` with the first N from 2 that no job has; names of schedulers are taken.
+
+        A number gets ``job-`` before it: orders mean the pid of a task by it.
+        """
+        wanted = f"job-{wanted}" if wanted.isdecimal() else wanted
+        if wanted not in self.jobs and not is_scheduled(wanted):
             return wanted
         n = 2
         while f"{wanted}.{n}" in self.jobs:
@@ -184,6 +190,15 @@ class Plan(Replanning):
             self.touch(job)
         self.hand_out(now, "avoid")
 
+    def obey(self, rules: Rules, memory: int, now: float) -> None:
+        """Go by other rules from now on, and by other memory (bytes): who has more than a user's cap gives it up."""
+        self.rules, self.memory = rules, memory
+        for job in self.jobs.values():
+            job.rest_until = job.rest_until if rules.residence else None
+            self.touch(job)
+        self._replan_as_far(partial(policy.within_cap, cap=self.cap), "avoid", now)
+        self.hand_out(now, "share")
+
     def _leave_avoided(self, now: float) -> None:
         """Move jobs off the CPUs that are to be left alone, and shrink whom it takes: all, or else whoever can."""
         there = [job for job in self.jobs.values() if job.planned & self.avoided and self._must_leave(job)]
@@ -234,7 +249,11 @@ class Plan(Replanning):
         return Counter(owner for core in free if (owner := self.ledger.owners[core]) is not None)
 
     def drop_rank(self, job: Job, rank: int) -> None:
-        """Take one rank and its cores out of a job; the last one takes the job with it."""
+        """Take one rank and its cores out of a job; the last one takes the job with it, unless it is a scheduler's."""
+        if job.reserved:
+            job.ranks[rank] = None
+            self.touch(job)
+            return
         del job.ranks[rank]
         gone = {rank} if job.present else {rank, *job.targets}  # places kept for ranks that have not come end with it
         before = job.planned
@@ -249,6 +268,17 @@ class Plan(Replanning):
         elif job.hold is not None:
             job.hold = job.cores
         self.touch(job)
+
+    def drop(self, job: Job) -> None:
+        """Take out a job of which no task is there."""
+        self.ledger.move([Move(job.name, mask, 0) for mask in job.targets.values()])
+        del self.jobs[job.name]
+        self.settle_owners()
+
+    def refuse_memory(self, job: Job) -> None:
+        """Raise `Refused` when running jobs leave less memory than a job declares to need."""
+        if wait := self._wait_for_memory(job):
+            raise Refused(f"job {job.name} {wait.reason}")
 
     def adopt_late_ranks(self, job: Job, now: float) -> None:
         """Find places for ranks that had not started when others of their job had; where there is none they queue."""
@@ -282,13 +312,18 @@ class Plan(Replanning):
             can = span_of(self.cores.cpus(least), self.cores.cpus(most))
             msg = f"job {name} can have {can}, not {cpus}: see its min and max."
             raise Refused(msg)
-        counts = policy.hold(name, cores, self.running(), self.total(job.planned), self.cores.cpus)
-        if isinstance(counts, Wait):
-            raise Refused(f"job {name} cannot have {counted(cpus, 'CPU')}: {counts.reason}")
-        self._replan(counts, "order", now, {(name, rank): 0 for rank in job.ranks})
-        job.hold, job.hold_until, job.hold_by = cores, until, self.event.by
-        self.touch(job)
+        self.fix(job, cores, now)
+        job.hold_until = until
         self.hand_out(now, "order")
+
+    def fix(self, job: Job, cores: int, now: float) -> None:
+        """Give a job just so many cores, by an order. Raises `Refused`. Then others are to be handed what is left."""
+        counts = policy.hold(job.name, cores, self.running(), self.total(job.planned), self.cores.cpus)
+        if isinstance(counts, Wait):
+            raise Refused(f"job {job.name} cannot have {counted(self.cores.cpus(cores), 'CPU')}: {counts.reason}")
+        self._replan(counts, "order", now, {(job.name, rank): 0 for rank in job.ranks})
+        job.hold, job.hold_until, job.hold_by = cores, None, self.event.by
+        self.touch(job)
 
     def let_go(self, name: str, now: float) -> None:
         """End an order: the job competes for its equal share again. Raises `Refused` when it does not run."""

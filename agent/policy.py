@@ -171,6 +171,17 @@ def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
     return {j.name: j.cores - loans.get(j.name, 0) for j in running}
 
 
+def within_cap(running: Sequence[JobCores], cap: int) -> dict[str, int]:
+    """Return the cores of every job once each user has at most `cap`: the largest give up first, none its minimum."""
+    cores = {job.name: job.cores for job in running}
+    for user in {job.user for job in running} if cap else ():
+        theirs = [job for job in running if job.user == user]
+        lenders = [job for job in theirs if not job.fixed]
+        loans = _take(sum(job.cores for job in theirs) - cap, lenders, {j.name: j.cores - j.minimum for j in lenders})
+        cores |= {name: cores[name] - loan for name, loan in loans.items()}
+    return cores
+
+
 def trim(running: Sequence[JobCores], name: str) -> dict[str, int]:
     """Return the cores of every job once job `name` has given up what is beyond its maximum."""
     return {job.name: min(job.cores, job.maximum) if job.name == name else job.cores for job in running}

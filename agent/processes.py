@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import struct
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def peer_identity(sock: socket.socket, proc: str = "/proc") -> Peer | None:
 
     Where the kernel has no SO_PEERPIDFD, a pid reused since the connection cannot be told from its first owner.
     """
-    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, uid, gid = peer_credentials(sock)
     start = start_time(pid, proc)
     pidfd = None if start is None else _peer_pidfd(sock, pid, start, proc)
     if start is None or pidfd is None:
@@ -131,6 +132,12 @@ def peer_identity(sock: socket.socket, proc: str = "/proc") -> Peer | None:
     # While the pidfd's process holds the pid, a start time read under that pid is its own.
     kept = _keep(pidfd, lambda: start_time(pid, proc) == start and _holds_pid(pidfd))
     return None if kept is None else Peer(Identity(pid, start), uid, gid, kept)
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """Return pid, uid and gid of who connected the AF_UNIX socket `sock`, as they were then."""
+    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid
 
 
 def _peer_pidfd(sock: socket.socket, pid: int, start: int, proc: str) -> int | None:
@@ -238,7 +245,10 @@ class Census:
         self._proc = proc
         self._stats = stats = scan(proc)
         self._roots = {who.pid for who in firsts if who.pid in stats and stats[who.pid].start_time == who.start_time}
-        self._owners = owners_of(stats, self._roots)
+        owners = owners_of(stats, self._roots)
+        self._below = _by_owner(owners)
+        strays = (pid for pid, stat in stats.items() if not owners[pid] and not owners.get(stat.ppid, 0))
+        self._strays = sorted(strays, key=lambda pid: stats[pid].start_time)
 
     def processes(self, first: Identity, uid: int) -> set[int]:
         """Return the pids of the task whose first process is `first`, one of those the census was taken for.
@@ -247,22 +257,23 @@ class Census:
         than the task, whose parent is outside every task, and whose environment holds its ``DROM_TASK``. Nothing below
         the first process of another task belongs to it.
         """
-        stats, owners = self._stats, self._owners
+        stats = self._stats
         alive = first.pid in stats and stats[first.pid].start_time == first.start_time
-        reapers = _reapers(stats, first)
-        mark = f"DROM_TASK={first}".encode()
-        orphans = {
-            pid
-            for pid, stat in stats.items()
-            if stat.start_time >= first.start_time
-            and owners[pid] == 0
-            and stat.ppid in reapers
-            and owners.get(stat.ppid, 0) == 0
-            and _is_orphan(pid, uid, mark, self._proc)
-        }
-        if orphans:
-            owners = owners_of(stats, self._roots | orphans)
-        return {pid for pid, owner in owners.items() if owner in orphans or (owner == first.pid and alive)}
+        mine = set(self._below[first.pid]) if alive else set()
+        no_earlier = bisect_left(self._strays, first.start_time, key=lambda pid: stats[pid].start_time)
+        if strays := self._strays[no_earlier:]:
+            reapers, mark = _reapers(stats, first), f"DROM_TASK={first}".encode()
+            orphans = {p for p in strays if stats[p].ppid in reapers and _is_orphan(p, uid, mark, self._proc)}
+            below = _by_owner(owners_of(stats, self._roots | orphans)) if orphans else {}
+            mine = mine.union(*(below[orphan] for orphan in orphans))
+        return mine
+
+
+def _by_owner(owners: Mapping[int, int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for pid, owner in owners.items():
+        found.setdefault(owner, []).append(pid)
+    return found
 
 
 def task_processes(identity: Identity, uid: int, others: Iterable[Identity] = (), proc: str = "/proc") -> set[int]:

@@ -10,10 +10,12 @@ import contextlib
 import errno
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent import door, processes
+from agent.crowd import NEEDED
 from agent.jobs import Refused
 from agent.mailboxes import MailboxError
 from dromlib import layout
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     from agent.following import Loop
     from agent.jobs import Task
     from agent.processes import Identity, Peer
+    from agent.quotas import Quotas
 
 SILENCE = 5.0
 """Seconds a connection may stay without a request."""
-RESERVE = 32
-"""Descriptors that guests leave for the agent's own work."""
+RESERVE = 32 + NEEDED
+"""Descriptors that guests leave for the agent's own work and for its other sockets; of few they leave the half."""
+PER_TURN = 64
+"""Connections that are let in before the agent looks at the rest of the world again."""
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 TELL_WAITING = 0.25
 """Seconds after which a launcher is told why it waits."""
@@ -37,9 +42,10 @@ TELL_WAITING = 0.25
 
 @dataclass(slots=True)
 class Visit:
-    """A connection: since when; once it has asked, who asks for what, and the task it waits for."""
+    """A connection: of which user, since when; once it has asked, who asks for what, and the task it waits for."""
 
     connection: socket.socket
+    uid: int
     since: float
     kind: str = ""
     who: Identity | None = None
@@ -63,14 +69,16 @@ class Host(Protocol):
 
 
 class Reception:
-    """The door at `path`, open to every user; its descriptor numbers stay below `fd_limit`."""
+    """The door at `path`, open to every user; its descriptor numbers stay below `fd_limit`, shared by `quotas`."""
 
-    def __init__(self, path: Path, fd_limit: int, loop: Loop, host: Host) -> None:
+    def __init__(self, path: Path, fd_limit: int, loop: Loop, host: Host, quotas: Quotas) -> None:
         self._door = door.listen(path, 0o666)
-        self._last_fd = fd_limit - RESERVE
+        self._last_fd = fd_limit - min(RESERVE, fd_limit // 2)
         self._loop = loop
         self._host = host
+        self._quotas = quotas
         self._visits: dict[int, Visit] = {}
+        self._many: Counter[int] = Counter()
         self._deaf = False
 
     def open(self) -> None:
@@ -107,7 +115,8 @@ class Reception:
         fd = visit.connection.fileno()
         if fd >= 0:
             self._loop.unwatch(fd)
-            self._visits.pop(fd, None)
+            if self._visits.pop(fd, None):
+                self._many[visit.uid] -= 1
             visit.connection.close()
 
     def next_look(self, now: float) -> float | None:
@@ -132,7 +141,7 @@ class Reception:
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            while not self._deaf:
+            for _ in range(PER_TURN):
                 try:
                     connection, _ = self._door.accept()
                 except OSError as error:
@@ -143,12 +152,20 @@ class Reception:
                     self._deaf = True
                     return
                 connection.setblocking(False)
-                visit = Visit(connection, time.monotonic())
-                if connection.fileno() > self._last_fd:
-                    self.refuse(visit, "too many are at the door: try again in a moment.")
+                visit = Visit(connection, processes.peer_credentials(connection)[1], time.monotonic())
+                try:
+                    self._check_room(visit)
+                except Refused as refusal:
+                    self.refuse(visit, str(refusal))
                     continue
+                self._many[visit.uid] += 1
                 self._visits[connection.fileno()] = visit
                 self._loop.watch(connection.fileno(), lambda visit=visit: self._hear(visit))  # type: ignore[misc]
+
+    def _check_room(self, visit: Visit) -> None:
+        if visit.connection.fileno() > self._last_fd:
+            raise Refused("too many are at the door: try again in a moment.")
+        self._quotas.admit_visit(visit.uid, self._many[visit.uid], self._last_fd)
 
     def _hear(self, visit: Visit) -> None:
         """Take the one request of a connection, or notice that the other side has gone."""

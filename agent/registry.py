@@ -66,6 +66,12 @@ class SlotRecord:
         return self.masks[f"grant{self.fields['epoch'] % 2}"]
 
     @property
+    def is_sound(self) -> bool:
+        """Whether its numbers stand for something."""
+        known = (("job_class", CLASSES), ("distribution", KINDS))
+        return all(self.fields[name] < len(names) for name, names in known)
+
+    @property
     def reason(self) -> str:
         """Why the newest grant was published: a name of REASON."""
         names, number = layout.ENUMS["REASON"], self.reasons[self.fields["epoch"] % 2]
@@ -148,9 +154,12 @@ class Registry:
         if memory is not None:
             fault = _fault(memory, size)
         if memory is None or fault:
-            msg = f"{path} cannot be adopted, {fault}: remove it once its programs have ended."
-            raise RegistryError(msg)
-        return cls(path, memory)
+            raise _not_adopted(path, fault)
+        found = cls(path, memory)
+        for record in found.records():
+            if not record.is_sound:
+                raise _not_adopted(path, f"slot {record.index} in it is damaged")
+        return found
 
     def sign(self, owner: Owner) -> None:
         """Write into the header who writes from now on."""
@@ -299,6 +308,10 @@ def kept(task: Task, job: Job, target: int, owned: int) -> dict[str, int]:
     }
 
 
+def _not_adopted(path: Path, fault: str) -> RegistryError:
+    return RegistryError(f"{path} cannot be adopted, {fault}: remove it once its programs have ended.")
+
+
 def restore(record: SlotRecord) -> tuple[Task, Job]:
     """Return the task of a slot and a job that describes it, as the agent that died last left them.
 
@@ -360,13 +373,36 @@ def _flags(task: Task, job: Job) -> int:
     return sum(bit for bit, is_set in bits.items() if is_set)
 
 
+def is_obsolete(path: Path, boot: bytes) -> bool:
+    """Say whether a registry of another layout can be replaced: it was given up, or is of another boot than `boot`.
+
+    What a registry starts with is at the same place in every version.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        header = os.read(fd, HEADER.size)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    if len(header) < HEADER.size or HEADER.read(header, "magic") != layout.REGISTRY_MAGIC:
+        return False
+    made = HEADER.fields["boot_id"]
+    over = header[made.offset : made.offset + made.size] != boot or bool(HEADER.read(header, "retired"))
+    return over and HEADER.read(header, "layout_version") != layout.LAYOUT_VERSION
+
+
 def _fault(memory: memoryview, size: int) -> str:
     """Return what is wrong with the header of a registry, or an empty text."""
     if HEADER.read(memory, "magic") != layout.REGISTRY_MAGIC:
         return "it is not a registry of drom"
     version = HEADER.read(memory, "layout_version")
     if version != layout.LAYOUT_VERSION:
-        return f"its layout is version {version}, this agent writes version {layout.LAYOUT_VERSION}"
+        made = f"its layout is version {version}, this agent writes version {layout.LAYOUT_VERSION}"
+        return f"{made} (run the drom that made it and stop that, so that its programs run on unmanaged)"
     bits, capacity = HEADER.read(memory, "mask_bits"), HEADER.read(memory, "capacity")
     fits = (
         HEADER.read(memory, "slot_size") == layout.slot_size(bits)

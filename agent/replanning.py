@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent import layouts, wishes
 from agent.arrangement import NoRoom
-from agent.jobs import Change, Event, Job, Refused
+from agent.jobs import Change, Event, Job, Refused, Task
 from agent.ledger import Move
 from agent.policy import JobCores
 from agent.seating import Seating
@@ -151,6 +151,21 @@ class Replanning(Seating):
             for job in [self.jobs[name] for name, cores in counts.items() if self.jobs[name].cores not in (0, cores)]:
                 job.rest_until = now + self.rules.residence
         self._aim(targets, counts, reason)
+        self.settle_owners()
+
+    def rearrange(self, job: Job, ranks: dict[int, Task | None]) -> None:
+        """Share the cores of a job among other ranks than before. Raises `Refused` with nothing changed."""
+        before, job.ranks = job.ranks, ranks
+        self.touch(job)
+        counts = {other.name: other.cores for other in self.jobs.values() if other.cores}
+        targets = self.place_all(counts, {(job.name, rank): 0 for rank in ranks})
+        if isinstance(targets, NoRoom):
+            job.ranks = before
+            self.touch(job)
+            raise Misplaced(targets)
+        gone = [job.targets.pop(rank) for rank in before.keys() - ranks.keys()]
+        self.ledger.move([Move(job.name, mask, 0) for mask in gone])
+        self._aim(targets, counts, "arrival")
         self.settle_owners()
 
     def _aim(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:

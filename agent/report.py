@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agent.hour import Hour
 from agent.metrics import Histogram
 from dromlib.cpulist import format_cpulist
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from agent.log import Log
 
 
+REFUSALS_A_SECOND = 10
+"""Lines of the log about refusals, of which anybody can cause as many as he likes."""
+
+
 @dataclass(slots=True)
 class Counters:
     """What has happened since the agent started."""
@@ -26,6 +31,7 @@ class Counters:
     changes: Counter[tuple[str, str]] = field(default_factory=Counter)
     reaped: Counter[str] = field(default_factory=Counter)
     enforcements: int = 0
+    repairs: int = 0
     refusals: int = 0
     changing: Histogram = field(default_factory=lambda: Histogram(1e-4, 1e-3, 5e-3, 0.02, 0.1, 0.5, 1.0, 5.0))
     placing: Histogram = field(default_factory=lambda: Histogram(1e-5, 5e-5, 2e-4, 1e-3, 5e-3, 0.02, 0.1))
@@ -37,7 +43,10 @@ class Report:
     def __init__(self, log: Log, signal: Callable[[int, dict[str, object]], None]) -> None:
         self.log = log
         self.counters = Counters()
+        self.hour = Hour(time.monotonic())
         self._send = signal
+        self._second = 0.0
+        self._refused = 0
 
     def granted(self, grant: Publish) -> None:
         """A grant has been published."""
@@ -46,28 +55,39 @@ class Report:
     def started(self, task: Task) -> None:
         """A task has its first grant."""
         self.counters.changes["start", "applied"] += 1
-        self._log("started", task, cpus=format_cpulist(task.granted))
+        self._changed("started", task, 0, task.granted, reason=task.reason)
+
+    def adopted(self, tasks: list[Task], dead: int) -> None:
+        """Tasks have been taken over from an agent that died, with the CPUs they have; so many are dead by now."""
+        self.log("adopted", tasks=len(tasks) - dead, dead=dead)
+        for task in tasks:
+            self._changed("kept", task, task.applied, task.applied, reason=task.reason)
 
     def done(self, done: Done) -> None:
         """A grant is in force."""
         took = done.at - done.asked
         self.counters.changes[done.action, done.outcome] += 1
         self.counters.changing.observe(took)
-        old, new, seconds = format_cpulist(done.old), format_cpulist(done.new), round(took, 6)
-        reason = done.task.reason
-        self._log(done.outcome, done.task, action=done.action, old=old, new=new, reason=reason, took_seconds=seconds)
+        seconds, about = round(took, 6), {"reason": done.task.reason, "action": done.action}
+        self._changed(done.outcome, done.task, done.old, done.new, **about, took_seconds=seconds)
         self._signal(done.task, done.outcome, done.old, done.new, done.epoch, action=done.action, seconds=seconds)
 
     def ended(self, task: Task, reason: str) -> None:
         """A task is over: it exited, or left before it started."""
         self.counters.reaped[reason] += 1
-        self._log("ended", task, reason=reason)
+        self._changed("ended", task, task.applied, 0, reason=reason)
         self._signal(task, "ended", task.granted, 0, task.epoch, reason=reason)
 
     def confined(self, task: Task, threads: int) -> None:
         """Threads were found outside the CPUs that their program said it keeps, and were moved."""
         self.counters.enforcements += 1
         self._log("confined", task, threads=threads)
+
+    def repaired(self, task: Task, threads: int, *, again: bool) -> None:
+        """Threads whose masks somebody had rewritten were moved back; `again`: as in the last round, which was told."""
+        self.counters.repairs += threads
+        if not again:
+            self._log("repaired", task, threads=threads)
 
     def enforced(self) -> None:
         """The agent has bound a program that was to bind itself."""
@@ -78,13 +98,30 @@ class Report:
         self.counters.changes["keep", "failed"] += 1
         self._log("bind failed", task, denied=result.denied, invalid=result.invalid, settled=result.settled)
 
+    def unfenced(self, task: Task, fault: str) -> None:
+        """The control group of a task could not be made or changed: affinity alone binds it."""
+        self.counters.changes["fence", "failed"] += 1
+        self._log("fence failed", task, reason=fault)
+
     def refused(self, sentence: str) -> None:
-        """A request at the door was refused."""
+        """A request at the door was refused: counted always, and logged as far as nobody fills the log with it."""
         self.counters.refusals += 1
-        self.log("refused", reason=sentence)
+        now = time.monotonic()
+        if now - self._second >= 1:
+            unsaid = {"unsaid": self._refused - REFUSALS_A_SECOND} if self._refused > REFUSALS_A_SECOND else {}
+            self._second, self._refused = now, 0
+            self.log("refused", reason=sentence, **unsaid)
+        elif self._refused < REFUSALS_A_SECOND:
+            self.log("refused", reason=sentence)
+        self._refused += 1
+
+    def _changed(self, event: str, task: Task, old: int, new: int, **fields: object) -> None:
+        """Log that a task's CPUs were `old` and are `new`: every change is one line, and no other has both."""
+        self.hour.has(task.slot, task.job, new.bit_count(), time.monotonic())
+        self._log(event, task, old=format_cpulist(old), new=format_cpulist(new), **fields)
 
     def _log(self, event: str, task: Task, **fields: object) -> None:
-        self.log(event, job=task.job, pid=task.arrival.pid, **fields)
+        self.log(event, job=task.job, task=task.rank, pid=task.arrival.pid, **fields)
 
     def _signal(self, task: Task, event: str, old: int, new: int, epoch: int, **more: object) -> None:
         about = {"job": task.job, "task": task.rank, "pid": task.arrival.pid, "epoch": epoch}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from agent.cgroups import cpu_files
 from agent.rootfs import Root
-from agent.topology import usable_cores
+from agent.topology import usable_cores, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,10 +39,13 @@ class Available:
     more: int = 0
 
 
-def available(start: Topology, now: Topology, unit: str = "core") -> Available:
-    """Return what is left of the machine an agent started on, now that it is read again."""
+def available(start: Topology, now: Topology, unit: str = "core", reserved: int = 0) -> Available:
+    """Return what is left of the machine an agent started on, now that it is read again.
+
+    Cores with CPUs in `reserved` are there, and left to the system.
+    """
     units = _mask(start, unit)
-    left = replace(start, allowed=start.allowed & now.allowed, quota=now.quota)
+    left = without(replace(start, allowed=start.allowed & now.allowed, quota=now.quota), reserved)
     return Available(_mask(left, unit) & units, units & ~now.allowed, _mask(now, unit) & ~units)
 
 
@@ -58,6 +61,7 @@ class Rereading:
         self._read = read
         self._unit = unit
         self._root = Path(root)
+        self._reserved = 0
         self._live = os.path.realpath(root) == "/"
         self._files: list[Path] = []
         self._said: list[object] = []
@@ -75,8 +79,17 @@ class Rereading:
             return False
         self._said = said
         self.machine = self._read()
-        before, self.available = self.available, available(self._start, self.machine, self._unit)
         self._files = []
+        return self._judge()
+
+    def reserve(self, cpus: int) -> bool:
+        """Leave these CPUs to the system from now on, and no others; say whether that changes what is available."""
+        self._reserved = cpus
+        return self._judge()
+
+    def _judge(self) -> bool:
+        before = self.available
+        self.available = available(self._start, self.machine, self._unit, self._reserved)
         return self.available != before
 
     def _listen(self) -> list[object]:

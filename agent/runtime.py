@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.processes import Census, Identity, boot_id
-from agent.registry import Owner, Registry, RegistryError, SlotRecord
+from agent.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
 from dromlib import layout
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def unit_in_use(path: Path) -> str | None:
 
     Raises `RegistryError` when the registry is not one of this layout.
     """
-    if not (path / "registry").exists():
+    if not (path / "registry").exists() or is_obsolete(path / "registry", boot_id()):
         return None
     old = Registry.open(path / "registry")
     if old.boot_id != boot_id() or old.header("retired") or not _any_lives(old.records()):
@@ -98,7 +98,7 @@ def take_over(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: i
     cannot be adopted.
     """
     file = path / "registry"
-    if not file.exists():
+    if not file.exists() or is_obsolete(file, boot_id()):
         return Registry.create(file, capacity, mask_bits, owner), False
     old = Registry.open(file)
     records = old.records()

@@ -5,23 +5,31 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent import fences
 from agent.__main__ import SERVE
 from agent.claims import ClaimError, claims_file
+from agent.config import Sources
 from agent.control import ControlError
-from agent.exclusions import Exclusions, find_users
-from agent.load import Avoidance
+from agent.exclusions import find_users
+from agent.history import History, HistoryError
 from agent.log import Log
-from agent.options import Options, layout_of, memory_of
+from agent.options import Options, resources_of
+from agent.quotas import Quotas
+from agent.rights import Masters
 from agent.rootfs import Root
-from agent.rules import Rules
+from agent.service_manager import ServiceManager
 from agent.synthetic import TopologyError, synthetic_topology
 from agent.sysfs import read_topology
 from agent.topology import warnings_of, without
+from agent.users import group_number
+from agent.words import parse_size
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
@@ -29,6 +37,9 @@ if TYPE_CHECKING:
 
     from agent.daemon import Daemon
     from agent.distributor import Placer
+    from agent.keys import Keys
+    from agent.remote import Gate
+    from agent.steward.steward import Membership
     from agent.topology import Topology
 
 
@@ -51,48 +62,53 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
     return replace(machine, emulated=real.emulated, quota=real.quota, memory=memory)
 
 
-def become(options: Options) -> None:
+def become(options: Options, sources: Sources) -> None:
     """Check the machine, then replace this process by the agent, which does without the command line's libraries.
 
     Raises `TopologyError` or `ControlError` with a sentence.
     """
     find_machine(options.topology, options.emulate)
+    described = [json.dumps(asdict(part)) for part in (options, sources)]
     try:
-        os.execv(sys.executable, [sys.executable, "-m", "agent", SERVE, json.dumps(asdict(options))])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-m", "agent", SERVE, *described])  # noqa: S606
     except OSError as error:
         python = sys.executable or "this Python"
         msg = f"this user cannot run {python} ({error.strerror}): use one in a folder that is open to him."
         raise ControlError(msg) from error
 
 
-def main(described: str) -> None:
-    """Be the agent that `become` described."""
+def main(described: str, sources: str = "{}") -> None:
+    """Be the agent that `become` described, and read its configuration again from `sources` when told to."""
     # An agent does no linear algebra: where SciPy is installed, numba would load it and its BLAS for nothing.
     sys.modules["scipy"] = None  # type: ignore[assignment]
     values: dict[str, Any] = json.loads(described)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     options = Options(**values)
     try:
-        run(find_machine(options.topology, options.emulate), options)
+        run(find_machine(options.topology, options.emulate), options, Sources(**json.loads(sources)))
     except OSError as error:
         sys.exit(f"drom: {error.filename or options.runtime_dir}: {error.strerror}: check the runtime directory.")
     except (ControlError, TopologyError) as error:
         sys.exit(f"drom: {error}")
 
 
-def run(machine: Topology, options: Options) -> None:
+def run(machine: Topology, options: Options, sources: Sources) -> None:
     """Run an agent until it is told to stop. Raises `ControlError` with a sentence when it cannot start."""
     reserved = parse_cpulist(options.reserved)
     machine = without(machine, reserved)
     if not machine.allowed:
         raise ControlError("no CPU may be managed here: check this process's affinity and cpuset, and --reserved.")
     directory = Path(options.runtime_dir)
-    log = Log()
-    from agent.daemon import Daemon, Settings
+    log = Log(form=options.log_format)
+    manager = ServiceManager(os.environ, os.getpid())
+    from agent.daemon import Daemon
     from agent.distributor import Placer
     from agent.mailboxes import MailboxError
     from agent.registry import RegistryError
+    from agent.reloading import Reloading, tuned
     from agent.runtime import RuntimeDirError
+    from agent.settings import Settings
+    from agent.steward.spool import SpoolError
 
     try:
         unit = _unit(directory, options.unit, log)
@@ -100,50 +116,95 @@ def run(machine: Topology, options: Options) -> None:
         raise ControlError(str(error)) from error
     for warning in warnings_of(machine, unit):
         log("warning", topology=warning)
-    users, missing = find_users(options.exclude_users)
-    for name in missing:
+    for name in find_users(options.exclude_users)[1]:
         log("warning", exclude=f"{name} is no user here: check exclude.users.")
+    masters = _masters(options)
+    gate = _gate(options, log)
     settings = Settings(
         directory,
         machine,
-        options.grace,
-        Rules(
-            options.sharing_factor,
-            options.max_cpus_per_user,
-            options.max_min,
-            options.max_rigid,
-            options.margin,
-            options.residence,
-        ),
-        memory_of(options.memory, machine.memory),
-        options.capacity,
+        capacity=options.capacity,
         observe=options.observe,
-        freeze_file=Path(options.freeze_file) if options.freeze_file else None,
         unit=unit,
-        exclude=Exclusions(users, options.exclude_programs),
         claims=claims_file(os.environ),
-        avoidance=Avoidance(options.avoid_load, options.avoid_after),
-        layout=layout_of(options.distribution),
+        masters=masters,
+        fences=None if machine.emulated else fences.build(directory, raised=options.enforce == "cpuset"),
+        quotas=Quotas(options.users_max_tasks, frozenset({0, os.geteuid()})),
+        gate=gate,
+        membership=_membership(options),
         reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
+        history=_history(options),
     )
     placer = Placer(machine, unit)
     try:
-        daemon = Daemon(settings, placer, log)
+        daemon = Daemon(tuned(settings, options), placer, log, manager)
+        daemon.reload = Reloading(daemon, options, sources).reload
         _load_when_compiled(daemon, placer, log)
         stop = _serve_metrics(daemon, options.metrics, log)
         mode = "observing" if options.observe else "emulating" if machine.emulated else "managing"
-        daemon.run(lambda: log("ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid()))
+        log_ready = partial(log, "ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid())
+        daemon.run(log_ready)
         stop()
-    except (RegistryError, MailboxError, RuntimeDirError, ClaimError) as error:
+    except (RegistryError, MailboxError, RuntimeDirError, ClaimError, SpoolError, HistoryError) as error:
         raise ControlError(str(error)) from error
     finally:
         placer.close()
+
+
+def _masters(options: Options) -> Masters:
+    if options.users_masters is None:
+        return Masters.here()
+    group = group_number(options.users_masters)
+    if group is None:
+        raise ControlError(f"there is no group {options.users_masters} here: check users.masters.")
+    return Masters.here(group)
+
+
+def _gate(options: Options, log: Log) -> Gate | None:
+    """Return where orders from other nodes come in, if they are wanted. Raises `ControlError`."""
+    if options.remote_listen is None:
+        return None
+    from agent import remote
+
+    own = _keys(options)
+    host, port = metrics_address(options.remote_listen)
+    gate = remote.Gate(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", own)
+    log("remote", address=host, port=gate.port, keys=own.folder)
+    return gate
+
+
+def _membership(options: Options) -> Membership | None:
+    """Return to which scheduler the node belongs, if to any. Raises `ControlError`."""
+    if options.scheduler is None:
+        return None
+    if options.observe:
+        raise ControlError("an agent that only observes starts no jobs: leave out --observe or --scheduler.")
+    from agent.steward import link
+    from agent.steward.steward import Membership
+
+    own = _keys(options) if link.host_of(options.scheduler) else None
+    spool = Path(options.spool) if options.spool else Path(options.runtime_dir) / "steward"
+    node = options.node or socket.gethostname()
+    return Membership(options.scheduler, node, spool, resources_of(options.resources), options.features, own)
+
+
+def _keys(options: Options) -> Keys:
+    """Return this agent's keys. Raises `ControlError`."""
+    from agent import keys
+
+    return keys.load(
+        Path(options.remote_keys) if options.remote_keys else keys.default_folder(os.environ, os.geteuid())
+    )
 
 
 def _reread(start: Topology, reserved: int, *, words: bool) -> Topology:
     """Return the machine as it is now; where an agent was told what it looks like, what is left of that."""
     now = without(read_topology(), reserved)
     return replace(start, allowed=start.allowed & now.allowed, quota=now.quota) if words else now
+
+
+def _history(options: Options) -> History | None:
+    return None if options.events_size == "off" else History(options.events_path, parse_size(options.events_size))
 
 
 def _unit(directory: Path, wanted: str, log: Log) -> str:
@@ -183,13 +244,13 @@ def metrics_address(text: str) -> tuple[str, int]:
 def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], None]:
     if where is None:
         return lambda: None
-    from agent import metrics
+    from agent import web
 
     address = metrics_address(where)
     try:
-        port, stop = metrics.serve(daemon, *address)
+        port, stop = web.serve(daemon, *address)
     except OSError as error:
-        daemon.abandon()
+        daemon.withdraw()
         reason = os.strerror(error.errno) if error.errno else str(error)
         msg = f"cannot serve metrics on {address[0]}:{address[1]}: {reason}: choose another --metrics."
         raise ControlError(msg) from error

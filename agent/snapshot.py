@@ -182,7 +182,7 @@ def snapshot(daemon: Daemon) -> Snapshot:
 
 
 def _points(bits: int) -> str:
-    names = [name for bit, name in enumerate(layout.ENUMS["POINTS"]) if bits >> bit & 1]
+    names = [name for bit, name in enumerate(layout.ENUMS["POINTS"]) if bits >> bit & 1 and name != "pinned"]
     if "other_libomp" in names:
         names.remove("other_libomp")
         names = ["the first libomp" if name == "libomp" else name for name in names]

@@ -16,10 +16,11 @@ from agent import affinity, cpu_times
 from dromlib.cpulist import cpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from agent.cpu_times import Thread
     from agent.jobs import Done, Task
+    from agent.mailboxes import Mail
     from agent.node import Node
 
 LOOKS = (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -62,14 +63,22 @@ class _Watch(NamedTuple):
 class Spreading:
     """Looks at tasks for a while after they have applied a grant; what is asked of it costs nothing at other times."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, read: Callable[[int], Mail | None]) -> None:
+        """Look after tasks of `node`; `read` returns what a mailbox says."""
         self._node = node
+        self._read = read
         self._watches: dict[int, _Watch] = {}
 
     def watch(self, done: Done) -> None:
-        """Look after a task from now on: it has put a grant in force, by itself."""
+        """Look after a task from now on: it has put a grant in force, by itself.
+
+        Not where threads bind themselves one by one: nobody can move a thread without undoing what it does meanwhile.
+        """
         task = done.task
         if done.outcome == "applied" and done.new & ~done.old and done.new.bit_count() > 1 and task.responder:
+            mail = self._read(task.mailbox)
+            if mail is None or mail.pinned:
+                return
             now = time.monotonic()
             self._watches[task.slot] = _Watch(task, done.epoch, 0, now, cpu_times.of_threads(task.responder[0]))
 

@@ -47,6 +47,11 @@ def run_path() -> Path:
     return _find("bin/drom-run")
 
 
+def step_path() -> Path:
+    """Return the path of drom-step, which agents start for each job of a scheduler."""
+    return _find("bin/drom-step")
+
+
 def example_path(name: str) -> Path:
     """Return the path of the compiled example `name`, such as ``jacobi``."""
     return _find(f"examples/{name}")

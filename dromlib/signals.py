@@ -25,6 +25,11 @@ def topic(slot: int) -> bytes:
     return b"slot.%010d" % slot
 
 
+def is_topic(text: bytes) -> bool:
+    """Say whether a text is the topic of a slot."""
+    return len(text) == len(topic(0)) and text[-10:].isdigit() and text == topic(int(text[-10:]))
+
+
 def message(slot: int, event: dict[str, object]) -> bytes:
     """Return the signal of an event of a slot. Raises TypeError when JSON has no word for something in it."""
     return topic(slot) + b" " + json.dumps(event).encode()

@@ -54,6 +54,18 @@ apt_install() {
     rm -f "$log"
 }
 
+unpack_prometheus() {
+    local scratch status=0
+    scratch=$(mktemp -d)
+    echo "setup: unpacking prometheus into $venv" >&2
+    (
+        cd "$scratch"
+        { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } && dpkg-deb -x prometheus_*.deb .
+    ) </dev/null >"$scratch/log" 2>&1 && install "$scratch"/usr/bin/prom{etheus,tool} "$venv/bin" || status=1
+    rm -rf "$scratch"
+    return "$status"
+}
+
 has_new_python || fail "drom needs Python 3.10 or newer as '$python'; install one, or name it: make setup PYTHON=/path/to/python3."
 has_venv || packages+=(python3-venv)
 has_compiler || packages+=(gcc libc6-dev)
@@ -81,11 +93,29 @@ fi
 if ((EUID == 0)) && ! command -v clang >/dev/null && command -v apt-get >/dev/null; then
     apt_install clang libomp-dev libopenblas-openmp-dev || echo "setup: going on without clang: its tests will be skipped." >&2
 fi
+# A browser without a window, for the tests of the agent's page.
+if ((EUID == 0)) && ! { command -v chromium-headless-shell || command -v chromium; } >/dev/null && command -v apt-get >/dev/null; then
+    apt_install chromium-headless-shell || echo "setup: going on without Chromium: its tests will be skipped." >&2
+fi
+# systemd is for the test of the unit file, the shells for those of completion.
+if ((EUID == 0)) && ! { command -v systemd-analyze && command -v zsh && command -v fish; } >/dev/null && command -v apt-get >/dev/null; then
+    apt_install systemd zsh fish || echo "setup: going on without systemd and other shells: their tests will be skipped." >&2
+fi
+# libFuzzer and the sanitizers of clang are for fuzzing.
+has_fuzzer() { [[ -n $(find "$(clang -print-resource-dir 2>/dev/null)/lib" -name 'libclang_rt.fuzzer*' 2>/dev/null) ]]; }
+if ((EUID == 0)) && ! has_fuzzer && command -v apt-get >/dev/null; then
+    apt_install libclang-rt-dev || echo "setup: going on without libFuzzer: the native part is not fuzzed." >&2
+fi
 extras=dev
 if command -v mpicc >/dev/null; then extras+=,mpi; fi
 
 # A half-made environment (venv stops midway without ensurepip) or one whose interpreter has gone is made anew.
 has_pip || "$python" -m venv --clear "$venv"
+
+# Prometheus is for tests as well, and only unpacked: its package would start a service.
+if ((EUID == 0)) && ! [ -x "$venv/bin/prometheus" ] && ! command -v prometheus >/dev/null && command -v apt-get >/dev/null; then
+    unpack_prometheus || echo "setup: going on without Prometheus: its tests will be skipped." >&2
+fi
 
 echo "setup: installing drom and its tools into $venv" >&2
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1

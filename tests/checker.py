@@ -34,7 +34,7 @@ STEP = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A used slot: who it belongs to and which CPUs (masks) it was granted, holds and gives back."""
+    """A used slot: who it belongs to and which CPUs (masks) it was granted, holds, has applied and gives back."""
 
     index: int
     job: str
@@ -43,7 +43,10 @@ class Slot:
     epoch: int
     grant: int
     held: int
+    applied_epoch: int
+    applied: int
     restore: int
+    mailbox: int
     waiting: bool
 
     @property
@@ -58,7 +61,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One stable reading of a registry. `raw` is the bytes of its slots."""
+    """One stable reading of a registry. `raw` is the bytes of its slots, `file` the inode it was read from."""
 
     slots: tuple[Slot, ...]
     faults: tuple[str, ...]
@@ -66,6 +69,7 @@ class Reading:
     emulated: bool
     retired: bool
     raw: bytes
+    file: int = 0
 
 
 def list_of(mask: int) -> str:
@@ -79,7 +83,8 @@ def read(runtime_dir: Path) -> Reading | None:
     while time.monotonic() < deadline:
         try:
             with (runtime_dir / "registry").open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+                about = os.fstat(file.fileno())
+                size = about.st_size
                 if size < layout.HEADER_SIZE:
                     return Reading((), (f"the registry has {size} bytes",), (0, 0), False, False, b"")
                 with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as memory:
@@ -88,11 +93,11 @@ def read(runtime_dir: Path) -> Reading | None:
         except FileNotFoundError:
             return None
         if first[layout.HEADER_SIZE :] == again:
-            return _parse(first)
+            return _parse(first, about.st_ino)
     raise TimeoutError("the registry changed in every one of many readings")
 
 
-def _parse(raw: bytes) -> Reading:
+def _parse(raw: bytes, file: int) -> Reading:
     header = {name: HEADER.read(raw, name) for name, f in HEADER.fields.items() if f.kind != "u8"}
     faults = _header_faults(header, len(raw))
     slots = []
@@ -108,6 +113,7 @@ def _parse(raw: bytes) -> Reading:
         bool(header["flags"] & layout.HEADER_EMULATED),
         bool(header["retired"]),
         raw[layout.HEADER_SIZE :],
+        file,
     )
 
 
@@ -145,7 +151,10 @@ def _slot(raw: bytes, base: int, index: int, bits: int) -> Slot:
         epoch=epoch,
         grant=mask(f"grant{epoch % 2}") if epoch != layout.EPOCH_RETIRED else 0,
         held=mask("held"),
+        applied_epoch=number("applied_epoch"),
+        applied=mask("applied"),
         restore=mask("restore"),
+        mailbox=number("mailbox"),
         waiting=bool(number("flags") & layout.SLOT_WAITING),
     )
 

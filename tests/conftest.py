@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # judged by what it does; `make test-random` looks for new ones.
 settings.register_profile("same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("random", settings.get_profile("same"), derandomize=False, print_blob=True)
+settings.register_profile("fuzz", settings.get_profile("random"), max_examples=20_000)
 settings.load_profile("same")
 
 

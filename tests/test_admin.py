@@ -35,12 +35,25 @@ def test_its_configuration_is_right() -> None:
     assert config.parse_file(Path("/f"), text).faults == []
 
 
+def test_the_commands_of_operations_are_there() -> None:
+    """Each drom command that docs/operations.md shows has help, and what it names of this repository is here."""
+    text = (DOCS / "operations.md").read_text(encoding="utf-8")
+    shells = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)) + "\n".join(re.findall(r"`(drom [^`]*)`", text))
+    shown = set(re.findall(r"(?:^|or: )drom ((?:[a-z]+)(?: (?:check|show|reload))?)", shells, re.MULTILINE))
+
+    assert shown == {"attach", "config check", "config reload", "doctor", "events", "explain", "ps"}
+    for command in shown:
+        assert drom(*command.split(), "--help").returncode == 0
+    for link in re.findall(r"\]\(([^)#]+)", text):
+        assert (DOCS / link).exists(), link
+
+
 def test_its_commands_are_there() -> None:
     """Each drom command it shows has help."""
     shells = "".join(re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL))
-    shown = set(re.findall(r"^drom ((?:[a-z]+)(?: (?:check|show))?)", shells, re.MULTILINE))
+    shown = set(re.findall(r"^drom ((?:[a-z]+)(?: (?:check|show|reload))?)", shells, re.MULTILINE))
 
-    assert shown == {"doctor", "topology", "agent", "config check", "config show"}
+    assert shown == {"doctor", "topology", "agent", "config check", "config show", "config reload"}
     for command in shown:
         assert drom(*command.split(), "--help").returncode == 0
 
@@ -49,7 +62,7 @@ def test_the_unit_file_is_whole() -> None:
     """It starts the agent, keeps its directory over a crash and leaves programs alone."""
     unit = configparser.ConfigParser(strict=True, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(DOCS / "drom.service", encoding="utf-8")
+    unit.read(DOCS.parent / "contrib" / "drom-agent.service", encoding="utf-8")
 
     assert unit["Service"]["ExecStart"].endswith("/drom agent")
     assert (unit["Service"]["KillMode"], unit["Service"]["RuntimeDirectoryPreserve"]) == ("process", "yes")

@@ -42,22 +42,59 @@ def test_capabilities(tmp_path: Path, held: str, uid: int, state: str, text: str
     assert text in found.text
 
 
-@pytest.mark.parametrize(("hard", "state"), [(2112, "ok"), (2111, "warn"), (10, "warn")])
-def test_descriptors(hard: int, state: str) -> None:
-    """Two for each task, and some for the agent."""
-    assert checks.descriptors(hard, 1024).state == state
+@pytest.mark.parametrize(
+    ("hard", "capacity", "state", "text"),
+    [
+        (8256, 4096, "ok", "are enough for 4096 tasks."),
+        (8254, 4096, "warn", "are enough for 4095 of 4096 tasks: raise "),
+        (3067, 1024, "ok", "are enough for 1024 tasks."),
+        (3066, 1024, "warn", "any user can open enough connections to end an agent: raise "),
+        (10, 1024, "warn", "any user can open enough connections to end an agent: raise "),
+    ],
+)
+def test_descriptors(hard: int, capacity: int, state: str, text: str) -> None:
+    """Two for each task, and some for the agent and for whoever connects faster than it can send them away."""
+    found = checks.descriptors(hard, capacity)
+
+    assert (found.state, text in found.text) == (state, True), found
 
 
 def test_delegation(tmp_path: Path) -> None:
     """Version 2 must be mounted, have the cpuset controller in our group, and be ours to write."""
-    assert checks.delegation(tmp_path).text.startswith("No control groups of version 2 are mounted")
-    put(tmp_path / "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n")
+
+    def text() -> str:
+        found = checks.delegation(tmp_path, needed=False)
+        return f"{found.state}: {found.text}"
+
+    advice = "run the agent in a unit with Delegate=cpuset, or use --enforce affinity."
+    undone = "warn: Affinity alone binds programs, which they can undo: "
+    assert text() == f"{undone}no control groups of version 2 are mounted here: {advice}"
+    put(tmp_path / "proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     put(tmp_path / "proc/self/cgroup", "0::/a/b\n")
-    assert checks.delegation(tmp_path).text.startswith("The cpuset controller is not delegated to /a/b")
+    assert text() == f"{undone}the cpuset controller is not delegated to the control group /a/b: {advice}"
     put(tmp_path / "sys/fs/cgroup/a/b/cgroup.controllers", "cpuset\n")
-    assert checks.delegation(tmp_path).text.startswith("The control group /a/b cannot be written")
-    put(tmp_path / "sys/fs/cgroup/a/b/cgroup.procs", "")
-    assert checks.delegation(tmp_path) == Finding("cgroups", "ok", "The cpuset controller is delegated to /a/b.")
+    assert text() == f"{undone}the control group /a/b is not delegated to this user: {advice}"
+    assert checks.delegation(tmp_path, needed=True).state == "fail"
+    for name in ("procs", "subtree_control"):
+        put(tmp_path / f"sys/fs/cgroup/a/b/cgroup.{name}", "")
+    assert text() == f"ok: Tasks can have control groups in {tmp_path}/sys/fs/cgroup/a/b (--enforce cpuset)."
+    put(tmp_path / "proc/self/cgroup", "0::/a/b/agent\n")
+    for name in ("procs", "subtree_control", "controllers"):
+        put(tmp_path / f"sys/fs/cgroup/a/b/agent/cgroup.{name}", "cpuset")
+    assert text().endswith("/sys/fs/cgroup/a/b (--enforce cpuset).")
+
+
+def test_the_service(tmp_path: Path) -> None:
+    """A unit is installed, starts this drom, and keeps programs over a restart; if systemd runs."""
+    shipped = (Path(__file__).parent.parent / "contrib" / checks.UNIT).read_text(encoding="utf-8")
+    assert checks.service(tmp_path, "/opt/drom/bin/drom").state == "ok"
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert "There is no drom-agent.service" in checks.service(tmp_path, "/opt/drom/bin/drom").text
+    unit = put(tmp_path / "etc/systemd/system" / checks.UNIT, shipped)
+    assert checks.service(tmp_path, "/opt/drom/bin/drom") == Finding("service", "ok", f"{unit} starts this drom.")
+    assert "starts /opt/drom/bin/drom, and this is /x/drom: " in checks.service(tmp_path, "/x/drom").text
+    put(unit, shipped.replace("Type=notify", "Type=simple"))
+    assert f"{unit} lacks Type=notify: install" in checks.service(tmp_path, "/opt/drom/bin/drom").text
 
 
 def test_reachable_files(tmp_path: Path) -> None:

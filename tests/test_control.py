@@ -45,7 +45,7 @@ def serve_until(server: Server, done: Callable[[], object], answer: Answer) -> N
     deadline = time.monotonic() + SECONDS
     while not done():
         assert time.monotonic() < deadline, "nothing came"
-        select.select([server.fd], [], [], 0.01)
+        select.select(server.fds, [], [], 0.01)
         server.serve(answer)
 
 
@@ -105,7 +105,7 @@ class TestOrders:
             [b'{"order": 1, "protocol": 1}'],
             [b'{"order": "ps", "protocol": 1}', b"more"],
             [b"", b'{"order": "ps", "protocol": 1}'],
-            [b"[" * 100_000],
+            [b"[" * 60_000],
         ],
     )
     def test_malformed_orders_are_refused(self, server: Server, folder: Path, frames: list[bytes]) -> None:
@@ -122,7 +122,7 @@ class TestOrders:
 
         assert answer == {
             "ok": False,
-            "error": "this agent takes orders of protocol 1: use the drom command of this version.",
+            "error": "orders here are of protocol 1: use the drom command of this version.",
         }
 
     @pytest.mark.parametrize("answer", [b"", b"{", b"[1]", b'{"ok": true}', b'{"fine": 1}', b"\xff", b"[" * 9999])
@@ -203,7 +203,7 @@ class TestEndpoints:
     def test_the_mode_is_the_one_asked_for(self, server: Server, folder: Path) -> None:
         """ZeroMQ's own idea of a mode does not count."""
         assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("control", "signals")] == [0o666, 0o666]
-        assert server.fd > 0
+        assert all(fd > 0 for fd in server.fds)
 
     def test_a_path_too_long_is_a_sentence(self) -> None:
         """The limit is that of AF_UNIX."""

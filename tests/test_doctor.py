@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 CHECKS = {
     "configuration", "topology", "other agents", "agent", "capabilities", "descriptors", "cgroups", "kernel cache",
     "library", "preload", "launcher", "interpreter", "directory", "storage", "actors", "pidfd", "sockets", "futex",
-    "inotify", "clock", "load",
+    "inotify", "clock", "load", "service",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.explain import explain
-from agent.jobs import Arrival, Job, Refused, Task
+from agent.jobs import Arrival, Job, Refused, Reservation, Task
 from agent.layouts import Layout
 from agent.node import Node
 from agent.rules import Rules
@@ -102,6 +102,20 @@ class TestWhatItAsked:
         """A name that nobody has is one sentence."""
         with pytest.raises(Refused, match=r"^no job is called b: see `drom ps`\.$"):
             explain(story.node, "b", 0.0)
+
+
+class TestAJobOfAScheduler:
+    """It is held at what was ordered, whether its tasks are there or not."""
+
+    def test_it_is_said_who_holds_it(self, story: Story) -> None:
+        """Its share here plays no part, and nobody is told to order otherwise."""
+        story.node.reserve(Reservation("drom-7", ANN, 3, 4, tasks=2), 0.0)
+
+        assert [text for _, text in explain(story.node, "drom-7", 0.0)] == [
+            "drom-7 is a malleable job of user 1000: 2 tasks of 1 to 2 CPUs each.",
+            "A scheduler holds it at 3 CPUs here until it has ended, and may order up to 4.",
+            "2 tasks of it have not arrived yet: their places are kept.",
+        ]
 
 
 class TestItsShare:

@@ -20,6 +20,7 @@ from agent.node import Node
 from agent.seating import MANY
 from agent.synthetic import synthetic_topology
 from agent.topology import usable_cores
+from tests.node_world import CAPACITY
 from tests.nodes import MACHINES, make_node, sockets
 from tests.test_node_machine import RULES, NodeMachine
 
@@ -828,8 +829,8 @@ class TestWithTheKernel:
                 many=st.sampled_from([0, MANY]),
             )
             def start(self, machine: Any, rules: Rules, memory: int, many: int) -> None:
-                self.node = Node(sockets(MACHINES[machine]), kernels[machine], rules=rules, memory=memory)
-                self.node.plan.many = many
+                node = Node(sockets(MACHINES[machine]), kernels[machine], rules=rules, memory=memory, capacity=CAPACITY)
+                self.begin(node, many)
 
         run_state_machine_as_test(
             KernelMachine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -4,21 +4,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 
-from agent import layouts
-from agent.day import restarted
+from agent import layouts, orders
+from agent.control import Caller, ControlError
 from agent.invariants import violations
-from agent.jobs import Action, Arrival, Bind, Done, Forget, Publish, Refused, Start
+from agent.jobs import Arrival, Refused, Reservation
 from agent.layouts import ANY, Layout
-from agent.registry import kept
 from agent.rules import Rules
 from agent.seating import MANY
 from agent.wishes import Wish
+from tests.node_world import CAPACITY, World
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
@@ -26,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from agent.cores import Cores
-    from agent.jobs import Job, Task
+    from agent.jobs import Action, Job
+    from agent.node import Node
 
 
 RULES = st.builds(
@@ -61,6 +73,10 @@ def sockets_of(cores: Cores) -> list[int]:
     return [sum(core for core, socket in pairs if socket == n) for n in range(len(cores.sizes))]
 
 
+ORDERS: st.SearchStrategy[Callable[[str], orders.Resize | orders.Release]] = st.one_of(
+    st.builds(lambda cpus: lambda job: orders.Resize(job, cpus, None), st.one_of(st.none(), st.integers(1, 5))),
+    st.just(orders.Release),
+)
 LAYOUTS = [ANY] * 6 + [
     Layout(kind, per_socket, strict)
     for kind, per_socket in (("compact", 0), ("spread", 0), ("per_socket", 1), ("per_socket", 2))
@@ -77,40 +93,40 @@ class NodeMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.pids = 1000
-        self.in_use: dict[int, int] = {}
         self.strict: dict[str, tuple[AbstractSet[int], bool]] = {}
-        self.file: dict[int, dict[str, int]] = {}
-        self.node = make_node(MACHINES[0])
+        self.folder = TemporaryDirectory()
+        self.world = World(Path(self.folder.name), make_node(MACHINES[0], capacity=CAPACITY))
+        self.seen = self.world.node
+
+    def teardown(self) -> None:
+        self.world.close()
+        self.folder.cleanup()
+
+    @property
+    def node(self) -> Node:
+        """The node of the present agent."""
+        return self.world.node
+
+    @property
+    def reserved(self) -> dict[str, Reservation]:
+        """What schedulers have ordered."""
+        return self.world.reserved
 
     @initialize(
         machine=st.sampled_from(MACHINES), rules=RULES, memory=st.sampled_from([0, 10]), many=st.sampled_from([0, MANY])
     )
     def start(self, machine: Any, rules: Rules, memory: int, many: int) -> None:
-        self.node = make_node(machine, rules=rules, memory=memory)
-        self.node.plan.many = many
+        self.begin(make_node(machine, rules=rules, memory=memory, capacity=CAPACITY), many)
 
-    def carry_out(self, actions: list[Action]) -> None:
-        """Do as the shell does, first come first done: bind what has no responder, and keep a book of who is where."""
-        queue = list(actions)
-        while queue:
-            action = queue.pop(0)
-            if isinstance(action, Publish):
-                others = 0
-                for slot, mask in self.in_use.items():
-                    others |= mask if slot != action.task.slot else 0
-                assert not self.node.frozen, "a frozen node publishes"
-                assert not action.mask & others, "a grant meets CPUs that another program may still be on"
-                self.in_use[action.task.slot] = self.in_use.get(action.task.slot, 0) | action.mask
-            elif isinstance(action, Bind):
-                assert not self.node.frozen, "a frozen node binds"
-                if action.epoch == action.task.epoch:
-                    queue += self.node.bound(action.task.slot, action.epoch, self.now)
-            elif isinstance(action, Done):
-                self.in_use[action.task.slot] = action.task.held
-            elif isinstance(action, Forget):
-                self.in_use.pop(action.task.slot, None)
-            else:
-                assert isinstance(action, Start)
+    def begin(self, node: Node, many: int) -> None:
+        """Begin with a node; from so many jobs on it is not asked where the best place is."""
+        node.plan.many = many
+        self.world.close()
+        self.world = World(Path(self.folder.name), node)
+
+    def carry_out(self, actions: list[Action]) -> bool:
+        """Do as the agent does, in a real registry; say whether it lived through it."""
+        return self.world.do(actions, self.now)
 
     @rule(
         target=slots,
@@ -120,40 +136,111 @@ class NodeMachine(RuleBasedStateMachine):
         size=st.sampled_from([1, 1, 1, 2, 3]),
         layout=st.sampled_from(LAYOUTS),
         memory=st.sampled_from([0, 0, 3, 6]),
+        seated=st.sampled_from([True, True, False]),
     )
     def arrive(
-        self, *, uid: int, job_class: str, asked: tuple[int, int], size: int, layout: Layout, memory: int
+        self, *, uid: int, job_class: str, asked: tuple[int, int], size: int, layout: Layout, memory: int, seated: bool
     ) -> Any:
         self.pids += 1
         session = self.pids if size > 1 else 0
         asks = {"min_cpus": min(asked), "max_cpus": asked[1], "size": size, "layout": layout, "memory": memory}
         arrival = Arrival(self.pids, 1, uid, "j", job_class, session, **asks)  # type: ignore[arg-type]
-        answer = said(lambda: self.node.arrive(arrival, self.now))
+        answer = said(lambda: self.world.arrive(arrival, self.now))
         if isinstance(answer, str):
             assert answer.endswith(".")
             return multiple()
-        task, actions = answer
-        self.carry_out(actions)
-        return task.slot
+        if answer is None:
+            return multiple()
+        if seated:
+            self.sits_down(answer.slot)
+        return answer.slot
 
     @rule(slot=slots)
     def next_rank_arrives(self, slot: int) -> None:
         task = self.node.tasks.get(slot)
-        if task is None or not task.arrival.session:
+        if task is None or not task.arrival.session or task.job in self.reserved:
             return
         rank = next((r for r, t in self.node.jobs[task.job].ranks.items() if t is None), None)
         if rank is not None:
             self.pids += 1
             again = replace(task.arrival, pid=self.pids, rank=rank)
-            other, actions = self.node.arrive(again, self.now)
-            assert other.job == task.job
-            self.carry_out(actions)
+            other = self.world.arrive(again, self.now)
+            assert other is None or other.job == task.job
+
+    @rule(
+        uid=st.integers(1, 3),
+        cores=st.integers(1, 9),
+        tasks=st.integers(1, 3),
+        job_class=st.sampled_from(["malleable", "malleable", "moldable", "rigid"]),
+        memory=st.sampled_from([0, 0, 3, 6]),
+    )
+    def a_scheduler_reserves(self, *, uid: int, cores: int, tasks: int, job_class: str, memory: int) -> None:
+        """A job of a scheduler has its cores at once, and before any of its tasks is there."""
+        self.pids += 1
+        wanted = Reservation(f"drom-{self.pids}", uid, cores, cores + 2, tasks, job_class, memory)
+        if isinstance(answer := said(lambda: self.node.reserve(wanted, self.now)), str):
+            assert answer.endswith(".")
+            assert wanted.name not in self.node.jobs
+            return
+        self.reserved[wanted.name] = wanted
+        self.carry_out(answer)
+
+    @rule(
+        target=slots,
+        number=st.integers(0, 9),
+        size=st.sampled_from([1, 1, 2, 3]),
+        stranger=st.sampled_from([0, 0, 0, 7]),
+        again=st.booleans(),
+    )
+    def a_task_of_it_arrives(self, *, number: int, size: int, stranger: int, again: bool) -> Any:
+        """It is one of that job, if it is of that user; it waits for no other job's sake."""
+        if not self.reserved:
+            return multiple()
+        wanted = self.reserved[sorted(self.reserved)[number % len(self.reserved)]]
+        job = self.node.jobs[wanted.name]
+        self.pids += 1
+        session, rank = self.pids, 0
+        if again and job.session:
+            vacant = [place - job.first for place, task in job.ranks.items() if task is None and place >= job.first]
+            session, rank, size = job.session, min(vacant, default=0), max(job.ranks) - job.first + 1
+        arrival = Arrival(self.pids, 1, wanted.uid + stranger, wanted.name, "malleable", session, rank=rank, size=size)
+        task = said(lambda: self.world.arrive(arrival, self.now))
+        if isinstance(task, str):
+            assert task.endswith(".")
+            return multiple()
+        if task is None:
+            return multiple()
+        assert (task.job == wanted.name) == (not stranger)
+        assert stranger or self.node.plan.target(task)
+        return task.slot
+
+    @rule(number=st.integers(0, 9), cores=st.integers(1, 9))
+    def a_scheduler_orders(self, number: int, cores: int) -> None:
+        """A reserved job is held at just what was ordered, if that is not refused."""
+        if self.reserved:
+            name = sorted(self.reserved)[number % len(self.reserved)]
+            if not isinstance(answer := said(lambda: self.node.order(name, cores, self.now)), str):
+                self.reserved[name] = replace(self.reserved[name], cores=cores)
+                self.carry_out(answer)
+
+    @rule(number=st.integers(0, 9))
+    def a_job_of_it_is_over(self, number: int) -> None:
+        if self.reserved:
+            name = sorted(self.reserved)[number % len(self.reserved)]
+            if not self.node.jobs[name].present:
+                del self.reserved[name]
+                self.carry_out(self.node.dismiss(name, self.now))
 
     @rule(slot=slots)
+    def comes_to_a_point(self, slot: int) -> None:
+        self.sits_down(slot)
+
     def sits_down(self, slot: int) -> None:
+        """Have the first process of a task take the responder's seat, if it has started."""
         task = self.node.tasks.get(slot)
         if task and task.started:
             self.node.seat(slot, task.arrival.pid, 1)
+            self.carry_out([])
 
     @rule(slot=slots)
     def responder_leaves(self, slot: int) -> None:
@@ -173,8 +260,8 @@ class NodeMachine(RuleBasedStateMachine):
         if task and task.responder:
             before = {job.name: job.cores for job in self.node.jobs.values()}
             smaller = not wish.is_met_by_more_than(task.wish)
-            self.carry_out(self.node.wished({slot: wish}, self.now))
-            for job in self.node.jobs.values():
+            lived = self.carry_out(self.node.wished({slot: wish}, self.now))
+            for job in self.node.jobs.values() if lived else ():
                 assert not smaller or job.name == task.job or job.cores >= before[job.name]
 
     @rule(slot=slots)
@@ -183,18 +270,17 @@ class NodeMachine(RuleBasedStateMachine):
         if task:
             assert self.node.applied(slot, task.epoch + 1, self.now) == []
 
-    @rule()
-    def freezes(self) -> None:
-        self.node.freeze(self.now)
-
-    @rule()
-    def thaws(self) -> None:
-        self.carry_out(self.node.thaw(self.now))
+    @rule(frozen=st.sampled_from([False, False, True]))
+    def freezes_or_thaws(self, frozen: bool) -> None:
+        if frozen:
+            self.node.freeze(self.now)
+        else:
+            self.carry_out(self.node.thaw(self.now))
 
     @rule(slot=consumes(slots))
     def dies(self, slot: int) -> None:
         if slot in self.node.tasks:
-            self.carry_out(self.node.ended(slot, self.now))
+            self.world.ended(slot, self.now)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0]))
     def time_passes(self, seconds: float) -> None:
@@ -216,8 +302,8 @@ class NodeMachine(RuleBasedStateMachine):
         task = self.node.tasks.get(slot)
         if task is None or isinstance(answer := said(lambda: self.node.resize(task.job, cpus, self.now)), str):
             return
-        self.carry_out(answer)
-        assert self.node.jobs[task.job].cores == self.node.cores.needed_for(cpus)
+        if self.carry_out(answer):
+            assert self.node.jobs[task.job].cores == self.node.cores.needed_for(cpus)
 
     @rule(slot=slots, mask=st.integers(1, 255))
     def is_pinned_with_effect(self, slot: int, mask: int) -> None:
@@ -225,8 +311,8 @@ class NodeMachine(RuleBasedStateMachine):
         task = self.node.tasks.get(slot)
         if task is None or isinstance(answer := said(lambda: self.node.pin(slot, mask, self.now)), str):
             return
-        self.carry_out(answer)
-        assert self.node.plan.target(task) == mask
+        if self.carry_out(answer):
+            assert self.node.plan.target(task) == mask
 
     @rule(slot=slots, mask=st.integers(1, 255))
     def is_pinned(self, slot: int, mask: int) -> None:
@@ -242,55 +328,95 @@ class NodeMachine(RuleBasedStateMachine):
             return
         self.carry_out(answer)
 
-    @rule(left_alone=st.sampled_from([0, 0, 1, 2, 3, 0b110, 0b10001, 0b1111, 0b11100000, 0xFF]))
-    def others_use_cores(self, left_alone: int) -> None:
-        """Some CPUs are to be left alone from now on: nobody new is to have them."""
+    @rule(slot=slots, uid=st.integers(1, 3), wanted=ORDERS)
+    def a_user_orders(self, slot: int, uid: int, wanted: Callable[[str], orders.Resize | orders.Release]) -> None:
+        """Users change what is theirs, and nobody but themselves has less for it."""
+        task = self.node.tasks.get(slot)
+        if task is None:
+            return
+        order, mine = wanted(task.job), task.arrival.uid == uid
+        before = {job.name: job.cores for job in self.node.jobs.values()}
+        try:
+            orders.check_right(order, Caller(1, uid), self.node, master=False)
+            assert mine, "somebody else's job is changed"
+            actions = orders.apply(order, self.node, self.now, uid)
+        except ControlError:
+            return
+        if isinstance(order, orders.Release):
+            self.world.let_go(task.arrival.pid)
+        if self.carry_out(actions):
+            for job in self.node.jobs.values():
+                assert job.user == uid or job.cores >= before[job.name], f"{job.name} of another user has less"
+
+    @rule(
+        gone=st.sampled_from([0, 0, 0, 0, 1, 2, 0b110, 0b1001, 0b1111, 0b01010101, 0b11100000, 0x7F, 0xFF]),
+        quota=st.sampled_from([None, None, None, 1, 2, 3, 7]),
+        left_alone=st.sampled_from([0, 0, 0, 0, 1, 2, 3, 0b110, 0b10001, 0b1111, 0b11100000, 0xFF]),
+    )
+    def what_may_be_used_changes(self, gone: int, quota: int | None, left_alone: int) -> None:
+        """A cpuset, the quota of our container in cores, and what others use.
+
+        Nobody new gets what is beyond the quota or others'; grants leave out what is gone, and who is on nothing else
+        has a reason, and gets its own back.
+        """
+        cores = [core for core in self.node.cores if core & ~gone]
+        within = sum(cores[:quota]) & ~gone
         before = {job.name: job.planned for job in self.node.jobs.values()}
-        self.carry_out(self.node.use(~left_alone, self.now))
+        actions = self.node.use(within & ~left_alone, self.now, gone, within & left_alone)
         plan = self.node.plan
         for job in self.node.jobs.values():
             assert not job.planned & plan.avoided & ~before[job.name], f"{job.name} gets CPUs that are to be left alone"
-            assert bool(plan.why_stays(job)) == bool(job.planned & plan.avoided)
-
-    @rule(gone=st.sampled_from([0, 0, 1, 2, 0b110, 0b1001, 0b1111, 0b01010101, 0b11100000, 0x7F, 0xFF]))
-    def cpus_go_and_come_back(self, gone: int) -> None:
-        """Grants leave out what is gone; who is on nothing else has a reason, and gets its own back."""
-        self.carry_out(self.node.use(-1, self.now, gone))
-        plan = self.node.plan
+            assert job.planned & plan.gone or bool(plan.why_stays(job)) == bool(job.planned & plan.avoided)
         for task in self.node.tasks.values():
             lost = bool(plan.target(task) & plan.gone)
             assert not lost or " gone, and there is no room" in plan.why_stays(self.node.jobs[task.job])
-
-    @rule()
-    def agent_restarts(self) -> None:
-        held = {t.slot: t.held for t in self.node.tasks.values() if t.started}
-        self.node, actions = restarted(self.node, self.now)
-        self.strict = {job: (set(), False) for job in self.node.jobs}
-        self.in_use = dict(held)
-        assert held == {t.slot: t.held & held.get(t.slot, 0) for t in self.node.tasks.values() if t.slot in held}
         self.carry_out(actions)
+
+    @precondition(lambda self: self.node.tasks)
+    @rule(
+        sharing_factor=st.sampled_from([0.25, 0.5, 1.0]),
+        margin=st.sampled_from([0.0, 1.0]),
+        residence=st.sampled_from([0.0, 4.0]),
+    )
+    def agent_restarts(self, sharing_factor: float, margin: float, residence: float) -> None:
+        """The next agent adopts what the file says, perhaps with another configuration: nobody's CPUs change."""
+        held = {t.slot: t.held for t in self.node.tasks.values() if t.started}
+        old = self.node.plan.rules
+        rules = replace(old, sharing_factor=sharing_factor, margin=margin, residence=residence)
+        self.world.restart(self.now, rules, act=False)
+        assert held == {t.slot: t.held & held.get(t.slot, 0) for t in self.node.tasks.values() if t.slot in held}
+        self.world.go_on(self.now)
+
+    @precondition(lambda self: self.node.tasks)
+    @rule(stores=st.integers(0, 8))
+    def agent_will_be_killed(self, stores: int) -> None:
+        """It dies some stores into the registry from now on, whatever these are for."""
+        self.world.book.fuse = stores
 
     @invariant()
     def invariants_hold(self) -> None:
         assert violations(self.node) == []
         for task in self.node.tasks.values():
-            assert task.held == self.in_use.get(task.slot, 0)
+            assert task.held == self.world.book.in_use.get(task.slot, 0)
+
+    @invariant()
+    def schedulers_have_what_they_ordered(self) -> None:
+        """A reserved job has the cores that were ordered, whatever happens to its tasks and to others."""
+        found = {name: job.cores for name, job in self.node.jobs.items() if job.reserved}
+        assert found == {name: wanted.cores for name, wanted in self.reserved.items()}
+        for name in [] if self.node.plan.gone else found:
+            assert not self.node.has_settled(name) or self.node.cores_held(name) == found[name]
 
     @invariant()
     def the_file_lacks_nothing(self) -> None:
-        """Whoever saves only the tasks that changed has the same records as who saves all of them."""
-        self.file |= {task.slot: self.record(task) for task in self.node.take_unsaved()}
-        assert {slot: self.file.get(slot) for slot in self.node.tasks} == {
-            task.slot: self.record(task) for task in self.node.tasks.values()
-        }
-
-    def record(self, task: Task) -> dict[str, int]:
-        plan = self.node.plan
-        return kept(task, self.node.jobs[task.job], plan.target(task), plan.owned(task))
+        """An agent may die at any moment: what the next one needs to know stands in the file."""
+        assert self.world.unsaved() == []
 
     @invariant()
     def strict_layouts_hold(self) -> None:
         """A strict job starts as asked and stays so, but for exact orders, the death of a task and a new agent."""
+        if self.node is not self.seen:
+            self.seen, self.strict = self.node, {job: (set(), False) for job in self.node.jobs}
         found: dict[str, tuple[AbstractSet[int], bool]] = {}
         for job in self.node.jobs.values():
             if job.cores and job.layout.strict:

@@ -10,6 +10,7 @@ from agent.control import Caller, ControlError
 from agent.jobs import Arrival, Bind, Publish
 from agent.layouts import Layout
 from agent.orders import Attach, Release, Resize, Set, apply, check_right, parse
+from agent.rights import Masters
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ class TestRights:
 
     def check(self, node: Node, uid: int, given: dict[str, Any]) -> None:
         """Check the right of user `uid` to an order."""
-        check_right(parse(given), Caller(1, uid), AGENT, node)
+        caller = Caller(1, uid)
+        check_right(parse(given), caller, node, master=Masters(AGENT).include(caller))
 
     @pytest.mark.parametrize("uid", [0, AGENT])
     def test_root_and_the_agents_user_may_all(self, node: Node, uid: int) -> None:

@@ -42,7 +42,9 @@ def test_a_change_is_logged_counted_and_signalled(told: Told, task: Task) -> Non
     """A grant in force is one line, one count, one duration and one signal with the grant's own epoch."""
     told.report.done(Done(task, 1, 0b1111, 0b11, "shrink", "applied", 1.0, 1.25))
 
-    assert told.line == ("event=applied job=a pid=100 action=shrink old=0-3 new=0-1 reason=share took_seconds=0.25")
+    assert told.line == (
+        "event=applied job=a task=1 pid=100 old=0-3 new=0-1 reason=share action=shrink took_seconds=0.25"
+    )
     assert told.report.counters.changes["shrink", "applied"] == 1
     assert told.report.counters.changing.sum == 0.25
     (signal,) = told.signals
@@ -64,9 +66,18 @@ def test_an_end_is_told_with_its_reason(told: Told, task: Task) -> None:
     """The CPUs of a task that ended go to nobody in its signal."""
     told.report.ended(task, "exited")
 
-    assert told.line == "event=ended job=a pid=100 reason=exited"
+    assert told.line == 'event=ended job=a task=1 pid=100 old=0-1 new="" reason=exited'
     assert told.report.counters.reaped["exited"] == 1
     assert [(s["event"], s["old"], s["new"]) for s in told.signals] == [("ended", "0-1", "")]
+
+
+def test_first_cpus_and_those_of_an_earlier_agent_are_changes_too(told: Told, task: Task) -> None:
+    """Whoever replays a log knows every task's CPUs: from its first grant, or from its adoption on."""
+    told.report.started(task)
+    assert told.line == 'event=started job=a task=1 pid=100 old="" new=0-1 reason=share'
+    told.report.adopted([task, task], 1)
+    assert "event=adopted tasks=1 dead=1" in told.text.getvalue()
+    assert told.line == "event=kept job=a task=1 pid=100 old=0-1 new=0-1 reason=share"
 
 
 def test_what_the_agent_had_to_force_is_counted(told: Told, task: Task) -> None:
@@ -77,7 +88,7 @@ def test_what_the_agent_had_to_force_is_counted(told: Told, task: Task) -> None:
 
     assert told.report.counters.enforcements == 2
     assert told.report.counters.changes["keep", "failed"] == 1
-    assert told.line == 'event="bind failed" job=a pid=100 denied=2 invalid=0 settled=True'
+    assert told.line == 'event="bind failed" job=a task=1 pid=100 denied=2 invalid=0 settled=True'
 
 
 def test_refusals_are_counted(told: Told) -> None:

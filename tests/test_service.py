@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import service
+from agent.config import Sources
 from agent.control import ControlError
 from agent.options import Options
 from agent.service import metrics_address
@@ -41,7 +42,7 @@ def test_a_python_that_may_not_be_run_is_one_sentence(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(python))
 
     with pytest.raises(ControlError, match=rf"^this user cannot run {python} \(Permission denied\): use one in .*\.$"):
-        service.become(Options(runtime_dir=str(tmp_path)))
+        service.become(Options(runtime_dir=str(tmp_path)), Sources())
 
 
 def test_without_a_cpu_there_is_no_agent(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_without_a_cpu_there_is_no_agent(tmp_path: Path) -> None:
     machine = replace(synthetic_topology("core:2"), allowed=0)
 
     with pytest.raises(ControlError, match=r"^no CPU may be managed here: .*\.$"):
-        service.run(machine, Options(str(tmp_path / "run")))
+        service.run(machine, Options(str(tmp_path / "run")), Sources())
     assert list(tmp_path.iterdir()) == []
 
 

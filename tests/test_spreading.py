@@ -11,6 +11,7 @@ import pytest
 from agent import affinity, cpu_times
 from agent.cpu_times import Thread
 from agent.jobs import Arrival, Done
+from agent.mailboxes import Mail
 from agent.spreading import LOOKS, Spreading, moves
 from dromlib.cpulist import mask_of
 from tests.children import NOW, ONE, needs_two_cpus
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from agent.node import Node
 
 MS = 1_000_000
+POINTS = 0b1111
+"""All that a mailbox says of malleability points; the bit after these says that threads bind themselves."""
+BOUND = Mail(0, 0, 0, points=0b10001)
 
 
 class TestMoves:
@@ -121,7 +125,7 @@ class TestSpreading:
         self, node: Node, task: Task, pushed: list[tuple[int, int, int]]
     ) -> None:
         """At each look one is moved, and after the last there is no more to do."""
-        spreading = Spreading(node)
+        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
         spreading.watch(self.applied(task))
         looks = 0
         while (due := spreading.next_look()) is not None:
@@ -137,7 +141,7 @@ class TestSpreading:
         self, node: Node, task: Task, pushed: list[tuple[int, int, int]], what: str
     ) -> None:
         """The agent has published another grant, was told to change nothing, or the task or its program is gone."""
-        spreading = Spreading(node)
+        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
         spreading.watch(self.applied(task))
         if what == "superseded":
             task.epoch += 1
@@ -153,8 +157,19 @@ class TestSpreading:
 
     def test_only_who_has_grown_by_itself_is_watched(self, node: Node, task: Task) -> None:
         """Not who has no more than before, and not who was bound by the agent."""
-        spreading = Spreading(node)
+        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
         spreading.watch(self.applied(task, old=3))
         spreading.watch(self.applied(task, outcome="bound"))
 
         assert spreading.next_look() is None
+
+    @pytest.mark.parametrize(("mail", "watched"), [(Mail(0, 0, 0, points=POINTS), True), (BOUND, False), (None, False)])
+    def test_threads_that_bind_themselves_are_left_alone(
+        self, node: Node, task: Task, pushed: list[tuple[int, int, int]], mail: Mail | None, watched: bool
+    ) -> None:
+        """Moving one would undo what it has bound itself to in the meantime."""
+        spreading = Spreading(node, {task.mailbox: mail}.get)
+        spreading.watch(self.applied(task))
+        spreading.look(time.monotonic() + 1)
+
+        assert bool(pushed) == watched

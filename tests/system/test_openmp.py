@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dromlib import native
+from dromlib import layout, native
+from dromlib.layout import MAILBOX
 from tests.agents import Agent, Program, Programs, affinity, start_agent, wait_until
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Program
     """With OMP_PROC_BIND each thread has a core of its own, also after growing, and none outside the grant."""
     program = begin(agent, start, build, build.program(), "loop", OMP_PROC_BIND="close", OMP_PLACES="cores")
     resize(agent, build, program, {1: ONE, 2: PINNED})
+    (box,) = (agent.dir / "mail").iterdir()
+    assert MAILBOX.read(box.read_bytes(), "points") >> layout.ENUMS["POINTS"].index("pinned") & 1
 
 
 def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, build: Build) -> None:

@@ -72,6 +72,13 @@ def sleeper(start: Programs, uid: int = os.getuid()) -> Program:
     return program
 
 
+@needs_root
+def test_only_masters_have_the_configuration_read_again(agent: Agent) -> None:
+    """Another user is told who may."""
+    sentence = "only root, the agent's own user and the group of masters may have the configuration read again."
+    assert ask_as(agent, NOBODY, ("reload", {})) == [sentence]
+
+
 class TestAttach:
     """Taking in what runs."""
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs inside a virtual machine of 1 socket x 4 cores: CPUs go and come back while OpenMP programs run.
 
-CPUs are unplugged, a cpuset and a quota of cgroup v2 are changed around a live agent. Prints one JSON object per look,
+CPUs are unplugged, a cpuset and a quota of cgroup v2 are changed around a live agent, and another group takes CPUs
+for itself (a partition). Prints one JSON object per look,
 as `scenario` does.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 CGROUP = Path("/sys/fs/cgroup")
 GROUP = CGROUP / "drom"
+OTHER = CGROUP / "other"
 
 
 def plug(cpu: int, state: int) -> None:
@@ -28,7 +30,19 @@ def plug(cpu: int, state: int) -> None:
 
 def limit(name: str, text: str) -> None:
     """Write a limit of the group in which everything runs."""
-    (GROUP / name).write_text(text, encoding="ascii")
+    (GROUP / name).write_text(text + "\n", encoding="ascii")  # an empty text alone would not be written at all
+
+
+def take_for_another(cpus: str) -> None:
+    """Have another group take CPUs for itself alone (an empty list: give them back)."""
+    OTHER.mkdir(exist_ok=True)
+    if not cpus:
+        (OTHER / "cpuset.cpus.partition").write_text("member", encoding="ascii")
+        return
+    (OTHER / "cpuset.cpus").write_text(cpus, encoding="ascii")
+    (OTHER / "cpuset.cpus.partition").write_text("root", encoding="ascii")
+    state = (OTHER / "cpuset.cpus.partition").read_text(encoding="ascii").strip()
+    assert state == "root", state
 
 
 @contextlib.contextmanager
@@ -63,8 +77,12 @@ def main() -> None:
         look("plugged", hold(4, "a", "b"))
         limit("cpuset.cpus", "1-2")
         look("cpuset", hold(2, "a", "b"))
-        limit("cpuset.cpus", "0-3")
+        limit("cpuset.cpus", "")
         look("cpuset again", hold(4, "a", "b"))
+        take_for_another("2-3")
+        look("partition", hold(2, "a", "b"))
+        take_for_another("")
+        look("partition again", hold(4, "a", "b"))
         limit("cpu.max", "200000 100000")
         look("quota", hold(2, "a", "b"))
         limit("cpu.max", "max")

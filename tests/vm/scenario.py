@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = Path("/tmp/drom")
 DROM = [sys.executable, "-m", "agent"]
-LIMIT = 240.0
+LIMIT = 600.0
 """Seconds until a condition has to hold; an emulated machine is slow."""
 
 
@@ -45,6 +45,8 @@ def look(name: str, done: Callable[[dict[str, dict[str, Any]]], bool]) -> None:
     while True:
         tasks = ps()
         quiet = all(task["applied"] == task["target"] == task["held"] for task in tasks.values())
+        # Threads that a program starts while it grows may have other masks until the agent has looked.
+        quiet = quiet and all(seen(task["pid"]) == [task["held"]] for task in tasks.values())
         if quiet and done(tasks):
             break
         if time.monotonic() > deadline:
@@ -74,13 +76,17 @@ def end(*programs: subprocess.Popen[bytes]) -> None:
 def agent(*options: str) -> Iterator[None]:
     """Run an agent for a block; it has to stop well."""
     command = [*DROM, "agent", "--runtime-dir", str(DIRECTORY), *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        assert process.stderr
-        for line in process.stderr:
-            sys.stderr.buffer.write(line)
-            if b"event=ready" in line:
-                break
-        yield
+    log = Path("/tmp/agent.log")  # a pipe that nobody reads would hold the agent up
+    with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
+        try:
+            while "event=ready" not in log.read_text(encoding="utf-8"):
+                assert process.poll() is None
+                time.sleep(0.2)
+            yield
+        except BaseException:
+            process.kill()  # or the failure would wait for its end
+            sys.stderr.write(log.read_text(encoding="utf-8"))
+            raise
         process.terminate()
         assert process.wait() == 0
 

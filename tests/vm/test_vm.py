@@ -48,7 +48,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(info, top / info.name)
     inside = top / "tests" / "vm"
     inside.mkdir(parents=True)
-    for script in ("__init__.py", "scenario.py", "changes.py"):
+    for script in ("__init__.py", "scenario.py", "shapes.py", "changes.py", "fences.py"):
         shutil.copy(Path(__file__).parent / script, inside)
     return top
 
@@ -78,7 +78,7 @@ def assert_shape(topology: dict[str, Any], shape: tuple[int, int, int, int]) -> 
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("shape", [(4, 2, 1, 4), (1, 3, 2, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 3, 2, 1)], ids=str)
 def test_the_topology_is_the_one_that_was_booted(rig: str, tree: Path, shape: tuple[int, int, int, int]) -> None:
     """Sockets, cores, hardware threads and NUMA nodes are what the machine was given."""
     (topology,) = run_in(rig, tree, shape, "-m agent topology --json")
@@ -115,8 +115,28 @@ def test_openmp_programs_share_two_sockets_of_four_cores_with_two_threads(rig: s
 
 
 @pytest.mark.timeout(1500)
+@pytest.mark.parametrize("shape", [(4, 2, 1, 4), (2, 4, 1, 4)], ids=["four sockets", "two NUMA nodes in a socket"])
+def test_programs_are_kept_apart_by_socket_and_numa_node(
+    rig: str, tree: Path, shape: tuple[int, int, int, int]
+) -> None:
+    """Two jobs share no socket, and four no NUMA node; Linux's masks of all threads are what each holds."""
+    looks = {look["look"]: look for look in run_in(rig, tree, shape, "-m tests.vm.shapes")}
+    topology = looks["machine"]["topology"]
+    assert_shape(topology, shape)
+    for name, there in [(name, look["jobs"]) for name, look in looks.items() if "jobs" in look]:
+        held = [parse_cpulist(job["held"]) for job in there.values()]
+        assert sum(held) == functools.reduce(int.__or__, held, 0), f"{name}: nothing is held twice"
+        assert sum(held) == (parse_cpulist(topology["allowed"]) if there else 0), f"{name}: nothing idles"
+        assert all(job["threads"] == [job["held"]] for job in there.values()), looks[name]
+
+    for name, level in (("2 there", "packages"), ("2 left", "packages"), ("4 there", "numa")):
+        places = [per_part(job["held"], topology[level]) for job in looks[name]["jobs"].values()]
+        assert all(sum(map(bool, part)) == 1 for part in zip(*places, strict=True)), f"{name}: {places} share nothing"
+
+
+@pytest.mark.timeout(1500)
 def test_cpus_go_and_come_back_while_programs_run(rig: str, tree: Path) -> None:
-    """Hotplug, a cpuset and a quota of cgroup v2 take CPUs from running jobs, which get them back after each."""
+    """Hotplug, a cpuset, a partition and a quota of cgroup v2 take CPUs from running jobs, which get them back."""
     looks = {look["look"]: look["jobs"] for look in run_in(rig, tree, (1, 4, 1, 1), "-m tests.vm.changes")}
     held = {name: [parse_cpulist(job["held"]) for job in jobs.values()] for name, jobs in looks.items()}
     whole = {name: functools.reduce(int.__or__, masks, 0) for name, masks in held.items()}
@@ -126,6 +146,7 @@ def test_cpus_go_and_come_back_while_programs_run(rig: str, tree: Path) -> None:
     assert {name: mask for name, mask in whole.items() if mask != 0b1111} == {
         "unplugged": 0b0111,
         "cpuset": 0b0110,
+        "partition": 0b0011,
         "quota": 0b0011,
         "empty": 0,
     }
@@ -134,3 +155,22 @@ def test_cpus_go_and_come_back_while_programs_run(rig: str, tree: Path) -> None:
 def per_part(cpus: str, parts: list[dict[str, Any]]) -> list[int]:
     """Return how many of the CPUs are in each part of a machine."""
     return [(parse_cpulist(cpus) & parse_cpulist(part["cpus"])).bit_count() for part in parts]
+
+
+@pytest.mark.timeout(1500)
+def test_each_task_is_fenced_in_by_a_control_group(rig: str, tree: Path) -> None:
+    """Its cpuset follows the grant; who sets his own affinity stays inside; a restart adopts, and a stop lets go."""
+    lines = run_in(rig, tree, (1, 4, 1, 1), "-m tests.vm.fences")
+    found = {line["look"]: (line["mine"], line["all"]) for line in lines if "mine" in line}
+    (first, second), sets = found["apart"]
+
+    assert found["fenced"] == ([["task", "0-3", ["0-3"]]], ["0-3"])
+    assert sets == sorted([first[1], second[1]]) == ["0-1", "2-3"]
+    assert [first[2], second[2]] == [[first[1]], [second[1]]]
+    assert found["broken out"] == ([first], sets)
+    assert found["killed"] == found["adopted"] == ([first, second], sets)
+    assert found["alone again"] == ([["task", "0-3", ["0-3"]]], ["0-3"])
+    assert found["stopped"] == ([["home", "", ["0-3"]]], [])
+    (third,), (cpus,) = found["third"]
+    assert third == ["task", cpus, [cpus]]
+    assert found["without fences"] == ([["home", "", [cpus]]], [])

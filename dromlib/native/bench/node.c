@@ -5,11 +5,15 @@
  *                                   same with the loop around it
  *     node seen CPU FILE CHANGES    poll without pause on one CPU; write into FILE when each change was seen
  *     node follow                   apply every grant until killed
+ *     node regain                   poll each 10 ms; run on each CPU that is new in a grant, and print the nanoseconds of
+ *                                   CLOCK_MONOTONIC at which it did on the last one
+ *     node crowd PROCESSES THREADS  apply every grant, as so many processes of so many threads that sleep
  *
  * It ends with its parent.
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +21,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -107,6 +112,76 @@ static int follow(drom *d)
     return 0;
 }
 
+static int has(const drom_grant *g, int cpu)
+{
+    return (int)(g->mask[cpu / 64] >> (cpu % 64) & 1);
+}
+
+static int stay_within(const drom_grant *g)
+{
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (int cpu = 0; cpu < (int)g->mask_words * 64 && cpu < CPU_SETSIZE; cpu++)
+        if (has(g, cpu))
+            CPU_SET(cpu, &all);
+    return sched_setaffinity(0, sizeof all, &all);
+}
+
+static void run_on_new(const drom_grant *before, const drom_grant *now)
+{
+    uint64_t at = 0;
+    for (int cpu = 0; cpu < (int)now->mask_words * 64; cpu++)
+        if (has(now, cpu) && !has(before, cpu) && stay_on(cpu) == 0)
+            at = now_ns();
+    if (at)
+        printf("%" PRIu64 "\n", at);
+}
+
+static int regain(drom *d)
+{
+    static drom_grant before, now;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (drom_mode(d) == DROM_RESPONDER) {
+        if (drom_poll(d) && drom_take(d, &now) > 0) {
+            drom_apply(d, &now);
+            run_on_new(&before, &now);
+            stay_within(&now);
+            before = now;
+        }
+        nanosleep(&(struct timespec){0, 10 * 1000 * 1000}, NULL);
+    }
+    return 0;
+}
+
+static void *sleep_on(void *nothing)
+{
+    for (;;)
+        pause();
+    return nothing;
+}
+
+static int have_threads(int count)
+{
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 1 << 16);
+    for (pthread_t thread; count > 1; count--)
+        if (pthread_create(&thread, &small, sleep_on, NULL) != 0)
+            return fail("node", "cannot start so many threads");
+    return 0;
+}
+
+static int be_many(drom *d, int processes, int threads)
+{
+    for (; processes > 1; processes--)
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            have_threads(threads);
+            sleep_on(NULL);
+        }
+    return have_threads(threads) ? 1 : follow(d);
+}
+
 int main(int argc, char **argv)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -121,6 +196,10 @@ int main(int argc, char **argv)
         rc = see_changes(d, atoi(argv[2]), argv[3], strtoul(argv[4], NULL, 10));
     else if (argc == 2 && strcmp(argv[1], "follow") == 0)
         rc = follow(d);
+    else if (argc == 2 && strcmp(argv[1], "regain") == 0)
+        rc = regain(d);
+    else if (argc == 4 && strcmp(argv[1], "crowd") == 0)
+        rc = be_many(d, atoi(argv[2]), atoi(argv[3]));
     drom_detach(d);
     return rc;
 }

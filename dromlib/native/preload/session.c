@@ -63,7 +63,7 @@ static void refresh(void)
 static void tell_points(void)
 {
     if (handle && handle->mailbox)
-        __atomic_store_n(&handle->mailbox->points, points, __ATOMIC_RELAXED);
+        __atomic_store_n(&handle->mailbox->points, points | (uint32_t)session.pinned << DROM_POINTS_PINNED, __ATOMIC_RELAXED);
 }
 
 void have_points(unsigned kind)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,8 +53,24 @@ static void pause_a_moment(void)
     nanosleep(&moment, NULL);
 }
 
+/* Whether an agent was there a moment ago and has not said goodbye: it is being replaced, or has died and comes again. */
+static bool is_being_restarted(const char *dir)
+{
+    char path[PATH_MAX];
+    struct drom_header header;
+    if (snprintf(path, sizeof path, "%s/registry", dir) >= (int)sizeof path)
+        return false;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    bool whole = pread(fd, &header, sizeof header, 0) == sizeof header;
+    close(fd);
+    return whole && header.magic == DROM_REGISTRY_MAGIC && !header.retired &&
+           dromi_now_ns() - header.heartbeat_ns < RECONNECT_SECONDS * SECOND;
+}
+
 /* A second knock of one pid is the same knock: after an agent dies we ask its successor. */
-enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer)
+enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait)
 {
     char path[PATH_MAX];
     uint64_t deadline = 0;
@@ -66,11 +84,17 @@ enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *re
             return VERDICT_REFUSED;
         if (end == END_UNMANAGED)
             return VERDICT_UNMANAGED;
-        if (end == END_SILENT || (end == END_CLOSED && deadline == 0))
-            return VERDICT_NO_AGENT;
-        if (end == END_LOST)
+        if (!wait && end == END_CLOSED && deadline == 0 && is_being_restarted(dir)) {
+            say("waiting: the agent in %s is being restarted.", dir);
             deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
-        if (dromi_now_ns() >= deadline)
+        }
+        if (!wait && (end == END_SILENT || (end == END_CLOSED && deadline == 0)))
+            return VERDICT_NO_AGENT;
+        if (wait && deadline == 0)
+            say("waiting: no agent answers in %s.", dir);
+        if (end == END_LOST || deadline == 0)
+            deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
+        if (!wait && dromi_now_ns() >= deadline)
             return VERDICT_NO_AGENT;
         pause_a_moment();
     }

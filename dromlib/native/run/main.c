@@ -27,7 +27,12 @@ static void fill_request(struct drom_request_message *request, const struct opti
     find_rank(&rank);
     dromi_request(request, DROM_KNOCK_LAUNCH);
     const char *slash = strrchr(options->command[0], '/');
-    copy_name(request->job, options->job ? options->job : slash ? slash + 1 : options->command[0]);
+    copy_name(request->job, slash ? slash + 1 : options->command[0]);
+    const char *job = getenv("DROM_JOB_ID");
+    if (options->job)
+        copy_name(request->job, options->job);
+    else if (job && parse_number(job, 999999999)) /* a task of a scheduler's job */
+        snprintf(request->job, sizeof request->job, "drom-%s", job);
     bool fits = strlen(options->command[0]) < sizeof request->program;
     snprintf(request->program, sizeof request->program, "%s", fits || !slash ? options->command[0] : slash + 1);
     copy_name(request->session, options->session ? options->session : rank.session);
@@ -97,7 +102,7 @@ int main(int argc, char **argv)
     parse_options(&options, argc, argv);
     find_directory(options.runtime_dir, dir);
     fill_request(&request, &options);
-    switch (ask_for_cpus(dir, &request, &answer)) {
+    switch (ask_for_cpus(dir, &request, &answer, options.wait)) {
     case VERDICT_GRANTED:
         accept_grant(&answer, dir);
         preload(&options, options.job_class == DROM_CLASS_MALLEABLE);

@@ -25,6 +25,7 @@ static const char HELP[] =
     "  --openmp-runtime R  what a program built for GNU's OpenMP (libgomp) runs on: libomp (LLVM's), libgomp, or auto\n"
     "                      (default): libomp where it is installed and has all that the program needs\n"
     "  --require           fail when no agent answers instead of running unmanaged\n"
+    "  --await             wait until an agent answers instead of running unmanaged\n"
     "  --help, --version\n"
     "\n"
     "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS and, unless they are set already, OMP_NUM_THREADS,\n"
@@ -162,6 +163,7 @@ static void set_option(struct options *options, int option)
     case 'M': options->memory = memory_or_leave(optarg); return;
     case 's': options->session = name_or_leave("--session", optarg); return;
     case 'r': options->require = true; return;
+    case 'w': options->wait = true; return;
     case 'h': print_and_leave(HELP);
     case 'v': print_and_leave("drom-run " DROM_VERSION "\n");
     }
@@ -175,8 +177,9 @@ void parse_options(struct options *options, int argc, char **argv)
         {"class", required_argument, NULL, 'k'},       {"session", required_argument, NULL, 's'},
         {"distribution", required_argument, NULL, 'D'}, {"mem", required_argument, NULL, 'M'},
         {"malleability", required_argument, NULL, 'a'},  {"openmp-runtime", required_argument, NULL, 'o'},
-        {"require", no_argument, NULL, 'r'},           {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},           {NULL, 0, NULL, 0},
+        {"require", no_argument, NULL, 'r'},           {"await", no_argument, NULL, 'w'},
+        {"help", no_argument, NULL, 'h'},              {"version", no_argument, NULL, 'v'},
+        {NULL, 0, NULL, 0},
     };
     const char *malleability = getenv("DROM_MALLEABILITY"), *runtime = getenv("DROM_OPENMP_RUNTIME");
     memset(options, 0, sizeof *options);

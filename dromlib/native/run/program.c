@@ -23,6 +23,12 @@ static const void *at(const struct image *image, uint64_t offset, uint64_t size)
     return offset <= image->size && size <= image->size - offset ? image->bytes + offset : NULL;
 }
 
+/* The same for what must lie at a multiple of a word, as compilers and linkers put it. */
+static const void *words_at(const struct image *image, uint64_t offset, uint64_t size)
+{
+    return offset % sizeof(ElfW(Addr)) == 0 ? at(image, offset, size) : NULL;
+}
+
 static const char *text_at(const struct image *image, uint64_t offset)
 {
     const char *text = at(image, offset, 1);
@@ -51,7 +57,7 @@ static uint64_t offset_of(const struct image *image, uint64_t address)
 static void read_needed(struct program *program, const struct image *image)
 {
     const ElfW(Phdr) *part = header_of(image, PT_DYNAMIC);
-    const ElfW(Dyn) *dynamic = part ? at(image, part->p_offset, part->p_filesz) : NULL;
+    const ElfW(Dyn) *dynamic = part ? words_at(image, part->p_offset, part->p_filesz) : NULL;
     size_t count = dynamic ? part->p_filesz / sizeof *dynamic : 0;
     uint64_t strings = image->size;
     for (size_t i = 0; i < count && dynamic[i].d_tag != DT_NULL; i++)
@@ -79,7 +85,7 @@ static void read_elf(struct program *program, struct image *image)
     const uint16_t machine = own->e_machine;
 #endif
     program->foreign = ident[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32) || own->e_machine != machine;
-    image->headers = at(image, own->e_phoff, (uint64_t)own->e_phnum * sizeof *image->headers);
+    image->headers = words_at(image, own->e_phoff, (uint64_t)own->e_phnum * sizeof *image->headers);
     if (program->foreign || !image->headers || own->e_phentsize != sizeof *image->headers)
         return;
     image->count = own->e_phnum;

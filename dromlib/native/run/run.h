@@ -21,6 +21,7 @@ struct options {
     uint64_t memory;
     bool strict;
     bool require;
+    bool wait; /* for an agent, as long as it takes */
     enum malleability malleability;
     enum runtime_choice runtime;
     char **command;
@@ -69,6 +70,7 @@ void read_program(struct program *program, const char *path);
 const char *choose_runtime(const struct options *options, const struct program *program, const char *path);
 
 enum verdict { VERDICT_GRANTED, VERDICT_REFUSED, VERDICT_UNMANAGED, VERDICT_NO_AGENT };
-enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer);
+/* `wait`: ask again until an agent answers. */
+enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait);
 
 #endif

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that shows what has happened on a node."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from agent import config, history, output
+from agent import events as log
+from agent.cli_orders import RuntimeDir  # noqa: TC001 - typer reads the annotations
+from agent.words import WordError
+
+INTERVAL = 0.2
+"""Seconds between two looks at a history that is followed."""
+
+
+def events(
+    runtime_dir: RuntimeDir,
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Only what happened to this job.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not before: 90s, 10m, 2h, 1d ago, or 2026-11-21T19:50.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what happens, until Ctrl-C.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="PATH", help="Default: where an agent would keep its events.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON value for each event, one to a line.")] = False,
+) -> None:
+    """Show what has happened on this node, under this agent and those before it."""
+    try:
+        moment = log.parse_since(since, datetime.now(timezone.utc)) if since else ""
+    except WordError as error:
+        raise typer.BadParameter(str(error)) from error
+    path = file or _default(runtime_dir)
+    for event in history.read(path, (lambda: time.sleep(INTERVAL)) if follow else None):
+        if log.is_wanted(event, job, moment):
+            output.event(event, as_json=json)
+
+
+def _default(runtime_dir: Path) -> Path:
+    settings = config.load({}, os.environ, config.default_file(os.environ))
+    return replace(config.options_of(settings), runtime_dir=str(runtime_dir)).events_path

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history of events: a file of JSON lines that outlives agents and stays below a size; written here, and read.
+
+A file that has reached half of that size becomes FILE.1, in the place of the one before. Anybody may read it, as
+anybody may ask what a node does now. A line that a full disk or the end of power has torn is skipped.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class HistoryError(Exception):
+    """Raised when a history can be neither kept nor read; the message says what to do."""
+
+
+def rotated(path: Path) -> Path:
+    """Return where the older half of a history is."""
+    return path.with_name(path.name + ".1")
+
+
+class History:
+    """The writer. `size` is the most bytes that both files together have; `lost` counts events that were not kept."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.lost = 0
+        self._most = size // 2
+        self._file: int | None = None
+        self._torn = False
+
+    def open(self) -> None:
+        """Open or make the file. Raises `HistoryError`, but not for a full disk, which may have room later."""
+        try:
+            self._open()
+        except OSError as error:
+            if error.errno not in FULL:
+                msg = f"cannot keep events in {self.path}: {_reason(error)}: choose another --events-file."
+                raise HistoryError(msg) from error
+
+    def append(self, line: str) -> str:
+        """Write a line. Return a sentence for the first one that is lost, which tells people; else nothing."""
+        try:
+            self._write(line.encode() + b"\n")
+        except OSError as error:
+            self.lost += 1
+            return f"{self.path} cannot be written ({_reason(error)}): events are lost." if self.lost == 1 else ""
+        return ""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _write(self, data: bytes) -> None:
+        if len(data) > self._most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        if self._file is not None:
+            full = os.fstat(self._file).st_size + len(data) > self._most
+            here = _is_at(self._file, self.path)
+            if full and here:
+                self.path.replace(rotated(self.path))
+            if full or not here:  # or somebody has moved it away
+                self.close()
+        file = self._open() if self._file is None else self._file
+        whole = b"\n" * self._torn + data
+        self._torn = os.write(file, whole) < len(whole)
+        if self._torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _open(self) -> int:
+        file = os.open(self.path, _FLAGS, 0o644)
+        try:
+            size = _claim(file)
+            self._torn = bool(size) and os.pread(file, 1, size - 1) != b"\n"
+        except OSError:
+            os.close(file)
+            raise
+        self._file = file
+        return file
+
+
+def _claim(file: int) -> int:
+    """Make sure that nobody else writes to a file, and return its size (bytes)."""
+    about = os.fstat(file)
+    if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "it is no file of this user")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.fchmod(file, 0o644)
+    return about.st_size
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EAGAIN:
+        return "another agent keeps its own there"
+    return error.strerror or str(error)
+
+
+def read(path: Path, wait: Callable[[], None] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield events, oldest first. With `wait`, go on for ever, and call it whenever there is no newer one.
+
+    Raises `HistoryError` when there is no history to be read.
+    """
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(path.open("rb"))
+            before = None
+            with suppress(FileNotFoundError):
+                before = opened.enter_context(rotated(path).open("rb"))
+        except OSError as error:
+            msg = f"no events can be read in {path} ({error.strerror}): name a file with --file."
+            raise HistoryError(msg) from error
+        if before and not os.path.sameopenfile(before.fileno(), file.fileno()):
+            yield from _records(before)
+        yield from _records(file)
+        while wait:
+            wait()
+            replaced = not _is_at(file.fileno(), path)
+            yield from _records(file)
+            if replaced:
+                with suppress(FileNotFoundError):
+                    file = opened.enter_context(path.open("rb"))
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Say whether an open file is the one at a path."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), path.stat())
+    return False
+
+
+def _records(file: BinaryIO) -> Iterator[dict[str, Any]]:
+    """Yield what is in the whole lines from here on; stand at the begin of one that is not whole yet."""
+    while (line := file.readline()).endswith(b"\n"):
+        if found := _parse(line):
+            yield found
+    file.seek(-len(line), os.SEEK_CUR)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    with suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        if isinstance(found, dict) and isinstance(found.get("time"), str) and isinstance(found.get("event"), str):
+            return found
+    return None

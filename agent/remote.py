@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders between nodes: an agent's TCP endpoint behind CURVE keys, and how the command line reaches one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import zmq
+
+from agent import keys
+from agent.control import ControlError
+from agent.crowd import next_event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent.keys import Keys
+
+HANDSHAKE_MS = 10_000
+"""How long a stranger may take to say who it is, and an agent to answer a connection at all."""
+_NOT_THERE = zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+_NOT_KNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_NOT_IT = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
+
+
+class Gate:
+    """The endpoint of an agent for the peers of its keys: a ROUTER at `address` (``HOST:PORT``).
+
+    Raises `ControlError` with a sentence when it cannot be bound.
+    """
+
+    def __init__(self, address: str, own: Keys) -> None:
+        self._context = zmq.Context()
+        self._guard = keys.Guard(self._context, own)
+        self.sock: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self.sock.setsockopt(zmq.LINGER, 0)
+        self.sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self.sock.setsockopt(zmq.HEARTBEAT_IVL, HANDSHAKE_MS)  # a node that is gone does not stay connected
+        self.sock.setsockopt(zmq.IPV6, 1)
+        keys.guard_server(self.sock, own)
+        try:
+            self.sock.bind(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            self.close()
+            msg = f"cannot take orders at {address}: {zmq.strerror(error.errno or 0)}: choose another --remote-listen."
+            raise ControlError(msg) from error
+        self.port = int(self.sock.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._guard.stop()
+        self._context.destroy(linger=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An agent on another node: its `address` (``HOST:PORT``), and the folder of the keys to show it."""
+
+    address: str
+    folder: Path
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return self.address
+
+    @property
+    def host(self) -> str:
+        """The node, under whose name the agent's public key is kept."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    def connect(self, sock: zmq.Socket[bytes]) -> None:
+        """Connect a socket; return once both sides know each other. Raises `ControlError` with a sentence."""
+        own = keys.load(self.folder)
+        keys.guard_client(sock, own, self.host)
+        sock.setsockopt(zmq.RECONNECT_IVL, -1)
+        sock.setsockopt(zmq.IPV6, 1)
+        watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | _NOT_THERE | _NOT_KNOWN | _NOT_IT
+        with sock.get_monitor_socket(watched) as monitor:
+            try:
+                sock.connect(f"tcp://{self.address}")
+            except zmq.ZMQError as error:
+                msg = f"{self.address} is no address: write HOST:PORT, as node1:9465."
+                raise ControlError(msg) from error
+            event = _first_event(monitor, HANDSHAKE_MS)
+            sock.disable_monitor()
+        self._check(event, own)
+
+    def _check(self, event: int, own: Keys) -> None:
+        if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return
+        if event & _NOT_KNOWN:
+            hint = f"let its administrator run `drom keys trust FILE NAME` with {own.folder / keys.PUBLIC}."
+            raise ControlError(f"the agent at {self.address} does not know our key: {hint}")
+        if event & _NOT_IT:
+            hint = f"`drom keys trust FILE {self.host}` with its identity.key."
+            raise ControlError(f"who listens at {self.address} has another key than we know it by, or none: {hint}")
+        raise ControlError(f"no agent listens at {self.address}: check the address and its option remote.listen.")
+
+
+def _first_event(monitor: zmq.Socket[bytes], timeout_ms: int) -> int:
+    """Return the first event of a socket's monitor, 0 when none comes."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    while monitor.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+        return next_event(monitor)[0]
+    return 0

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may give any order: root, the agent's own user, members of a group, and who has a key from another node."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.users import groups_of
+
+if TYPE_CHECKING:
+    from agent.control import Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Masters:
+    """The agent's own user and, if not None, a group by number, as the system's list of groups has it at that time."""
+
+    uid: int
+    group: int | None = None
+
+    @classmethod
+    def here(cls, group: int | None = None) -> Masters:
+        """Return the masters of an agent that runs as this process does."""
+        return cls(os.geteuid(), group)
+
+    def include(self, caller: Caller) -> bool:
+        """Say whether the caller may give any order."""
+        if caller.key or caller.uid in (0, self.uid):
+            return True
+        return self.group is not None and self.group in groups_of(caller.uid)

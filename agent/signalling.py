@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent does when it gets a signal: the numbers reach its loop through a pipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Signals:
+    """Takes signals until `close`; `fd` is readable when there is one for `dispatch`."""
+
+    def __init__(self, meanings: Mapping[signal.Signals, Callable[[], None]]) -> None:
+        self._meanings = meanings
+        self._outlives_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN or not _has_terminal()
+        self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before = signal.set_wakeup_fd(self._write)
+        for number in meanings:
+            signal.signal(number, lambda *_: None)
+
+    def dispatch(self) -> None:
+        """Call what each signal that has come means; SIGHUP means SIGTERM where the agent's terminal has gone."""
+        for number in sorted(set(os.read(self.fd, 4096))):
+            gone = number == signal.SIGHUP and not self._outlives_terminal and not _has_terminal()
+            meaning = self._meanings.get(signal.SIGTERM if gone else signal.Signals(number))
+            if meaning:
+                meaning()
+
+    def close(self) -> None:
+        """Take no more signals."""
+        signal.set_wakeup_fd(self._before)
+        os.close(self.fd)
+        os.close(self._write)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

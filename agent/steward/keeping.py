@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drom-steps of a node: started, watched, taken over from an agent that died, and signalled with all below them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from agent import processes
+from agent.steward import launching, spool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agent.following import Loop
+    from agent.processes import Stat
+    from agent.steward.launching import Place
+    from agent.steward.protocol import Start
+    from agent.steward.spool import Folder, Status
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """An attempt of a job on this node, held at `cores`.
+
+    `state` is starting, running, ending (drom-step has died, processes may be left), ended or refused. `keeper` and
+    `pid` are those of drom-step and of the program (0: not known yet); `pidfd` is the keeper's and `told` what it says,
+    -1: closed. `status` is what it left when it died, None: nothing. An order for other cores is `due` at that second
+    of CLOCK_MONOTONIC, and every process is to be gone by `kill_at`.
+    """
+
+    start: Start
+    folder: Folder
+    cores: int
+    state: str = "starting"
+    keeper: int = 0
+    pid: int = 0
+    pidfd: int = -1
+    told: int = -1
+    status: Status | None = None
+    note: str = ""
+    due: float | None = None
+    kill_at: float | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The numbers of job and attempt."""
+        return self.start.job, self.start.attempt
+
+    @property
+    def name(self) -> str:
+        """The job's name on the node."""
+        return launching.job_name(self.start.job)
+
+    @property
+    def lives(self) -> bool:
+        """Whether a process of it may be left."""
+        return self.state in ("starting", "running", "ending")
+
+
+class Host(Protocol):
+    """Who wants to know about attempts."""
+
+    def program_runs(self, attempt: Attempt) -> None:
+        """Take in that the program of an attempt runs."""
+
+    def keeper_died(self, attempt: Attempt) -> None:
+        """Take in that the drom-step of an attempt has died; `status` says what it left."""
+
+
+class Keeping:
+    """Starts and watches a drom-step for each attempt, at `place`, in the boot `boot`."""
+
+    def __init__(self, loop: Loop, place: Place, boot: str, host: Host) -> None:
+        self._loop = loop
+        self._place = place
+        self._boot = boot
+        self._host = host
+
+    def begin(self, attempt: Attempt) -> None:
+        """Write an attempt down and start it. Raises OSError, and then nothing of it is there."""
+        attempt.folder.begin(attempt.start, self._boot)
+        lock = -1
+        try:
+            lock = self._lock(attempt)
+            launching.write_script(attempt.start, self._place)
+            attempt.keeper, attempt.told = launching.spawn(attempt.start, self._place, lock)
+        except OSError:
+            self.clear(attempt)
+            raise
+        finally:
+            if lock >= 0:
+                os.close(lock)
+        self._loop.watch(attempt.told, lambda: self._hear(attempt))
+        with contextlib.suppress(OSError):  # no descriptor is left: `look` finds it
+            self._watch(attempt)
+
+    def _lock(self, attempt: Attempt) -> int:
+        lock = attempt.folder.lock()
+        if lock is None:
+            raise BlockingIOError
+        return lock
+
+    def look(self, attempt: Attempt) -> str:
+        """Return the state of an attempt whose drom-step is not watched; watch it if it lives, and if that can be."""
+        state = attempt.folder.state(self._boot)
+        pids = attempt.folder.pids()
+        if state == spool.RUNNING and pids:
+            attempt.keeper, attempt.pid, attempt.state = pids[0], (pids[1:] or [0])[0], "running"
+            try:
+                self._watch(attempt)
+            except ProcessLookupError:  # it has died since, and the folder tells how
+                state = attempt.folder.state(self._boot)
+            except OSError:
+                return spool.BEGINNING
+        if state in (spool.OVER, spool.LOST) and attempt.keeper:
+            _collect(attempt.keeper)
+        return state
+
+    def _watch(self, attempt: Attempt) -> None:
+        attempt.pidfd = os.pidfd_open(attempt.keeper)
+        self._loop.watch(attempt.pidfd, lambda: self._bury(attempt))
+
+    def _hear(self, attempt: Attempt) -> None:
+        """Read what drom-step says: the pid of the program, once, or nothing if there will be none."""
+        if attempt.told < 0:
+            return
+        with contextlib.suppress(BlockingIOError):
+            text = os.read(attempt.told, 64)
+            self._close(attempt, "told")
+            if text.strip().isdigit():
+                attempt.pid = int(text)
+                self._host.program_runs(attempt)
+
+    def _bury(self, attempt: Attempt) -> None:
+        self._hear(attempt)
+        self._close(attempt, "told")
+        self._close(attempt, "pidfd")
+        _collect(attempt.keeper)
+        attempt.status = attempt.folder.status()
+        self._host.keeper_died(attempt)
+
+    def _close(self, attempt: Attempt, what: str) -> None:
+        fd: int = getattr(attempt, what)
+        if fd >= 0:
+            self._loop.unwatch(fd)
+            os.close(fd)
+            setattr(attempt, what, -1)
+
+    def clear(self, attempt: Attempt) -> None:
+        """Remove what is written down of an attempt."""
+        launching.remove_script(attempt.start, self._place)
+        attempt.folder.remove()
+
+    def forget(self, attempt: Attempt) -> None:
+        """Watch an attempt no longer."""
+        self._close(attempt, "told")
+        self._close(attempt, "pidfd")
+
+    def processes_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of those in a scan that descend from the drom-step of an attempt, without its own."""
+        if attempt.pidfd < 0:
+            return set()
+        owners = processes.owners_of(stats, {attempt.keeper} & stats.keys())
+        return {pid for pid, owner in owners.items() if owner} - {attempt.keeper}
+
+    def orphans_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of processes of a job whose drom-step was killed, as their environment tells."""
+        marks = {f"DROM_JOB_ID={attempt.start.job}".encode(), f"DROM_NODE={self._place.node}".encode()}
+        theirs = {pid for pid in stats if _uid(pid) == attempt.start.uid and pid != os.getpid()}
+        return {pid for pid in theirs if marks <= set(processes.environment(pid))}
+
+
+def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> None:
+    """Send a signal to the processes of a scan that are still those."""
+    for pid in pids:
+        pidfd = processes.open_pidfd(pid, stats[pid].start_time) if pid in stats else None
+        if pidfd is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(pidfd, number)
+            os.close(pidfd)
+
+
+def _collect(keeper: int) -> None:
+    """Collect a drom-step that has ended, unless an earlier agent started it."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(keeper, 0)
+
+
+def _uid(pid: int) -> int | None:
+    found = processes.users(pid)
+    return found and found[0]

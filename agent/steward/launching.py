@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a scheduler wants started to a drom-step that runs it, and from what that says to what is told."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dromlib import native
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent.steward.protocol import Start
+    from agent.steward.spool import Status
+
+ALREADY = ("DROM_TASK", "DROM_CPUS")
+"""What a program inside a task has in its environment, and one outside may not have."""
+RANKS = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MV2_COMM_WORLD_", "MPI_LOCAL", "PALS_LOCAL", "PALS_RANKID")
+"""Beginnings of the variables by which a program takes itself for a rank of a launch."""
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores, and programs should not."""
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where programs are looked for when a submission does not say it."""
+OPEN_MPI = {
+    "OMPI_MCA_plm": "rsh",
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "OMPI_MCA_orte_leave_session_attached": "1",
+}
+"""How Open MPI's mpirun starts its daemons on the other nodes of a job: by the agents, and all by itself."""
+NODE_FAULTS = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO, errno.EROFS)
+"""What is no fault of a job, whatever it asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where jobs are started: the name of the node, and its agent's runtime directory."""
+
+    node: str
+    runtime_dir: Path
+
+
+def job_name(job: int) -> str:
+    """Return the name on a node of the scheduler's job of this number."""
+    return f"drom-{job}"
+
+
+def expand(pattern: str, start: Start, node: str) -> str:
+    """Return a path with %j (job), %n (node), %u (user), %x (name of the job) and %% in it replaced; others stay."""
+    words = {
+        "j": str(start.job),
+        "n": node,
+        "u": start.user.replace("/", "_"),
+        "x": start.name.replace("/", "_"),
+        "%": "%",
+    }
+    done, rest = "", pattern
+    while rest:
+        before, mark, rest = rest.partition("%")
+        done += before + (words.get(rest[:1], mark + rest[:1]) if mark else "")
+        rest = rest[1:] if mark else ""
+    return done
+
+
+def environment(start: Start, place: Place) -> dict[str, str]:
+    """Return the environment of a job: that of its submission, what tells it where it is, and a way to drom-run."""
+    kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
+    nodes = start.nodes or (place.node,)
+    launcher = OPEN_MPI | {"OMPI_MCA_plm_rsh_agent": f"{_step()} remote"} if len(nodes) > 1 else {}
+    about = {
+        "PATH": f"{kept.get('PATH', USUAL_PATH)}:{_run().parent}",
+        "DROM_JOB_ID": str(start.job),
+        "DROM_JOB_ATTEMPT": str(start.attempt),
+        "DROM_JOB_NAME": start.name,
+        "DROM_NODE": place.node,
+        "DROM_NODELIST": ",".join(nodes),
+        "DROM_HOSTS": ",".join(f"{node}:{max(1, start.total_tasks // len(nodes))}" for node in nodes),
+        "DROM_NTASKS": str(start.total_tasks),
+        "DROM_RUNTIME_DIR": str(place.runtime_dir),
+    }
+    return launcher | kept | about
+
+
+def command(start: Start, place: Place) -> list[str]:
+    """Return what is executed: the program in a task of its own, a launcher as it is, or what waits for an end."""
+    if start.mode == "hold":
+        return [_step(), "hold"]
+    if start.mode == "launch":
+        return list(start.argv)
+    about = [
+        "--runtime-dir",
+        str(place.runtime_dir),
+        "--job",
+        job_name(start.job),
+        "--class",
+        start.job_class,
+        "--await",
+    ]
+    program = [*interpreter(start.script), str(script_path(start, place))] if start.script else []
+    return [str(_run()), *start.run_options, *about, "--", *program, *start.argv]
+
+
+def interpreter(script: str) -> list[str]:
+    """Return what the first line of a script says that runs it, as the kernel reads it; /bin/sh where it does not."""
+    first = script.partition("\n")[0]
+    words = first[2:].strip().split(maxsplit=1) if first.startswith("#!") else []
+    return words or ["/bin/sh"]
+
+
+def script_path(start: Start, place: Place) -> Path:
+    """Return where the script of a job is kept while the node knows the job: outside the spool, which is private."""
+    return place.runtime_dir / "scripts" / f"{start.job}.{start.attempt}"
+
+
+def write_script(start: Start, place: Place) -> None:
+    """Write the script of a job, for its user alone. Raises OSError."""
+    if not start.script:
+        return
+    path = script_path(start, place)
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(start.script)
+        if os.geteuid() == 0:
+            os.fchown(fd, start.uid, start.gid)
+
+
+def remove_script(start: Start, place: Place) -> None:
+    """Remove the script of a job, if it has one: a step of it has none."""
+    if not start.script:
+        return
+    path = script_path(start, place)
+    with contextlib.suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()  # unless there are others
+
+
+def instructions(start: Start, place: Place) -> bytes:
+    """Return what drom-step reads (`struct instructions` in step.h)."""
+    argv, held = command(start, place), start.mode == "hold"
+    paths = [expand(path or "", start, place.node) for path in (start.input, start.output, start.error)]
+    words = [
+        *(str(n) for n in (start.uid, start.gid, start.umask)),
+        "1" if start.attempt > 1 else "0",
+        "/" if held else start.cwd,
+        *([""] * 3 if held else paths),
+        str(len(argv)),
+        *argv,
+        *(f"{name}={value}" for name, value in environment(start, place).items()),
+    ]
+    return b"".join(os.fsencode(word) + b"\0" for word in words)
+
+
+def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
+    """Start drom-step; return its pid, and what can be read once the program runs.
+
+    That is the program's pid, or the end of the file if there never will be one. `lock` is the descriptor of the folder
+    that locks it. Raises OSError.
+    """
+    told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptors = [tell]
+    try:
+        descriptors.append(what := os.memfd_create("instructions", os.MFD_CLOEXEC))
+        with os.fdopen(what, "wb", closefd=False) as file:
+            file.write(instructions(start, place))
+        numbers = (what, lock, tell)
+        pid = os.posix_spawn(
+            _step(),
+            ["drom-step", f"{start.job}.{start.attempt}", *map(str, numbers)],
+            {"PATH": "/usr/bin:/bin"},  # never a variable of the user's: drom-step may be root
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, 0, 2),
+                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in numbers),  # onto itself: stays open
+            ],
+            setsigdef=IGNORED,
+        )
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        for fd in descriptors:
+            os.close(fd)
+    return pid, told
+
+
+def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
+    """Return whose fault it is that a program did not start, "job" or "node", and why, as a sentence."""
+    what, reason = status.refused, os.strerror(status.errno)
+    streams = {"input": start.input, "output": start.output, "error": start.error}
+    argv = start.argv or ("",)
+    sentences = {
+        "cwd": f"cannot change to {start.cwd}: {reason}: submit from one that {start.user} may enter on {place.node}.",
+        "user": f"no user has number {start.uid} on {place.node}: use a user that all nodes know.",
+        "group": f"user {start.user} is not in group {start.gid} on {place.node}.",
+        "program": f"cannot run '{argv[0][:200]}': {reason}: check its path and mode on {place.node}.",
+    }
+    if what in streams:
+        path = expand(streams[what] or "/dev/null", start, place.node)
+        sentence = f"cannot open {path} for the {what} of the job: {reason}: check --{what}."
+    else:
+        sentence = sentences.get(what, f"{place.node} cannot start a process ({what}: {reason}).")
+    fault = "job" if (what in sentences or what in streams) and status.errno not in NODE_FAULTS else "node"
+    return fault, sentence
+
+
+def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:
+    """Return whose fault it is, and why, that an agent of user `uid` cannot start this at all; None: it can."""
+    if uid not in (0, start.uid):
+        return "node", f"this agent runs as user {uid} and may not start programs as {start.uid}: run it as root."
+    if not (start.argv or start.script) and start.mode != "hold":
+        return "job", "the job has no command."
+    if start.tasks > start.cores:
+        return "job", f"a task needs a core of its own: {start.tasks} tasks cannot be on {start.cores} cores."
+    return None
+
+
+@functools.cache
+def _step() -> str:
+    return str(native.step_path())
+
+
+@functools.cache
+def _run() -> Path:
+    return native.run_path()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection to the scheduler: made again whenever it breaks, and never waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import zmq
+
+from agent import keys
+from agent.steward import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.keys import Keys
+    from agent.log import Log
+    from agent.steward.protocol import FromAgent, Hello, No, ToAgent, Welcome
+
+PATIENCE = 3.0
+"""Seconds from one Hello to the next, as long as nobody welcomes the node."""
+DEAD_MS = 10_000
+"""A connection on which nothing comes for so long, in spite of ZeroMQ's own heartbeats, is made anew."""
+
+
+def host_of(address: str) -> str:
+    """Return the host of a TCP endpoint, under whose name the scheduler's public key is kept; empty: it is no such."""
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return host if address.startswith("tcp://") else ""
+
+
+class Link:
+    """A DEALER socket connected to `address`.
+
+    `fd` is readable when `read` may have something; ZeroMQ signals edges, so read after every use. What is sent while
+    nobody is connected is lost: whatever matters is said again after `welcome`. Over TCP both sides show keys: a
+    scheduler has programs started as any user.
+    """
+
+    def __init__(self, address: str, log: Log, own: Keys | None = None) -> None:
+        self.address = address
+        self.malformed = 0
+        """Messages that were dropped."""
+        self.cluster: str | None = None
+        """The name of the cluster, once the node has been welcomed."""
+        self._log = log
+        self._heartbeat = 1.0
+        self._next = 0.0
+        self._unsaid = False
+        self._told = ""
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),
+            (zmq.MAXMSGSIZE, protocol.MAX_MESSAGE),
+            (zmq.RECONNECT_IVL, 100),
+            (zmq.RECONNECT_IVL_MAX, 2000),
+            (zmq.HEARTBEAT_IVL, DEAD_MS // 4),
+            (zmq.HEARTBEAT_TIMEOUT, DEAD_MS),
+            (zmq.SNDHWM, 0),
+            (zmq.RCVHWM, 0),
+            (zmq.IPV6, 1),
+        ):
+            self._socket.setsockopt(option, value)
+        if own:
+            keys.guard_client(self._socket, own, host_of(address))
+        self._socket.connect(address)
+        self.fd = int(self._socket.getsockopt(zmq.FD))
+
+    def read(self) -> Iterator[ToAgent]:
+        """Yield what has come; what is no message is counted and told in the log."""
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                yield protocol.to_agent(frames[0] if len(frames) == 1 else b"")
+            except protocol.MalformedError as error:
+                self.malformed += 1
+                self._log("dropped", message=str(error))
+
+    def send(self, message: FromAgent) -> bool:
+        """Send a message; False when nobody is connected."""
+        try:
+            self._socket.send(protocol.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def introduce(self, hello: Hello, now: float) -> None:
+        """Say who this is, and again after a while unless somebody answers. `now` is of CLOCK_MONOTONIC."""
+        self.cluster = None
+        self._unsaid = not self.send(hello)
+        self._next = now + PATIENCE
+
+    def welcome(self, message: Welcome, now: float) -> None:
+        """Take in that the node is in a cluster."""
+        if self.cluster is None:
+            self._log("joined cluster", cluster=message.name, address=self.address)
+        self.cluster, self._told, self._unsaid = message.name, "", False
+        self._heartbeat = min(max(message.heartbeat, 0.05), 60.0)
+        self._next = now + self._heartbeat
+
+    def turned_away(self, message: No) -> None:
+        """Take in that the node may not join, and tell of it once."""
+        self.cluster = None
+        if message.reason != self._told:
+            self._told = message.reason
+            self._log("turned away", address=self.address, reason=message.reason)
+
+    def is_due(self, now: float) -> bool:
+        """Say whether it is time to say something: who just connected is told at once."""
+        return self._unsaid or now >= self._next
+
+    def beat(self, alive: FromAgent, now: float) -> None:
+        """Say that the agent lives, whether anybody hears it or not."""
+        self.send(alive)
+        self._next = now + self._heartbeat
+
+    def next_look(self) -> float:
+        """Return when it is time to say something (seconds of CLOCK_MONOTONIC)."""
+        return self._next
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._context.destroy(linger=0)

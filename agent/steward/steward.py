@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out on a node what its scheduler orders, and tells what becomes of it. Without a scheduler jobs go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from agent import processes
+from agent.jobs import Refused, Reservation
+from agent.steward import launching, protocol, spool
+from agent.steward.keeping import Attempt, Keeping, send_signal
+from agent.steward.link import Link
+from agent.steward.remote import Remote
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent.daemon import Daemon
+    from agent.jobs import Task
+    from agent.keys import Keys
+    from agent.processes import Stat
+    from agent.steward.protocol import FromAgent, ToAgent
+
+AGAIN = 0.1
+"""Seconds between two looks at an attempt whose processes are to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """To which scheduler a node belongs, and as what.
+
+    `address` is a ZeroMQ endpoint, where `own` are shown (None: no keys), and `resources` are counted ones.
+    """
+
+    address: str
+    node: str
+    spool: Path
+    resources: dict[str, int]
+    features: tuple[str, ...] = ()
+    own: Keys | None = None
+
+
+class Nobody:
+    """Stands in where there is no scheduler."""
+
+    keeps = 0
+
+    def reservations(self) -> list[Reservation]:
+        """Return nothing: nothing is reserved."""
+        return []
+
+    def open(self) -> None:
+        """Connect to nobody."""
+
+    def turn(self, now: float) -> None:
+        """Do nothing."""
+
+    def next_look(self, _now: float) -> float | None:
+        """Return None: there is nothing to do."""
+        return None
+
+    def sees_to(self, _task: Task) -> bool:
+        """Say whether it ends what a task leaves behind whose first process has ended."""
+        return False
+
+    def close(self) -> None:
+        """Leave nothing."""
+
+
+class Steward(Nobody):
+    """The scheduler's hand on the node of `daemon`. Raises `SpoolError` when it cannot write down what it does."""
+
+    def __init__(self, daemon: Daemon, membership: Membership) -> None:
+        self._daemon = daemon
+        self._node = daemon.node
+        self._log = daemon.log
+        self._membership = membership
+        self._place = launching.Place(membership.node, daemon.settings.runtime_dir.absolute())
+        self._boot = processes.boot_id().hex()
+        self._spool = spool.Spool(membership.spool)
+        self._keeping = Keeping(daemon, self._place, self._boot, self)
+        self._link: Link | None = None
+        self.attempts: dict[tuple[int, int], Attempt] = {}
+        self._remote = Remote(daemon, self._place, self._boot, self.attempts, self._say)
+        self._restless: set[Attempt] = set()
+        """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
+        for folder, start in self._spool.survey():
+            attempt = Attempt(start, folder, folder.cores() or start.cores)
+            self.attempts[attempt.key] = attempt
+            self._remote.steps.take_up(attempt)
+            self._look(attempt)
+
+    @property
+    def keeps(self) -> int:  # type: ignore[override]
+        """How many jobs live on this node."""
+        return sum(one.lives for one in self.attempts.values())
+
+    # --- the loop's -------------------------------------------------------------------------------------------------
+
+    def reservations(self) -> list[Reservation]:
+        """Return what is reserved for the jobs that were there before this agent."""
+        return [_reservation(one.start, one.cores) for one in self.attempts.values() if one.lives]
+
+    def open(self) -> None:
+        """Connect to the scheduler, once the node knows what `reservations` said."""
+        self._link = Link(self._membership.address, self._log, self._membership.own)
+        self._daemon.watch(self._link.fd, lambda: None)
+        self._remote.open()
+
+    def turn(self, now: float) -> None:
+        """Do what is to be done by `now`, and answer whatever the scheduler has said meanwhile."""
+        link, heard = self._link, True
+        while link and heard:
+            for attempt in list(self._restless):
+                self._attend(attempt, now)
+            self._remote.turn(now)
+            if link.is_due(now):
+                if link.cluster is None:
+                    link.introduce(self._hello(), now)
+                else:
+                    link.beat(protocol.Alive(self._membership.node, time.time()), now)
+            heard = False
+            for message in link.read():
+                heard = True
+                self._hear(message, now)
+
+    def next_look(self, now: float) -> float | None:
+        """Return when `turn` has something to do, or None."""
+        link = self._link.next_look() if self._link else None
+        times = (link, self._remote.next_look(), now + AGAIN if self._restless else None)
+        return min((at for at in times if at is not None), default=None)
+
+    def sees_to(self, task: Task) -> bool:
+        """Say whether a task is the whole program of a job: its drom-step ends what that leaves behind."""
+        return any(one.pid == task.arrival.pid and one.name == task.job for one in self.attempts.values() if one.lives)
+
+    def close(self) -> None:
+        """Leave: jobs go on, and the next agent takes them up."""
+        for attempt in self.attempts.values():
+            self._keeping.forget(attempt)
+        self._remote.close()
+        if self._link:
+            self._daemon.unwatch(self._link.fd)
+            self._link.close()
+        self._spool.close()
+
+    # --- what the scheduler says ------------------------------------------------------------------------------------
+
+    def _hear(self, message: ToAgent, now: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        if isinstance(message, protocol.Welcome):
+            link.welcome(message, now)
+            for attempt in self.attempts.values():
+                if not attempt.lives:
+                    self._tell(attempt)
+        elif isinstance(message, protocol.No):
+            link.turned_away(message)
+        elif isinstance(message, protocol.Who):
+            link.introduce(self._hello(), now)
+        elif isinstance(message, protocol.Start):
+            self._start(message, now)
+        elif known := self.attempts.get((message.job, message.attempt)):  # else the next Hello says so
+            self._obey(known, message, now)
+
+    def _obey(self, attempt: Attempt, message: ToAgent, now: float) -> None:
+        """Do what is ordered for an attempt."""
+        if isinstance(message, protocol.Post):
+            self._remote.take(attempt, message.node, message.body)
+        elif isinstance(message, protocol.Lost):
+            self._remote.lost(message.body)
+        elif isinstance(message, protocol.Resize):
+            self._resize(attempt, message, now)
+        elif isinstance(message, protocol.Signal):
+            self._signal(attempt, message, now)
+        elif isinstance(message, protocol.Forget) and not attempt.lives:
+            del self.attempts[attempt.key]
+            self._keeping.clear(attempt)
+
+    def _say(self, message: FromAgent) -> None:
+        if self._link and self._link.cluster is not None:
+            self._link.send(message)
+
+    def _hello(self) -> protocol.Hello:
+        daemon, cores = self._daemon, self._node.cores
+        known = [
+            protocol.Known(*one.key, "running" if one.lives else one.state, one.cores) for one in self.attempts.values()
+        ]
+        return protocol.Hello(
+            protocol=protocol.PROTOCOL,
+            version=metadata.version("drom"),
+            node=self._membership.node,
+            host=socket.gethostname(),
+            boot=self._boot,
+            cores=len(cores),
+            cpus_per_core=cores.widest,
+            memory=daemon.settings.memory,
+            resources=self._membership.resources,
+            features=self._membership.features,
+            emulated=daemon.settings.topology.emulated,
+            time=time.time(),
+            jobs=tuple(known),
+        )
+
+    def _tell(self, attempt: Attempt) -> None:
+        """Say what has become of an attempt so far."""
+        job, number = attempt.key
+        status = attempt.status or spool.Status(time=time.time())
+        if attempt.state == "refused":
+            fault, reason = launching.why_refused(status, attempt.start, self._place)
+            self._say(protocol.Refused(job, number, fault, attempt.note or reason))
+        elif attempt.state == "ended":
+            used = (status.time, status.cpu_seconds, status.max_rss)
+            self._say(protocol.Ended(job, number, status.status, *used, attempt.note))
+        elif attempt.state != "starting":
+            self._say(protocol.Started(job, number, attempt.pid, time.time()))
+
+    # --- beginnings -------------------------------------------------------------------------------------------------
+
+    def _start(self, start: protocol.Start, now: float) -> None:
+        known = self.attempts.get((start.job, start.attempt))
+        if known:
+            self._tell(known)
+            return
+        refusal = launching.why_not_here(start, os.geteuid()) or self._begin(start, now)
+        if refusal:
+            self._log("refused job", job=launching.job_name(start.job), fault=refusal[0], reason=refusal[1])
+            self._say(protocol.Refused(start.job, start.attempt, *refusal))
+
+    def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
+        """Start an attempt; return whose fault it is that this cannot be, and why."""
+        try:
+            self._daemon.acting.do(self._node.reserve(_reservation(start, start.cores), now))
+        except Refused as refusal:
+            return "node", str(refusal)
+        attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
+        try:
+            self._keeping.begin(attempt)
+        except OSError as error:
+            self._daemon.acting.do(self._node.dismiss(attempt.name, now))
+            return "node", f"{self._membership.node} cannot start it: {error.strerror or error}."
+        self.attempts[attempt.key] = attempt
+        if attempt.pidfd < 0:
+            self._restless.add(attempt)
+        return None
+
+    def program_runs(self, attempt: Attempt) -> None:
+        """Take in that the program of an attempt runs."""
+        attempt.state = "running"
+        self._log(
+            "started job", job=attempt.name, attempt=attempt.start.attempt, pid=attempt.pid, uid=attempt.start.uid
+        )
+        self._tell(attempt)
+
+    def _look(self, attempt: Attempt) -> None:
+        """Look at an attempt whose drom-step is not watched: one of an earlier agent, or for want of descriptors."""
+        state = self._keeping.look(attempt)
+        if state == spool.NEVER and self._link is None:  # nobody has been told of it
+            self._keeping.clear(attempt)
+            del self.attempts[attempt.key]
+        elif state == spool.BEGINNING:
+            self._restless.add(attempt)
+        elif state != spool.RUNNING:
+            attempt.status = attempt.folder.status()
+            self.keeper_died(attempt)
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def keeper_died(self, attempt: Attempt) -> None:
+        """Take in that the drom-step of an attempt has died; the attempt is over when none of its tasks is left."""
+        attempt.due = None
+        attempt.state = "ending"
+        self._restless.add(attempt)
+
+    def _end(self, attempt: Attempt, now: float) -> None:
+        """End an attempt of which no process is left; kill what is."""
+        job = self._node.jobs.get(attempt.name)
+        steps = self._remote.steps.any_live(attempt)
+        if attempt.status is None or steps or (job and job.reserved and job.present):
+            stats = processes.scan()
+            left = self._processes_of(attempt, stats)
+            if attempt.status is None:
+                left |= self._keeping.orphans_of(attempt, stats)
+            send_signal(signal.SIGKILL, left, stats)
+            if left or steps or (job and job.reserved and job.present):
+                return
+        self._restless.discard(attempt)
+        self._remote.steps.forget(attempt)
+        if job and job.reserved:
+            self._daemon.acting.do(self._node.dismiss(attempt.name, now))
+        if attempt.status is None:
+            attempt.note = "its keeper on the node was killed, or the node was booted again: how it ended is not known."
+        refused = attempt.status is not None and attempt.status.refused
+        attempt.state = "refused" if refused else "ended"
+        code = attempt.status.status if attempt.status else "unknown"
+        about = {"refused": refused} if refused else {"status": code}
+        self._log("ended job", job=attempt.name, attempt=attempt.start.attempt, **about)
+        self._tell(attempt)
+
+    def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
+        if not attempt.lives:
+            return
+        if wanted.signal == signal.SIGKILL:
+            attempt.kill_at = now
+        elif wanted.then_kill is not None:
+            attempt.kill_at = now + wanted.then_kill
+        self._send(attempt, wanted.signal)
+        if attempt.kill_at is not None:
+            self._restless.add(attempt)
+
+    def _send(self, attempt: Attempt, number: int) -> None:
+        stats = processes.scan()
+        send_signal(number, self._processes_of(attempt, stats), stats)
+
+    def _processes_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of the processes of a scan that belong to an attempt, by descent or as tasks."""
+        job = self._node.jobs.get(attempt.name)
+        slots = [task.slot for task in job.present] if job and job.reserved else []
+        pids = self._keeping.processes_of(attempt, stats) | self._remote.steps.pids(attempt, stats)
+        return pids.union(*self._daemon.following.processes_of_all(slots).values()) if slots else pids
+
+    # --- sizes ------------------------------------------------------------------------------------------------------
+
+    def _resize(self, attempt: Attempt, wanted: protocol.Resize, now: float) -> None:
+        if attempt.state not in ("starting", "running"):
+            return  # its end answers
+        try:
+            self._order(attempt, wanted.cores, now)
+        except Refused as refusal:
+            held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else attempt.cores
+            self._say(protocol.NotResized(*attempt.key, held, str(refusal)))
+            return
+        attempt.due = now + wanted.within
+        self._restless.add(attempt)
+
+    def _order(self, attempt: Attempt, cores: int, now: float) -> None:
+        if attempt.name not in self._node.jobs:
+            msg = f"job {attempt.name} found no place for its cores when the agent started."
+            raise Refused(msg)
+        self._daemon.acting.do(self._node.order(attempt.name, cores, now))
+        attempt.cores = cores
+        try:
+            attempt.folder.order(cores)
+        except OSError as error:  # a new agent would say the old number in its Hello
+            self._log("warning", spool=f"cannot write down an order: {error.strerror}")
+
+    def _attend(self, attempt: Attempt, now: float) -> None:
+        """Do what is due for an attempt."""
+        if attempt.state == "ending":
+            self._end(attempt, now)
+            return
+        if attempt.pidfd < 0 and attempt.lives:
+            self._look(attempt)
+        if attempt.due is not None:
+            self._settle(attempt, now)
+        if attempt.kill_at is not None and now >= attempt.kill_at:
+            attempt.kill_at = now + AGAIN
+            self._send(attempt, signal.SIGKILL)
+        watched = attempt.pidfd >= 0 or not attempt.lives
+        if attempt.due is None and attempt.kill_at is None and watched and attempt.state != "ending":
+            self._restless.discard(attempt)
+
+    def _settle(self, attempt: Attempt, now: float) -> None:
+        """Tell that an order is in force, or take it back when its time is over."""
+        if attempt.due is None:
+            return
+        if self._node.has_settled(attempt.name):
+            attempt.due = None
+            self._say(protocol.Resized(*attempt.key, attempt.cores))
+        elif now >= attempt.due:
+            wanted, held = attempt.cores, self._node.cores_held(attempt.name)
+            try:
+                self._order(attempt, held, now)
+            except Refused:  # the node is frozen, or others have what is to come back: what holds then is told then
+                attempt.due = now + AGAIN
+                return
+            attempt.due = None
+            reason = f"it was not applied in time: {wanted} cores were ordered."
+            self._say(protocol.NotResized(*attempt.key, held, reason))
+
+
+def _reservation(start: protocol.Start, cores: int) -> Reservation:
+    return Reservation(
+        name=launching.job_name(start.job),
+        uid=start.uid,
+        cores=cores,
+        most=max(start.most, start.cores),
+        tasks=start.tasks,
+        job_class=start.job_class,
+        memory=start.memory,
+    )

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* drom-step remote HOST COMMAND...: run a command on another node of this job, as `ssh` would, through the agents.
+ *
+ * It is what mpirun starts its daemons with. The agent of this node hears of the command by a connection that lasts as long as
+ * it runs: who ends this program ends the command. An agent that was started anew is told again; a command begins once. */
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "step.h"
+
+enum { REFUSED = 1, USAGE = 2, LARGEST = 128 * 1024 };
+#define PAUSE_NS (100 * 1000 * 1000)
+
+static int complain(const char *sentence, int status)
+{
+    fprintf(stderr, "drom: %s\n", sentence);
+    return status;
+}
+
+static bool append(char *message, size_t *used, const char *text, char end)
+{
+    size_t length = strlen(text);
+    if (*used + length + 1 > LARGEST)
+        return false;
+    memcpy(message + *used, text, length);
+    *used += length;
+    message[(*used)++] = end;
+    return true;
+}
+
+/* Job, attempt, a number that nobody else has, host, folder, and the command in one string for a shell; a NUL after each. */
+static size_t make_request(char *message, char **argv)
+{
+    char folder[PATH_MAX], name[33];
+    unsigned char number[16];
+    size_t used = 0;
+    const char *job = getenv("DROM_JOB_ID"), *attempt = getenv("DROM_JOB_ATTEMPT");
+    if (!job || !attempt || getrandom(number, sizeof number, 0) != sizeof number || !getcwd(folder, sizeof folder))
+        return 0;
+    for (size_t i = 0; i < sizeof number; i++)
+        snprintf(name + 2 * i, 3, "%02x", number[i]);
+    bool fits = append(message, &used, job, '\0') && append(message, &used, attempt, '\0') &&
+                append(message, &used, name, '\0') && append(message, &used, argv[0], '\0') &&
+                append(message, &used, folder, '\0');
+    for (char **word = argv + 1; fits && *word; word++)
+        fits = append(message, &used, *word, word[1] ? ' ' : '\0');
+    return fits ? used : 0;
+}
+
+static int reach_agent(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *dir = getenv("DROM_RUNTIME_DIR");
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/steps", dir ? dir : "");
+    if (length < 0 || (size_t)length >= sizeof address.sun_path)
+        return -1;
+    int agent = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (agent >= 0 && connect(agent, (struct sockaddr *)&address, sizeof address) < 0) {
+        close(agent);
+        return -1;
+    }
+    return agent;
+}
+
+/* The answer is a status and, where the command never ran, a sentence. */
+static bool await_answer(int agent, char *answer, size_t size)
+{
+    ssize_t got;
+    do
+        got = recv(agent, answer, size - 1, 0);
+    while (got < 0 && errno == EINTR);
+    answer[got > 0 ? got : 0] = '\0';
+    return got > 0;
+}
+
+int run_remotely(char **argv)
+{
+    static char message[LARGEST];
+    char answer[1024];
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    if (!argv[0] || !argv[1])
+        return complain("drom-step remote takes a host and a command.", USAGE);
+    size_t length = make_request(message, argv);
+    if (length == 0)
+        return complain("drom-step remote runs in a job of a scheduler alone, and takes commands of up to 128 KiB.", USAGE);
+    for (;;) {
+        int agent = reach_agent();
+        bool sent = agent >= 0 && send(agent, message, length, MSG_NOSIGNAL) == (ssize_t)length;
+        if (sent && await_answer(agent, answer, sizeof answer))
+            break;
+        if (agent >= 0)
+            close(agent);
+        nanosleep(&pause, NULL);
+    }
+    char *sentence;
+    long status = strtol(answer, &sentence, 10);
+    if (*sentence == ' ')
+        return complain(sentence + 1, REFUSED);
+    return status < 0 ? 128 - (int)status : (int)status;
+}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has come of the jobs of a cluster, as the simulator tells it: a schedule, and its figures. Pure.
+
+How long a job would have run with all its cores is not known of real programs. It is taken as the core-seconds that it
+had, over all cores of its nodes: exact for one that never shared, and for those whose speed is that of their cores.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scheduler.interface import MALLEABLE, MOLDABLE, NOBODY, RIGID
+from scheduler.live.jobs import FINAL
+from scheduler.metrics import SCHEMA, Power, metrics_of, versions
+from scheduler.schedule import NAMES, UNKNOWN, Schedule, node_runs
+from workloads.workload import make_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workloads.workload import Workload
+
+_CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
+_NUMBERS = NAMES[:-1]
+
+
+def schedule_of(told: dict[str, Any]) -> Schedule:
+    """Return the schedule in a scheduler's answer to `history`: `nodes`, `cores`, `time`, `jobs` and `entries`."""
+    entries = defaultdict(list)
+    for entry in told["entries"]:
+        entries[entry["job"]].append(entry)
+    index = {name: number for number, name in enumerate(told["nodes"])}
+    rows = [_row(job, entries[job["job"]], told["cores"], told["time"]) for job in told["jobs"]]
+    states = [_state(job) for job in told["jobs"]]
+    table: dict[str, Any] = {name: np.array([row[name] for row in rows], np.int64) for name in _NUMBERS}
+    places = [sorted(index[name] for name in job["shares"]) or [NOBODY] * job["nodes"] for job in told["jobs"]]
+    first = np.concatenate(([0], np.cumsum([len(place) for place in places], dtype=np.int64))).astype(np.int64)
+    first, runs = node_runs(first, np.array(list(itertools.chain.from_iterable(places)), np.int64))
+    table["state"] = np.array(states)
+    return Schedule(table, len(index), told["cores"], int(told["time"]), first, runs)
+
+
+def _state(job: dict[str, Any]) -> str:
+    if job["state"] in FINAL:
+        return "ended" if job["started"] is not None else "future"
+    return "running" if job["started"] is not None else "waiting"
+
+
+def _row(job: dict[str, Any], entries: list[dict[str, Any]], cores: int, now: float) -> dict[str, int]:
+    """Return the columns of a job; those of its last attempt, where it had several."""
+    placed = [at for at, entry in enumerate(entries) if entry["what"] == "placed"]
+    last = entries[placed[-1] :] if placed and job["started"] is not None else []
+    start = job["started"]
+    end = job["ended"] if job["state"] in FINAL and start is not None else None
+    shares = dict(last[0]["detail"]["shares"]) if last else {}
+    submit = int(job["submitted"])
+    return {
+        "job_id": job["job"],
+        "submit": submit,
+        "start": UNKNOWN if start is None else int(start),
+        "end": UNKNOWN if end is None else int(end),
+        "nodes": job["nodes"],
+        "cores": job["nodes"] * cores,
+        "wait": UNKNOWN if start is None else int(start) - submit,
+        "run_time": UNKNOWN if end is None else int(end) - int(start),
+        "full_speed_run_time": round(_core_seconds(last, shares, start, end or now) / (job["nodes"] * cores)),
+        "requested_time": job["requested"],
+        "expected_time": job["requested"],
+        "class": _CLASSES[job["class"]],
+        "limit": job["limit"],
+        "lent": _times_lent(last, shares),
+        "share_at_start": min(shares.values(), default=UNKNOWN),
+    }
+
+
+def _core_seconds(entries: Iterable[dict[str, Any]], shares: dict[str, int], start: float | None, end: float) -> float:
+    """Return how long a job had how many cores, from its start on."""
+    if start is None:
+        return 0.0
+    total, since, held = 0.0, start, dict(shares)
+    for entry in entries:
+        if entry["what"] == "resized" and entry["at"] >= start:
+            total += (entry["at"] - since) * sum(held.values())
+            since, held[entry["detail"]["node"]] = entry["at"], entry["detail"]["cores"]
+    return total + (end - since) * sum(held.values())
+
+
+def _times_lent(entries: Iterable[dict[str, Any]], shares: dict[str, int]) -> int:
+    """Return how often a job gave up cores: of several nodes at once counts once."""
+    held, moments = dict(shares), set()
+    for entry in entries:
+        if entry["what"] == "ordered":
+            node, cores = entry["detail"]["node"], entry["detail"]["cores"]
+            if cores < held[node]:
+                moments.add(entry["at"])
+            held[node] = cores
+    return len(moments)
+
+
+def workload_of(told: dict[str, Any], schedule: Schedule) -> Workload:
+    """Return the jobs as a log, which `drom simulate` reads."""
+    table = schedule.table
+    users = {name: number for number, name in enumerate(sorted({job["user"] for job in told["jobs"]}), 1)}
+    columns = {
+        "job": table["job_id"],
+        "submit": table["submit"] - int(table["submit"].min(initial=0)) if len(table["submit"]) else table["submit"],
+        "wait": table["wait"],
+        "run_time": table["run_time"],
+        "allocated": table["cores"],
+        "requested_processors": table["cores"],
+        "requested_time": table["requested_time"],
+        "status": np.array([job["state"] == "completed" for job in told["jobs"]], np.int64),
+        "user": np.array([users[job["user"]] for job in told["jobs"]], np.int64),
+    }
+    return make_workload(columns, comments=(f"; Note: what ran on the cluster {told['name']}",), source=told["name"])
+
+
+def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[str, Any]:
+    """Return the summary of a folder of results, as that of a simulation."""
+    power, resized = Power(), sum(entry["what"] == "resized" for entry in told["entries"])
+    counts = {name: int((schedule.table["state"] == name).sum()) for name in ("future", "waiting", "running", "ended")}
+    classes = {name: int((schedule.table["class"] == number).sum()) for name, number in _CLASSES.items()}
+    busy = busy_seconds(schedule)
+    return {
+        "schema_version": SCHEMA,
+        "complete": counts["ended"] == len(work),
+        "stopped": "" if counts["ended"] == len(work) else "jobs still wait or run",
+        "log": told["name"],
+        "workload": "live",
+        "policy": told["policy"],
+        "parameters": told["parameters"],
+        "machine": {"nodes": schedule.nodes, "cores": schedule.cores, "event_rule": "live", "runtime_model": "real"},
+        "predictions": {"by": "user"},
+        "jobs": counts,
+        "classes": classes,
+        "metrics": metrics_of(schedule.table, (schedule.nodes, schedule.cores), work.user, busy, resized, power),
+        "power_model": {"kind": "linear, nodes stay on", "idle_watt": power.idle, "peak_watt": power.peak},
+        "cleaning": {"jobs_in": len(work), "jobs_out": len(work), "findings": []},
+        "seed": None,
+        "simulated_until_s": schedule.until,
+        "seconds": 0.0,
+        "peak_memory_bytes": 0,
+        "versions": versions(),
+    }
+
+
+def busy_seconds(schedule: Schedule) -> int:
+    """Return the node-seconds with a job on the node."""
+    stays: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    table = schedule.table
+    for job in np.flatnonzero(table["start"] != UNKNOWN).tolist():
+        end = int(table["end"][job])
+        span = int(table["start"][job]), schedule.until if end == UNKNOWN else end
+        for low, high in schedule.runs[schedule.first[job] : schedule.first[job + 1]].tolist():
+            for node in range(low, high + 1):
+                stays[node].append(span)
+    return sum(map(_covered, stays.values()))
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    total, until = 0, -1
+    for begin, end in sorted(spans):
+        total += max(0, end - max(begin, until))
+        until = max(until, end)
+    return total

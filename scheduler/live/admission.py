@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a job can ever run on a cluster, on which nodes, next to whom, and after what. Pure.
+
+Memory and counted resources are not divided between jobs that share a node: a job shares only where any other that may
+share would find room beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.words import counted, duration
+from scheduler.errors import SchedulerError
+from scheduler.live.controller import ANYWHERE, Demand
+from scheduler.live.jobs import COMPLETED, FINAL, PENDING, STARTING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from scheduler.compiling import Policy
+    from scheduler.live.jobs import Node
+    from scheduler.live.settings import Settings
+    from scheduler.live.spec import Dependency, Spec
+
+__all__ = ["Demand", "check", "dependencies", "group_of", "may_share", "usable"]
+
+
+def group_of(spec: Spec) -> str:
+    """Return a name for all jobs that may be on the same nodes."""
+    wants = [*spec.constraint, *(f"{name}={amount}" for name, amount in sorted(spec.resources.items()))]
+    if spec.memory:
+        wants.append(f"memory={spec.memory}")
+    return ",".join(wants) or ANYWHERE
+
+
+def usable(spec: Spec, nodes: Iterable[Node]) -> list[int]:
+    """Return the indices of the nodes that have all that a job wants of each."""
+    return [node.index for node in nodes if next(_lacks(spec, node), None) is None]
+
+
+def _lacks(spec: Spec, node: Node) -> Iterator[str]:
+    """Yield what a node lacks for a job; one whose memory nobody knows has enough."""
+    for feature in spec.constraint:
+        if feature not in node.features:
+            yield f"feature {feature}"
+    if node.memory and spec.memory > node.memory:
+        yield "so much memory"
+    for name, amount in spec.resources.items():
+        if node.resources.get(name, 0) < amount:
+            yield f"{name}={amount}"
+
+
+def check(spec: Spec, nodes: Iterable[Node], settings: Settings) -> None:
+    """Raise SchedulerError, with what is in the way, for a job that can never run on these nodes."""
+    nodes = list(nodes)
+    fit = len(usable(spec, nodes))
+    if fit < spec.nodes:
+        lacking = {what for node in nodes for what in _lacks(spec, node)}
+        having = f"{counted(fit, 'node')} with {', '.join(sorted(lacking))}" if lacking else counted(fit, "node")
+        msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."
+        raise SchedulerError(msg)
+    if settings.max_time and spec.time > settings.max_time:
+        most = duration(settings.max_time)
+        msg = f"the job asks for {duration(spec.time)}, and jobs here may take {most}: ask for less with --time."
+        raise SchedulerError(msg)
+
+
+def may_share(spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> bool:
+    """Return whether a job may be guest or mate of any other that may: each task has a core, and all find room."""
+    factor = float(policy.options.get("sharing_factor", 0.5))
+    share = int(factor * cores + 1e-9)
+    if min(share, cores - share) < spec.tasks:
+        return False
+    part = min(factor, 1 - factor)
+    hosts = [node for node in nodes if next(_lacks(spec, node), None) is None]
+    return all(
+        (not node.memory or spec.memory <= part * node.memory)
+        and all(amount <= part * node.resources.get(name, 0) for name, amount in spec.resources.items())
+        for node in hosts
+    )
+
+
+def dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> tuple[list[int], str]:
+    """Return the jobs that a job still waits for, and why it will wait for good; empty if it need not."""
+    blocking = []
+    for dependency in spec.after:
+        state = state_of(dependency.job)
+        outcome = _met(dependency, state)
+        if outcome is None:
+            blocking.append(dependency.job)
+        elif not outcome:
+            return [], f"it was to start {_WORDS[dependency.kind]} job {dependency.job}, which is {state}"
+    return blocking, ""
+
+
+_WORDS = {"after": "after", "afterany": "after", "afterok": "after success of", "afternotok": "after failure of"}
+
+
+def _met(dependency: Dependency, state: str | None) -> bool | None:
+    """Return whether a dependency is fulfilled; None while that is open."""
+    if dependency.kind == "after":
+        return None if state in (PENDING, STARTING) else True
+    if state is not None and state not in FINAL:
+        return None
+    if dependency.kind == "afterany":
+        return True
+    return (state == COMPLETED) == (dependency.kind == "afterok")

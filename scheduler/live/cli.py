@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a cluster: its scheduler, its jobs and its nodes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from agent import control, keys, output
+from agent.cli_orders import AsJson, reader
+from agent.log import Log
+from agent.remote import Gate, Remote
+from agent.service_manager import ServiceManager
+from agent.words import parse_size
+from scheduler.errors import SchedulerError
+from scheduler.live import listing
+from scheduler.live.directives import directives
+from scheduler.live.settings import Settings
+from scheduler.live.spec import (
+    Spec,
+    from_json,
+    parse_amounts,
+    parse_dependencies,
+    parse_features,
+    parse_time,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.live.server import Server
+
+app = typer.Typer()
+USUAL = Settings()
+SERVICE = control.Service("scheduler", "drom scheduler --state")
+LONGEST_REQUEST = control.MAX_MESSAGE - 4096
+
+
+def default_state(environ: dict[str, str], uid: int) -> Path:
+    """Return where a scheduler keeps its queue: /var/lib/drom for root, else ``$XDG_STATE_HOME/drom``."""
+    if uid == 0:
+        return Path("/var/lib/drom")
+    home = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "/") / ".local/state"
+    return Path(home) / "drom"
+
+
+def _default_state() -> Path:
+    return default_state(dict(os.environ), os.geteuid())
+
+
+def _where(text: str) -> Path | Remote:
+    """Return the scheduler at ``HOST:PORT``, or the one whose queue is in a folder."""
+    host, _, port = text.rpartition(":")
+    if host and port.isdigit() and "/" not in text:
+        folder = os.environ.get("DROM_REMOTE_KEYS")
+        return Remote(text, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
+    return Path(text)
+
+
+Where = Annotated[
+    str,
+    typer.Option(
+        "--scheduler",
+        metavar="DIR|HOST:PORT",
+        help="The folder of the scheduler's queue, or where it listens for users of other nodes.",
+        envvar="DROM_SCHEDULER",
+        default_factory=lambda: str(_default_state()),
+        show_default="/var/lib/drom, or ~/.local/state/drom",
+    ),
+]
+Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.", min=1)]
+
+
+def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
+    return control.order(_where(where), order, server=SERVICE, **fields)
+
+
+def _print(value: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], *, as_json: bool) -> None:
+    if as_json:
+        output.emit(value)
+    else:
+        for line in lines(value):
+            output.say(line)
+
+
+@app.command()
+def scheduler(
+    state: Annotated[
+        Path,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Where the queue is kept.",
+            default_factory=_default_state,
+            show_default="/var/lib/drom, or ~/.local/state/drom",
+        ),
+    ],
+    policy: Annotated[str, typer.Option(metavar="NAME|FILE", help="The policy, as of drom simulate.")] = "sd",
+    choices: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The name of the cluster.")] = USUAL.name,
+    agents: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Listen for agents of other nodes there; needs keys.")
+    ] = None,
+    users: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Listen for users of other nodes there; needs keys.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="ADDRESS:PORT", help="Serve Prometheus metrics there; port 0: a free one.")
+    ] = None,
+    key_folder: Annotated[
+        Path | None, typer.Option("--keys", metavar="DIR", help="Our keys; default: those of `drom keys`.")
+    ] = None,
+    default_time: Annotated[
+        str, typer.Option(metavar="TIME", help="Time limit of jobs that give none.")
+    ] = f"{USUAL.default_time}s",
+    max_time: Annotated[str, typer.Option(metavar="TIME", help="The longest time limit; unset: any.")] = "",
+    silence: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="After so long an agent counts as gone.")
+    ] = USUAL.silence,
+    give_up: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="After so long more, the jobs of its node are given up.")
+    ] = USUAL.give_up,
+    shrink_within: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="A job that has not shrunk by then makes no room.")
+    ] = USUAL.shrink_within,
+    kill_wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, for jobs that are to end.")
+    ] = USUAL.kill_wait,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Have every change survive the loss of power, not only of the process.")
+    ] = False,
+) -> None:
+    """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
+    from scheduler.compiling import announcement, load_policy
+    from scheduler.live.server import Server
+
+    manager = ServiceManager(os.environ, os.getpid())
+    wanted = [*LIVE.get(policy, ()), *(choices or [])]
+    found = load_policy(policy, wanted)
+    settings = Settings(
+        name=name,
+        silence=silence,
+        give_up=give_up,
+        shrink_within=shrink_within,
+        kill_wait=kill_wait,
+        default_time=_given(parse_time, default_time),
+        max_time=_given(parse_time, max_time),
+    )
+    log = Log()
+    if words := announcement(found):
+        log("compiling", text=words)
+    folder = key_folder or keys.default_folder(os.environ, os.geteuid())
+    gates = tuple(Gate(address, keys.load(folder)) if address else None for address in (users, agents))
+    server = Server(state.absolute(), found, settings, log, durable=durable, gates=(gates[0], gates[1]))
+    stop = _serve_metrics(server, metrics, log) if metrics else lambda: None
+    ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
+    about = {"state": state.absolute(), "policy": found.name, "pid": os.getpid(), **ports}
+    server.run(lambda: log("ready", **about), manager)
+    stop()
+
+
+def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
+    from agent.service import metrics_address
+    from scheduler.live.metrics import ClusterCollector, serve
+
+    try:
+        host, number = metrics_address(where)
+        port, stop = serve(ClusterCollector(server.cluster, server.counts, server.lock), host, number)
+    except (OSError, ValueError) as error:
+        server.close()
+        msg = f"cannot serve metrics at {where}: {error}: choose another --metrics, as 127.0.0.1:9465."
+        raise SchedulerError(msg) from error
+    log("metrics", address=host, port=port)
+    return stop
+
+
+def _given(parse: Callable[[str], int], text: str) -> int:
+    """Return what an option says, 0 where it was not given."""
+    return reader(parse)(text) if text else 0
+
+
+LIVE = {
+    "sd": ("interval=1", "reservations=nodes", "resolution=1"),
+    "slurm": ("interval=1", "reservations=nodes", "resolution=1"),
+}
+"""Parameters of policies that differ in a live cluster, where passes cost little and starts should not wait for one."""
+
+
+SCRIPT = "drom.script"
+"""The key of the script's text in the context of `drom submit`."""
+
+
+class _Submit(typer.core.TyperCommand):
+    """Reads the options in the #DROM lines of a script before those of the command line, which are stronger."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        given = list(args)
+        rest = super().parse_args(ctx, list(given))
+        words = ctx.params.get("command") or []
+        options = given[: len(given) - len(words)]
+        if not words or "--" in options or not Path(words[0]).is_file():
+            return rest
+        text = _read_script(words[0])
+        ctx.meta[SCRIPT] = text
+        ctx.params.clear()
+        return super().parse_args(ctx, [*directives(text, words[0]), *options, "--", *words])
+
+
+def _read_script(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except UnicodeDecodeError as error:
+        msg = f"{path} is no script: to run a program write drom submit -- {path}"
+        raise SchedulerError(msg) from error
+    except OSError as error:
+        msg = f"the script {path} cannot be read: {error.strerror}."
+        raise SchedulerError(msg) from error
+
+
+@app.command(cls=_Submit, context_settings={"allow_interspersed_args": False})
+def submit(
+    context: typer.Context,
+    scheduler: Where,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...] | SCRIPT [ARGUMENT...]", help="What to run.")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", "-N", min=0, help="Nodes; default: as the tasks need.")] = 0,
+    tasks: Annotated[int, typer.Option("--tasks-per-node", min=0, help="Tasks on each node.")] = 0,
+    ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, help="Tasks on all nodes.")] = 0,
+    threads: Annotated[int, typer.Option("--cpus-per-task", "-c", min=0, help="Cores that a task asks for.")] = 0,
+    limit: Annotated[
+        str, typer.Option("--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.")
+    ] = "",
+    name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: its program's.")] = "",
+    job_class: Annotated[str, typer.Option("--class", help="malleable, moldable or rigid.")] = "malleable",
+    priority: Annotated[int, typer.Option(help="Jobs of higher priority are before others.")] = 0,
+    dependency: Annotated[
+        str, typer.Option("--dependency", "-d", metavar="KIND:JOB,...", help="What to wait for, as afterok:12.")
+    ] = "",
+    constraint: Annotated[
+        str, typer.Option("--constraint", "-C", metavar="NAMES", help="Features its nodes have, as bigmem,fast.")
+    ] = "",
+    memory: Annotated[str, typer.Option("--mem", metavar="SIZE", help="Memory on each node, as 4G.")] = "",
+    resources: Annotated[str, typer.Option(metavar="NAME=N,...", help="What it uses of each node, as gpu=2.")] = "",
+    stdout: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where its output goes; %j is its number.")
+    ] = Spec().output,
+    stderr: Annotated[str, typer.Option("--error", "-e", metavar="FILE", help="Default: with the output.")] = "",
+    stdin: Annotated[str, typer.Option("--input", "-i", metavar="FILE", help="Default: nothing.")] = "",
+    chdir: Annotated[
+        Path | None, typer.Option("--chdir", "-D", metavar="DIR", help="Where it runs; default: here.")
+    ] = None,
+    no_requeue: Annotated[
+        bool, typer.Option("--no-requeue", help="Let it fail when a node is lost, rather than begin anew.")
+    ] = False,
+    hold: Annotated[bool, typer.Option("--hold", "-H", help="Do not start it before drom hold --release.")] = False,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit so many such jobs.")] = 1,
+    json: AsJson = False,
+) -> None:
+    """Submit a job: a command, or a script that says in #DROM lines what it needs."""
+    words, script = list(command or []), str(context.meta.get(SCRIPT, ""))
+    spec = Spec(
+        command=tuple(words[1:] if script else words),
+        script=script,
+        name=name or (Path(words[0]).name if script else ""),
+        nodes=nodes,
+        tasks=tasks,
+        ranks=ranks,
+        threads=threads,
+        time=_given(parse_time, limit),
+        job_class=job_class,
+        priority=priority,
+        after=reader(parse_dependencies)(dependency) if dependency else (),
+        constraint=reader(parse_features)(constraint) if constraint else (),
+        memory=_given(parse_size, memory),
+        resources=reader(parse_amounts)(resources) if resources else {},
+        output=stdout,
+        error=stderr,
+        input=stdin,
+        folder=str((chdir or Path()).absolute()),
+        environment={key: text for key, text in os.environ.items() if key not in _OURS},
+        requeue=not no_requeue,
+        hold=hold,
+    )
+    values = from_json(spec.to_json()).to_json()
+    if len(str(values)) * count > LONGEST_REQUEST:
+        raise SchedulerError("command, script and environment are too long for one request: use a file, or env -i.")
+    answer = _ask(scheduler, "submit", jobs=[values] * count)
+    _print(answer, lambda value: [f"Submitted job {number}" for number in value["jobs"]], as_json=json)
+
+
+_OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}
+"""What belongs to the place from which a job is submitted."""
+
+
+@app.command()
+def queue(
+    scheduler: Where,
+    every: Annotated[bool, typer.Option("--all", help="Also the last jobs that are over.")] = False,
+    last: Annotated[int, typer.Option(min=1, max=100_000, help="With --all: so many.")] = 100,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
+    gantt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw who had which part of which node when: .png, .svg, .pdf.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write what has run as drom simulate does, for drom compare.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """List the jobs that wait and run: where, since when, and why not yet."""
+    if gantt or out:
+        _tell_history(scheduler, last if every else 100_000, gantt, out)
+        return
+    while True:
+        value = _ask(scheduler, "queue", all=every, last=last)
+        if watch:
+            output.clear()
+        _print(value, listing.queue, as_json=json)
+        if not watch:
+            return
+        time.sleep(1)
+
+
+def _tell_history(scheduler: str, last: int, gantt: Path | None, out: Path | None) -> None:
+    """Draw and write what has run."""
+    from scheduler import plots, results
+    from scheduler.live import accounting
+
+    told = _ask(scheduler, "history", last=last)
+    schedule = accounting.schedule_of(told)
+    if not len(schedule.runs):
+        raise SchedulerError("no job has run yet, so there is nothing to draw or to write: see drom queue.")
+    if gantt:
+        plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), gantt)
+        output.say(f"Drew {gantt}")
+    if out:
+        work = accounting.workload_of(told, schedule)
+        results.write_schedule(schedule, work, accounting.summary(told, schedule, work), out)
+        output.say(f"Wrote {out}: compare it with drom compare")
+
+
+@app.command()
+def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
+    """Show a job: why it waits, where it runs, when it shrank and why, and all that happened to it."""
+    _print(_ask(scheduler, "job", job=number), listing.job, as_json=json)
+
+
+@app.command()
+def cancel(
+    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.")],
+    scheduler: Where,
+) -> None:
+    """End jobs, or take them out of the queue."""
+    for number in numbers:
+        _ask(scheduler, "cancel", job=number)
+        output.say(f"Cancelled job {number}")
+
+
+@app.command()
+def hold(
+    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.")],
+    scheduler: Where,
+    release: Annotated[bool, typer.Option("--release", help="Let them start again.")] = False,
+) -> None:
+    """Keep jobs from starting."""
+    for number in numbers:
+        _ask(scheduler, "hold", job=number, held=not release)
+        output.say(f"{'Released' if release else 'Held'} job {number}")
+
+
+@app.command()
+def nodes(scheduler: Where, json: AsJson = False) -> None:
+    """List the nodes of the cluster: who is there, and what runs on them."""
+    _print(_ask(scheduler, "nodes"), listing.nodes, as_json=json)
+
+
+@app.command()
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of a node.")],
+    scheduler: Where,
+    reason: Annotated[str, typer.Option(help="Why, for others to read.")] = "drained",
+    undo: Annotated[bool, typer.Option("--undo", help="Let jobs start there again.")] = False,
+) -> None:
+    """Let no more jobs start on a node; those that run there go on."""
+    _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained")
+    output.say(f"Jobs may start on node {node} again" if undo else f"Drained node {node}")

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's time: unix seconds that never fall, whatever happens to the machine's clock."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """Counts on from the wall clock at its start, or from `latest` if that is later."""
+
+    def __init__(self, latest: float = 0.0) -> None:
+        self._offset = max(time.time(), latest) - time.monotonic()
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return time.monotonic() + self._offset

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a live cluster: what users, agents and the clock say goes in; messages and records come out.
+
+No I/O: times are unix seconds that never fall, and come in as arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from agent.steward import protocol as say
+from scheduler.errors import SchedulerError
+from scheduler.interface import NEVER
+from scheduler.live import admission, launching
+from scheduler.live.dispatch import Start
+from scheduler.live.jobs import CANCELLED, ON_NODES, PENDING, STARTING, TIMEOUT, Job, Node, User
+from scheduler.live.membership import Membership
+from scheduler.live.spec import Spec, name_of, sized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Cluster(Membership):
+    """Jobs, nodes, and the policy that brings them together. Raises SchedulerError as `Controller`."""
+
+    # --- users ----------------------------------------------------------------------------------------------------
+
+    def submit(self, spec: Spec, user: User, now: float) -> Job:
+        """Take a job in. Raises SchedulerError for one that can never run here."""
+        if self.controller is None:
+            raise SchedulerError("no node has joined yet: start one with drom agent --scheduler, then submit again.")
+        spec = sized(spec, self.controller.cores)
+        admission.check(spec, self.nodes.values(), self.settings)
+        launching.check(spec, user)
+        for dependency in spec.after:
+            if dependency.job >= self._next:
+                msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
+                raise SchedulerError(msg)
+        job = Job(self._next, spec, user, now, priority=spec.priority, held=spec.hold)
+        job.limit = spec.time or self.settings.default_time
+        self._next += 1
+        self.jobs[job.number] = job
+        self._record(job, now, "submitted", name=name_of(spec))
+        self._consider(job, now)
+        return job
+
+    def discard(self, job: Job) -> None:
+        """Take back the submission of the newest job, which could not be written down."""
+        self._withdraw(job)
+        del self.jobs[job.number]
+        self.unsaved.pop(job.number)
+        self.entries = [entry for entry in self.entries if entry.job != job.number]
+        self._next = job.number
+
+    def cancel(self, number: int, now: float, reason: str) -> None:
+        """End a job. Raises SchedulerError for one that is over or was never there."""
+        job = self._living(number)
+        if job.state == PENDING:
+            self._withdraw(job)
+            self._finish(job, CANCELLED, now, reason)
+        else:
+            job.reason = reason
+            self._end(job, CANCELLED, now)
+
+    def hold(self, number: int, now: float, *, held: bool) -> None:
+        """Keep a waiting job from starting, or let it. Raises SchedulerError for one that does not wait."""
+        job = self._living(number)
+        if job.state != PENDING:
+            msg = f"job {number} has started: only waiting jobs can be held or released."
+            raise SchedulerError(msg)
+        if held != job.held:
+            job.held = held
+            self._record(job, now, "held" if held else "released")
+            if held:
+                self._withdraw(job)
+            else:
+                self._consider(job, now)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Do what is due: look for silent agents, ask the policy, and order what it wants."""
+        self._look_for_silence(now)
+        controller = self.controller
+        if controller is None:
+            return
+        for number in controller.turn(int(now)):
+            self._placed(self.jobs[number], now)
+        for number in controller.late:
+            self._end(self.jobs[number], TIMEOUT, now)
+        self.warnings += controller.faults
+        controller.late, controller.faults = [], []
+        for index, residents in controller.changes().items():
+            self.dispatch.want(index, residents)
+            for number, cores in residents.items():
+                job = self.jobs[number]
+                if job.shares.get(self._names[index], cores) != cores:
+                    job.shares[self._names[index]] = cores
+                    job.limit = controller.limit(number)
+                    self.unsaved[number] = job
+        self._give_orders(now)
+
+    def next_look(self) -> float:
+        """Return when `turn` has something to do at the latest."""
+        wake = self.controller.wake if self.controller else NEVER
+        heard = [node.heard for node in self.nodes.values() if node.heard is not None and not node.down]
+        silence = min(heard, default=math.inf) + self.settings.silence
+        return min(math.inf if wake == NEVER else wake, silence)
+
+    def _placed(self, job: Job, now: float) -> None:
+        """Write down where the policy has put a job, before anybody is asked to start it."""
+        controller = self.controller
+        assert controller is not None  # noqa: S101 - who placed it
+        nodes = controller.nodes_of(job.number)
+        cores = {node: controller.cores_on(job.number, node) for node in nodes}
+        job.shares = {self._names[node]: amount for node, amount in cores.items()}
+        job.state, job.attempt, job.reason, job.limit = STARTING, job.attempt + 1, "", controller.limit(job.number)
+        job.left, job.acknowledged = list(job.shares), []
+        mates = sorted({mate for node in nodes for mate in controller.residents(node)} - {job.number})
+        self._record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
+        self.unsaved[job.number] = job
+        self.dispatch.place(job.number, cores)
+
+    def _give_orders(self, now: float) -> None:
+        for order in self.dispatch.orders():
+            job = self.jobs[order.job]
+            if isinstance(order, Start):
+                self.messages += [(name, launching.start_of(job, name, self.dispatch.cores)) for name in job.shares]
+                continue
+            name = self._names[order.node]
+            self.messages.append((name, say.Resize(job.number, job.attempt, order.cores, self.settings.shrink_within)))
+            self._record(job, now, "ordered", node=name, cores=order.cores)
+
+    # --- restart --------------------------------------------------------------------------------------------------
+
+    def restore(self, nodes: Iterable[Node], jobs: Iterable[Job], next_number: int, now: float) -> None:
+        """Take over what an earlier scheduler wrote down: jobs in order of number, nodes in order of index."""
+        self._next = next_number
+        for node in nodes:
+            node.heard, node.gone_since = None, None
+            self.nodes[node.name] = node
+            self._names.append(node.name)
+            self._open(node.cores)
+        self.jobs = {job.number: job for job in jobs}
+        for job in sorted(self.jobs.values(), key=lambda job: (job.started or math.inf, job.number)):
+            if job.state in ON_NODES:
+                self._resume(job, now)
+        for job in list(self.jobs.values()):
+            if job.state == PENDING:
+                self._consider(job, now)
+        self._regroup()
+
+    def _resume(self, job: Job, now: float) -> None:
+        """Put a job where it was, as far as it is known."""
+        controller = self.controller
+        assert controller is not None  # noqa: S101 - it is on nodes
+        cores = {self.nodes[name].index: amount for name, amount in job.shares.items()}
+        started = int(job.started or now)
+        controller.restore(job.number, self._demand(job, admission.group_of(job.spec)), cores, started, job.limit)
+        for name in job.left:
+            self.dispatch.holds(self.nodes[name].index, job.number, job.shares[name])
+        if job.state == STARTING and not job.acknowledged:
+            self._unsure[job.number] = set(job.left)

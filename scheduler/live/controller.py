@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of a policy in real time: what happens goes in, who is to be where with how many cores comes out. No I/O.
+
+It carries out what the policy answers with the simulator's own functions, on a world without the ends of jobs: those
+are told to it. Times are whole seconds that never fall. Jobs are known by their numbers, nodes by 0-based indices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler import compiling
+from scheduler.ends import forget, move, pop, remember
+from scheduler.engine import close_ranks
+from scheduler.faults import naming_errors
+from scheduler.interface import (
+    AGENT_GONE,
+    ENDED,
+    JOB_ENDED,
+    NEVER,
+    NOBODY,
+    NODE_DOWN,
+    NODE_UP,
+    RESIZE_FAILED,
+    RIGID,
+    RUNNING,
+    START_REFUSED,
+    SUBMITTED,
+    TICK,
+    WAITING,
+)
+from scheduler.live import answering, tables
+from scheduler.sharing import end_job, note_neighbours, set_limit, set_off, settle, update_ends
+from scheduler.simulation import FAULTS
+from scheduler.world import BLOCK_BITS, CULPRIT, FAULT, FREE, NO_FAULT, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scheduler.compiling import Policy
+    from scheduler.interface import Ints
+    from scheduler.world import World
+
+ROOM = 256
+"""Jobs, places and nodes there is room for at first."""
+OVERRUN = 30
+"""Seconds within which a job that is past its limit is expected to end."""
+ANYWHERE = ""
+"""The name of the group of all nodes."""
+
+
+class Demand(NamedTuple):
+    """What a policy knows of a job. `requested` are seconds; `group` is the name of the nodes that it may be on."""
+
+    nodes: int
+    requested: int
+    cls: int = RIGID
+    priority: int = 0
+    group: str = ANYWHERE
+
+
+class Controller:
+    """The cluster as a policy sees it. `cores` are those of every node.
+
+    Raises SchedulerError for a policy that allots processors rather than nodes, and for one that cannot be compiled.
+    """
+
+    def __init__(self, policy: Policy, cores: int) -> None:
+        self.policy = policy
+        self.cores = cores
+        self.program = compiling.compile_program(policy)
+        self.faults: list[str] = []
+        """What the policy wanted and could not have, in sentences, until somebody empties it."""
+        self.late: list[int] = []
+        """Jobs that have come to their limits, until somebody empties it."""
+        self._options = compiling.values(policy.options)
+        self._world = tables.vacant(ROOM, ROOM, ROOM, cores, policy.layers)
+        self._actions = make_actions(self._world)
+        self._numbers: list[int] = []
+        self._index: dict[int, int] = {}
+        self._groups: dict[str, int] = {}
+        self._kinds, self._subject, self._count = 0, NOBODY, 0
+        self._told = self._shares()
+        self._pending: set[int] = set()
+        self._ask(TICK, NOBODY)  # compiles what is not in the cache, before anybody waits for it
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> World:
+        """The state, for reading. Jobs are known there by index: see `number`."""
+        return self._world
+
+    @property
+    def wake(self) -> int:
+        """The second at which the policy is to be called at the latest, or a job comes to its limit; NEVER: unsaid."""
+        world = self._world
+        first = world.running[0] if world.scalars[RUNNERS] else NOBODY
+        return int(min(world.scalars[WAKE], NEVER if first == NOBODY else world.jobs.ends[first]))
+
+    @property
+    def queue(self) -> list[int]:
+        """The numbers of the waiting jobs, in order."""
+        return [self._numbers[job] for job in self._world.queue[: self._world.scalars[QUEUED]]]
+
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the running jobs, by predicted end."""
+        return [self._numbers[job] for job in self._world.running[: self._world.scalars[RUNNERS]]]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many jobs wait, and how many run."""
+        return int(self._world.scalars[QUEUED]), int(self._world.scalars[RUNNERS])
+
+    def is_first(self, number: int) -> bool:
+        """Return whether a waiting job is the head of the queue."""
+        return bool(self._world.queue[0] == self._index[number])
+
+    def place(self, number: int) -> int:
+        """Return the place of a waiting job in the queue, from 1."""
+        queue = self._world.queue[: self._world.scalars[QUEUED]]
+        return int(np.flatnonzero(queue == self._index[number])[0]) + 1
+
+    def number(self, index: int) -> int:
+        """Return the number of the job with this index."""
+        return self._numbers[index]
+
+    def waits(self, number: int) -> bool:
+        """Return whether a job is in the queue."""
+        return number in self._index and self._world.jobs.state[self._index[number]] == WAITING
+
+    def runs(self, number: int) -> bool:
+        """Return whether a job has nodes."""
+        return number in self._index and self._world.jobs.state[self._index[number]] == RUNNING
+
+    def planned(self, number: int) -> int:
+        """Return when the policy expects a waiting job to start; NEVER if it has not said."""
+        return int(self._world.jobs.planned[self._index[number]])
+
+    def limit(self, number: int) -> int:
+        """Return how many seconds a running job may take."""
+        return int(self._world.jobs.limit[self._index[number]])
+
+    def ends(self, number: int) -> int:
+        """Return when a running job ends at the latest."""
+        return int(self._world.jobs.ends[self._index[number]])
+
+    def nodes_of(self, number: int) -> list[int]:
+        """Return the nodes of a running job, in the order in which it got them."""
+        job, house = self._index[number], self._world.nodes
+        return [int(node) for node in house.place[house.first[job] : house.first[job + 1]]]
+
+    def cores_on(self, number: int, node: int) -> int:
+        """Return the cores that a running job is to have on one of its nodes."""
+        house, job = self._world.nodes, self._index[number]
+        return int(house.share[node][house.resident[node] == job].sum())
+
+    def residents(self, node: int) -> dict[int, int]:
+        """Return the jobs on a node with the cores they are to have, the owner first."""
+        house = self._world.nodes
+        rows = zip(house.resident[node], house.share[node], strict=True)
+        return {self._numbers[job]: int(cores) for job, cores in rows if job != NOBODY}
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def submit(self, number: int, demand: Demand, now: int) -> None:
+        """Let a job join the queue, behind all of its priority with smaller numbers."""
+        job = self._enter(number, demand, now)
+        self._join(job)
+        self._note(SUBMITTED, job)
+
+    def withdraw(self, number: int) -> None:
+        """Take a waiting job out of the queue, for good."""
+        job, s = self._index.pop(number), self._world.scalars
+        queue = self._world.queue
+        rest = queue[: s[QUEUED]][queue[: s[QUEUED]] != job]
+        queue[: len(rest)] = rest
+        s[QUEUED] = len(rest)
+        self._world.jobs.state[job] = ENDED
+        self._note(JOB_ENDED, job)
+
+    def ended(self, number: int, now: int) -> None:
+        """Take in that a job has left all of its nodes: the owners of these have what it had, if they can."""
+        job = self._index.pop(number)
+        self._leave(job, now)
+        self._note(JOB_ENDED, job)
+
+    def refused(self, number: int, now: int, kind: int = START_REFUSED) -> None:
+        """Take in that a job that was to start has not, and waits again; `kind` says what was in the way."""
+        job, jobs = self._index[number], self._world.jobs
+        self._leave(job, now)
+        jobs.limit[job] = jobs.requested[job]
+        for column in (jobs.start, jobs.ends, jobs.planned, self._world.end):
+            column[job] = NEVER
+        jobs.lost[job] = jobs.lent[job] = 0
+        self._join(job)
+        self._note(kind, job)
+
+    def refused_guest(self, number: int, now: int) -> None:
+        """Take in that the mates of a job have not shrunk for it: it waits again, and is nobody's guest any more."""
+        self.refused(number, now, RESIZE_FAILED)
+        self._world.jobs.cls[self._index[number]] = RIGID
+
+    def launched(self, number: int, now: int) -> None:
+        """Take in that a job has really begun: its time counts from now on."""
+        job, world = self._index[number], self._world
+        if world.jobs.start[job] >= now:
+            return
+        forget(world, job)
+        world.jobs.start[job], world.jobs.ends[job] = now, now + world.jobs.limit[job]
+        world.jobs.since[job] = now
+        remember(world, job)
+        note_neighbours(world, job)
+        update_ends(world, now)
+
+    def node_up(self, node: int) -> None:
+        """Let jobs start on a node from now on."""
+        while node >= len(self._world.nodes.up):
+            self._move(2 * len(self._world.nodes.up))
+        if not self._world.nodes.up[node]:
+            self._world.nodes.up[node] = 1
+            self._count_free(node, 1)
+            self._note(NODE_UP, node)
+
+    def node_down(self, node: int, kind: int = NODE_DOWN) -> None:
+        """Let no job start on a node from now on; who is there stays. `kind` may be AGENT_GONE."""
+        if self._world.nodes.up[node]:
+            self._count_free(node, -1)
+            self._world.nodes.up[node] = 0
+            self._note(kind if kind == AGENT_GONE else NODE_DOWN, node)
+
+    def allow(self, group: str, nodes: Iterable[int]) -> None:
+        """Say which nodes the jobs of a group may be on."""
+        world = self._world
+        if group not in self._groups:
+            self._groups[group] = len(self._groups)
+            allowed = np.vstack([world.nodes.allowed, np.zeros((1, len(world.nodes.up)), np.int64)])
+            self._world = world = world._replace(nodes=world.nodes._replace(allowed=allowed))
+        row = world.nodes.allowed[self._groups[group]]
+        row[:] = 0
+        row[list(nodes)] = 1
+
+    def restore(self, number: int, demand: Demand, cores: dict[int, int], start: int, limit: int) -> None:
+        """Take in, after a restart, a job that has run since `start`; `cores` are those it has by node.
+
+        The owner of a node comes before its guests.
+        """
+        job, world = self._enter(number, demand, start), self._world
+        world.jobs.limit[job] = limit
+        world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]] = list(cores)
+        for node, share in cores.items():
+            self._uncounted(node, 1)
+            settle(world, job, node, share)
+        world.scalars[NOW] = max(world.scalars[NOW], start)
+        set_off(world, job, min(cores.values()), start)
+        note_neighbours(world, job)
+        update_ends(world, int(world.scalars[NOW]))
+
+    # --- the policy -----------------------------------------------------------------------------------------------
+
+    def turn(self, now: int) -> list[int]:
+        """Ask the policy if something has happened or it wanted to be asked by now; return who has started."""
+        world = self._world
+        s = world.scalars
+        now = max(now, int(s[NOW]))
+        s[NOW] = now
+        self._extend_overrun(now)
+        if s[WAKE] <= now:
+            self._note(TICK, NOBODY)
+        before, started = int(s[STARTS]), int(s[STARTS])
+        while self._kinds:
+            subject = self._subject if self._count == 1 else NOBODY
+            kinds, self._kinds, self._subject, self._count = self._kinds, 0, NOBODY, 0
+            self._ask(kinds, subject)
+            if s[WAKE] <= now and s[STARTS] > started:
+                started = int(s[STARTS])
+                self._note(TICK, NOBODY)
+        running = world.running[: s[RUNNERS]]
+        return [self._numbers[job] for job in running[world.order[running] >= before]]
+
+    def changes(self) -> dict[int, dict[int, int]]:
+        """Return each node on which somebody is to have other cores than at the last call, with all that are there."""
+        changed = self._pending | self._changed()
+        self._pending, self._told = set(), self._shares()
+        return {node: self.residents(node) for node in sorted(changed)}
+
+    def _ask(self, kinds: int, subject: int) -> None:
+        world = self._world
+        with naming_errors(self.policy, lambda: int(world.scalars[NOW])):
+            fault = self._answer(self.program.decide, world, self._options, self._actions, kinds, subject)
+        if fault == NO_FAULT:
+            return
+        culprit = int(world.scalars[CULPRIT])
+        about = f" (job {self._numbers[culprit]})" if 0 <= culprit < len(self._numbers) else ""
+        self.faults.append(f"Policy {self.policy.name}: it {FAULTS[fault]}{about}.")
+        world.scalars[FAULT], world.scalars[WAKE] = NO_FAULT, NEVER
+        update_ends(world, int(world.scalars[NOW]))
+        close_ranks(world)
+
+    def _answer(self, *arguments: object) -> int:
+        if not self.program.compiled:
+            return answering.answer(*arguments)  # type: ignore[arg-type]
+        return int(compiling.compile_part(answering.answer, arguments, (answering,))(*arguments))
+
+    # --- keeping the arrays ---------------------------------------------------------------------------------------
+
+    def _enter(self, number: int, demand: Demand, now: int) -> int:
+        """Write down what is known of a job and return its index."""
+        self._make_room(demand.nodes)
+        world, job = self._world, len(self._numbers)
+        jobs, first = world.jobs, world.nodes.first
+        self._numbers.append(number)
+        self._index[number] = job
+        jobs.submit[job], jobs.requested[job], jobs.limit[job] = now, demand.requested, demand.requested
+        jobs.nodes[job], jobs.cores[job], jobs.cls[job] = demand.nodes, demand.nodes * self.cores, demand.cls
+        jobs.least[job], jobs.most[job], jobs.priority[job] = demand.nodes, demand.nodes, demand.priority
+        jobs.partition[job] = self._groups.get(demand.group, NOBODY)
+        world.run[job] = demand.requested
+        first[job + 1 :] = first[job] + demand.nodes
+        return job
+
+    def _join(self, job: int) -> None:
+        """Put a job into the queue, by falling priority, then by number."""
+        world, numbers = self._world, self._numbers
+        queue, s, priority = world.queue, world.scalars, world.jobs.priority
+        place = int(s[QUEUED])
+        rank = (-priority[job], numbers[job])
+        while place and (-priority[queue[place - 1]], numbers[queue[place - 1]]) > rank:
+            place -= 1
+        queue[place + 1 : s[QUEUED] + 1] = queue[place : s[QUEUED]].copy()
+        queue[place] = job
+        s[QUEUED] += 1
+        world.jobs.state[job] = WAITING
+
+    def _leave(self, job: int, now: int) -> None:
+        """Let a job leave its nodes."""
+        world, house = self._world, self._world.nodes
+        nodes = house.place[house.first[job] : house.first[job + 1]].copy()
+        move(world, job, -1)  # to the top, from where it is taken
+        pop(world)
+        end_job(world, job, now)
+        update_ends(world, now)
+        for node in nodes:
+            self._uncounted(int(node), -1)
+
+    def _uncounted(self, node: int, change: int) -> None:
+        """Count a node that is down as the functions of the simulator, to which all are up, have not done."""
+        if not self._world.nodes.up[node]:
+            self._count_free(node, change)
+
+    def _count_free(self, node: int, change: int) -> None:
+        if tables.is_vacant(self._world, node):
+            self._world.scalars[FREE] += change
+            self._world.free_in_block[node >> BLOCK_BITS] += change
+
+    def _note(self, kind: int, subject: int) -> None:
+        self._kinds |= kind
+        self._subject = subject
+        self._count += 1
+
+    def _extend_overrun(self, now: int) -> None:
+        """Expect jobs that have come to their limits, and are being ended, to end soon."""
+        world = self._world
+        while world.scalars[RUNNERS] and world.jobs.ends[world.running[0]] <= now:
+            job = int(world.running[0])
+            self.late.append(self._numbers[job])
+            set_limit(world, job, now - int(world.jobs.start[job]) + OVERRUN, now)
+            update_ends(world, now)
+
+    def _shares(self) -> tuple[Ints, Ints]:
+        return self._world.nodes.resident.copy(), self._world.nodes.share.copy()
+
+    def _changed(self) -> set[int]:
+        house, (resident, share) = self._world.nodes, self._told
+        differs = (house.resident != resident).any(axis=1) | (house.share != share).any(axis=1)
+        return {int(node) for node in np.flatnonzero(differs)}
+
+    def _make_room(self, nodes: int) -> None:
+        world, known = self._world, len(self._numbers)
+        if known == len(world.queue) or world.nodes.first[known] + nodes > len(world.nodes.place):
+            self._move(len(world.nodes.up), nodes)
+
+    def _move(self, nodes: int, more: int = 0) -> None:
+        """Move to arrays with twice the room that jobs need now, and `more` places, for so many nodes."""
+        world = self._world
+        self._pending |= self._changed()
+        active = tables.active_jobs(world, len(self._numbers))
+        places = int(world.jobs.nodes[active].sum()) + more
+        self._world = tables.moved(world, active, max(ROOM, 2 * len(active)), max(ROOM, 2 * places), nodes)
+        if self._count == 1 and self._kinds & ~(NODE_UP | NODE_DOWN | AGENT_GONE):
+            self._count += 1  # whom it was about has another index now
+        self._numbers = [self._numbers[job] for job in active]
+        self._index = {number: job for job, number in enumerate(self._numbers)}
+        self._actions = make_actions(self._world)
+        self._told = self._shares()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where agents come in: ROUTER sockets on this node and, behind CURVE keys, for other nodes.
+
+An agent may speak for a node when the kernel says that it runs as root or as the scheduler's own user, or when its key
+is ours or known under the name of that node.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import zmq
+
+from agent import keys
+from agent.control import ControlError, endpoint
+from agent.steward import protocol as say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agent.log import Log
+    from agent.remote import Gate
+
+
+class Peer(NamedTuple):
+    """A connection: the socket it came by, and ZeroMQ's name for it."""
+
+    socket: int
+    identity: bytes
+
+
+class Said(NamedTuple):
+    """A message of an agent; `may_speak` says for which nodes it may."""
+
+    peer: Peer
+    message: say.FromAgent
+    may_speak: Callable[[str], bool]
+
+
+class Desk:
+    """The agents' side of a scheduler: their connections by name of node. `fds` are as those of `control.Server`."""
+
+    def __init__(self, folder: Path, log: Log, gate: Gate | None = None) -> None:
+        self._log = log
+        self._gate = gate
+        self._context = zmq.Context()
+        local: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._sockets = [local, *([gate.sock] if gate else [])]
+        for sock in self._sockets:
+            for option, value in (
+                (zmq.LINGER, 0),
+                (zmq.MAXMSGSIZE, say.MAX_MESSAGE),
+                (zmq.ROUTER_MANDATORY, 1),
+                (zmq.SNDHWM, 0),
+                (zmq.RCVHWM, 0),
+            ):
+                sock.setsockopt(option, value)
+        address = endpoint(folder, "agents")
+        try:
+            local.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            path, reason = address.removeprefix("ipc://"), os.strerror(error.errno or 0)
+            raise ControlError(f"cannot open {path}: {reason}: check the folder, or choose another --state.") from error
+        Path(address.removeprefix("ipc://")).chmod(0o600)
+        self.fds = [int(sock.getsockopt(zmq.FD)) for sock in self._sockets]
+        self._peers: dict[str, Peer] = {}
+        self._names: dict[Peer, str] = {}
+        self._spoke: dict[Peer, float] = {}
+
+    def read(self) -> Iterator[Said]:
+        """Yield what agents have said; what is no message is dropped and told in the log."""
+        for number, sock in enumerate(self._sockets):
+            while True:
+                try:
+                    frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    break
+                peer = Peer(number, frames[0].bytes)
+                try:
+                    message = say.from_agent(frames[1].bytes if len(frames) == 2 else b"")
+                except say.MalformedError as error:
+                    self._log("dropped", node=self._names.get(peer, "unknown"), message=str(error))
+                    continue
+                self._spoke[peer] = time.monotonic()
+                yield Said(peer, message, _rights(frames[-1]))
+
+    def name_of(self, peer: Peer) -> str | None:
+        """Return the node that a connection speaks for."""
+        return self._names.get(peer)
+
+    def is_taken(self, name: str, peer: Peer, within: float) -> bool:
+        """Return whether another connection has spoken for this node in the last `within` seconds."""
+        other = self._peers.get(name, peer)
+        return other != peer and time.monotonic() - self._spoke.get(other, 0.0) < within
+
+    def seat(self, name: str, peer: Peer) -> None:
+        """Let a connection speak for a node, and nobody else."""
+        before = self._peers.get(name, peer)
+        if before != peer:
+            self._names.pop(before, None)
+            self._spoke.pop(before, None)
+        self._peers[name], self._names[peer] = peer, name
+
+    def send(self, name: str, message: say.ToAgent) -> None:
+        """Send a message to a node's agent. It is lost when that has gone: it will say hello when it is back."""
+        peer = self._peers.get(name)
+        if peer:
+            self.answer(peer, message)
+
+    def answer(self, peer: Peer, message: say.ToAgent) -> None:
+        """Send a message to whoever has spoken."""
+        with suppress(zmq.ZMQError):
+            self._sockets[peer.socket].send_multipart([peer.identity, say.encode(message)], zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._gate:
+            self._gate.close()
+        self._context.destroy(linger=0)
+
+
+def _rights(frame: zmq.Frame) -> Callable[[str], bool]:
+    """Return for which nodes the sender of a frame may speak."""
+    with suppress(zmq.ZMQError):
+        if key := str(frame.get("User-Id")):
+            return lambda node: key in (node, keys.OURSELVES)
+    with suppress(zmq.ZMQError, ValueError):
+        uid = int(str(frame.get("Peer-Address")).rsplit(":", 3)[1])
+        return lambda _: uid in (0, os.geteuid())
+    return lambda _: False

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that a script asks for in its ``#DROM`` lines, as sbatch reads ``#SBATCH`` ones. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from scheduler.errors import SchedulerError
+
+MARK = "#DROM"
+
+
+def directives(script: str, name: str) -> list[str]:
+    """Return the options in the comments before the first command of a script, in order.
+
+    Raises SchedulerError with the line of one that cannot be read; `name` is the script's.
+    """
+    found: list[str] = []
+    for number, line in enumerate(script.splitlines(), 1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            break
+        if text == MARK or text.startswith((MARK + " ", MARK + "\t")):
+            try:
+                words = shlex.split(text.removeprefix(MARK), comments=True)
+            except ValueError as error:
+                msg = f"{name}, line {number}: a quote is not closed: close it."
+                raise SchedulerError(msg) from error
+            if words and not words[0].startswith("-"):
+                msg = f"{name}, line {number}: {words[0][:40]!r} is no option: write for example {MARK} --nodes 2."
+                raise SchedulerError(msg)
+            found += words
+    return found

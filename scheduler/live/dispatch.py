@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When what the policy wants may be asked of the nodes: shrinks first, then growth, and starts where there is room.
+
+Pure: no clock, no socket.
+
+On each node a job may hold the most that was confirmed or ordered since; what all may hold together is never more than
+the node has. A job of several nodes is started on all of them at once, when each has room for it (Listing 3 of the
+SD-Policy paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Resize(NamedTuple):
+    """Have a job hold so many cores on a node."""
+
+    node: int
+    job: int
+    cores: int
+
+
+class Start(NamedTuple):
+    """Start a job with so many cores of its nodes."""
+
+    job: int
+    cores: dict[int, int]
+
+
+Order = Resize | Start
+
+
+@dataclass(slots=True)
+class Share:
+    """What a job may hold on a node: what was confirmed last, or any of the orders that are under way."""
+
+    confirmed: int
+    ordered: list[int] = field(default_factory=list)
+
+    @property
+    def held(self) -> int:
+        """The most that it may hold."""
+        return max(self.confirmed, *self.ordered) if self.ordered else self.confirmed
+
+    @property
+    def latest(self) -> int:
+        """What it holds once all orders are carried out."""
+        return self.ordered[-1] if self.ordered else self.confirmed
+
+
+class Dispatch:
+    """The shares of all nodes, each of which has so many `cores`."""
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self._targets: dict[int, dict[int, int]] = {}
+        self._shares: dict[int, dict[int, Share]] = {}
+        self._placed: dict[int, dict[int, int]] = {}
+        self._touched: set[int] = set()
+
+    def held(self, node: int) -> int:
+        """Return how many cores of a node its jobs may hold together."""
+        return sum(share.held for share in self._shares.get(node, {}).values())
+
+    def share(self, node: int, job: int) -> Share | None:
+        """Return what a job may hold on a node."""
+        return self._shares.get(node, {}).get(job)
+
+    def waiting_for(self, job: int) -> list[int]:
+        """Return the jobs that have yet to shrink before a placed one can start."""
+        placed = self._placed.get(job, {})
+        full = [node for node, cores in placed.items() if self.held(node) + cores > self.cores]
+        return sorted({other for node in full for other in self._shares[node]})
+
+    def want(self, node: int, residents: dict[int, int]) -> None:
+        """Take in the cores that jobs are to have on a node; those that are not named are on their way out."""
+        self._targets[node] = residents
+        self._touched.add(node)
+
+    def place(self, job: int, cores: dict[int, int]) -> None:
+        """Take in where a job is to start."""
+        self._placed[job] = cores
+        self._touched.update(cores)
+
+    @property
+    def placed(self) -> dict[int, dict[int, int]]:
+        """The jobs that wait for room, and the cores that they are to have by node."""
+        return self._placed
+
+    def unplace(self, job: int) -> None:
+        """Take in that a placed job is not to start after all."""
+        self._touched.update(self._placed.pop(job, {}))
+
+    def holds(self, node: int, job: int, cores: int) -> None:
+        """Take in that a job holds so many cores and no order is under way: at a restart, or where one failed."""
+        self._shares.setdefault(node, {})[job] = Share(cores)
+        self._touched.add(node)
+
+    def applied(self, node: int, job: int, cores: int) -> None:
+        """Take in that an order has been carried out, and with it those given before."""
+        share = self.share(node, job)
+        if share is None or cores not in share.ordered:
+            return
+        last = len(share.ordered) - 1 - share.ordered[::-1].index(cores)
+        share.confirmed, share.ordered = cores, share.ordered[last + 1 :]
+        self._touched.add(node)
+
+    def gone(self, node: int, job: int) -> None:
+        """Take in that a job holds nothing on a node any more."""
+        self._shares.get(node, {}).pop(job, None)
+        self._touched.add(node)
+
+    def orders(self) -> list[Order]:
+        """Return what may be asked for now that was not asked for yet."""
+        nodes = sorted(self._touched)
+        self._touched.clear()
+        orders: list[Order] = [order for node in nodes for order in self._resizes(node)]
+        for job, cores in list(self._placed.items()):
+            if all(self.held(node) + amount <= self.cores for node, amount in cores.items()):
+                del self._placed[job]
+                for node, amount in cores.items():
+                    self._shares.setdefault(node, {})[job] = Share(amount)
+                orders.append(Start(job, cores))
+        return orders
+
+    def _resizes(self, node: int) -> list[Order]:
+        """Return orders for one node: who is to have less, then who is to have more and can."""
+        targets, shares = self._targets.get(node, {}), self._shares.get(node, {})
+        unequal = [job for job, share in shares.items() if targets.get(job, share.latest) != share.latest]
+        orders: list[Order] = []
+        for job in sorted(unequal, key=lambda job: targets[job] - shares[job].held):
+            share, wanted = shares[job], targets[job]
+            if self.held(node) - share.held + max(share.held, wanted) <= self.cores:
+                share.ordered.append(wanted)
+                orders.append(Resize(node, job, wanted))
+        return orders

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job waits or has the cores it has, in sentences. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.words import counted, duration
+from scheduler.interface import NEVER
+from scheduler.live import admission
+from scheduler.live.jobs import ENDING, PENDING, RUNNING, STARTING
+
+if TYPE_CHECKING:
+    from scheduler.live.cluster import Cluster
+    from scheduler.live.jobs import Job
+
+
+def why(job: Job, cluster: Cluster) -> str:
+    """Return a few words on why a job is in its state."""
+    if job.state != PENDING:
+        return job.reason
+    if job.held:
+        return "held"
+    blocking, _ = admission.dependencies(job.spec, cluster.state_of)
+    if blocking:
+        return f"waits for {'jobs' if len(blocking) > 1 else 'job'} {', '.join(map(str, blocking))}"
+    controller = cluster.controller
+    if controller and controller.waits(job.number) and not controller.is_first(job.number):
+        return "others are before it"
+    return "not enough nodes are free"
+
+
+def expected_start(job: Job, cluster: Cluster) -> float | None:
+    """Return when the policy expects a waiting job to start, None where it has not said."""
+    controller = cluster.controller
+    if controller is None or not controller.waits(job.number):
+        return None
+    planned = controller.planned(job.number)
+    return None if planned == NEVER else float(planned)
+
+
+def explain(job: Job, cluster: Cluster, now: float) -> list[str]:
+    """Return sentences for the user of a job."""
+    if job.state == PENDING:
+        return _waiting(job, cluster, now)
+    if job.state in (STARTING, RUNNING, ENDING):
+        return _on_nodes(job, cluster, now)
+    took = "" if job.started is None or job.ended is None else f" after {duration(job.ended - job.started)}"
+    about = f": {job.reason}" if job.reason else "" if not job.status else f": it returned {job.status}"
+    return [f"It is over: {job.state}{took}{about}."]
+
+
+def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
+    said = [f"It waits: {why(job, cluster)}."]
+    if job.reason:
+        said.append(f"Last time: {job.reason}.")
+    controller = cluster.controller
+    if controller and controller.waits(job.number):
+        waiting, _ = controller.counts
+        said.append(f"It is number {controller.place(job.number)} of {counted(waiting, 'job')} that wait.")
+        free = int(sum(node.state == "up" for node in cluster.nodes.values())) - len(
+            {name for other in cluster.jobs.values() for name in other.left}
+        )
+        said.append(f"It needs {counted(job.spec.nodes, 'node')}; {max(0, free)} are free.")
+    expected = expected_start(job, cluster)
+    if expected is not None:
+        said.append(f"It is expected to start in {duration(max(0.0, expected - now))}, or before.")
+    return said
+
+
+def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
+    total = cluster.dispatch.cores
+    has = ", ".join(f"{cores} of {total} cores of {name}" for name, cores in job.shares.items())
+    said = [f"It has {has}."]
+    if job.state == STARTING:
+        waits = cluster.dispatch.waiting_for(job.number)
+        said.append(
+            f"It starts once {'jobs' if len(waits) > 1 else 'job'} {', '.join(map(str, waits))} made room."
+            if waits
+            else "Its nodes have been asked to start it."
+        )
+    others = sorted(
+        other.number for other in cluster.jobs.values() if other is not job and set(other.left) & set(job.left)
+    )
+    shrunk = any(cores < total for cores in job.shares.values())
+    if shrunk and others:
+        whom = f"{'jobs' if len(others) > 1 else 'job'} {', '.join(map(str, others))}"
+        said.append(f"It shares nodes with {whom}, and has all cores of a node again when those have ended.")
+    if job.started is not None:
+        left = job.started + job.limit - now
+        said.append(f"It may take {duration(max(0.0, left))} more.")
+    return said

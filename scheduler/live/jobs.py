@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and nodes of a live cluster as values: what is written down of them, and the words for their states."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from scheduler.live.spec import Spec
+
+PENDING, STARTING, RUNNING, ENDING = "pending", "starting", "running", "ending"
+COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL = "completed", "failed", "cancelled", "timeout", "node_fail"
+FINAL = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL})
+ON_NODES = frozenset({STARTING, RUNNING, ENDING})
+REQUEUE = "requeue"
+"""What is to become of a job that is being ended: a final state, or back into the queue."""
+
+
+class User(NamedTuple):
+    """Whose job it is: numbers and name of the user on the scheduler's node."""
+
+    uid: int
+    gid: int
+    name: str
+
+
+@dataclass(slots=True)
+class Job:
+    """A job and what became of it. Times are unix seconds, None before they are known; `limit` is in seconds.
+
+    `shares` are the cores it is to have by name of node, in the order in which it got them: the first starts it. `left`
+    are the nodes that it has not left yet, `acknowledged` those that have said that they started it. `verdict` is what
+    is to become of it once it has left all, where that is decided before.
+    """
+
+    number: int
+    spec: Spec
+    user: User
+    submitted: float
+    state: str = PENDING
+    reason: str = ""
+    attempt: int = 0
+    priority: int = 0
+    held: bool = False
+    started: float | None = None
+    ended: float | None = None
+    status: int | None = None
+    limit: int = 0
+    verdict: str = ""
+    shares: dict[str, int] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    max_rss: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will happen to it any more."""
+        return self.state in FINAL
+
+    @property
+    def launcher(self) -> str:
+        """The node that starts it; empty before it has nodes."""
+        return next(iter(self.shares), "")
+
+
+@dataclass(slots=True)
+class Node:
+    """A node as its agent describes it. `index` is its place in the policy's arrays; memory is in bytes (0: unknown).
+
+    `heard` is when its agent spoke last (None: not since this scheduler began), `skew` by how many seconds its clock
+    is ahead. `drained` says why no job is to start there; empty: one may.
+    """
+
+    name: str
+    index: int
+    cores: int
+    cpus_per_core: int = 1
+    memory: int = 0
+    resources: dict[str, int] = field(default_factory=dict)
+    features: list[str] = field(default_factory=list)
+    host: str = ""
+    boot: str = ""
+    emulated: bool = False
+    drained: str = ""
+    heard: float | None = None
+    gone_since: float | None = None
+    down: bool = False
+    skew: float = 0.0
+
+    @property
+    def state(self) -> str:
+        """One word: up, drained, gone (its agent is silent), down (for so long that its jobs are given up)."""
+        if self.down:
+            return "down"
+        if self.heard is None or self.gone_since is not None:
+            return "gone"
+        return "drained" if self.drained else "up"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what people may want to know."""
+        return asdict(self) | {"state": self.state}
+
+
+class Entry(NamedTuple):
+    """A line of a job's history: when what happened to it, as one JSON object."""
+
+    job: int
+    at: float
+    what: str
+    detail: dict[str, Any]

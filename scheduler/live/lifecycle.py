@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a job, from the queue to its end: what is known of all jobs and nodes, and each step between states.
+
+No I/O. What has to be written down is collected in `unsaved` and `entries`, what has to be sent in `messages`. Whoever
+drives it writes first and sends then, so that nothing is asked of a node that a successor would not know of.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+from agent.steward import protocol as say
+from scheduler.errors import SchedulerError
+from scheduler.interface import MALLEABLE, MOLDABLE, RIGID
+from scheduler.live import admission
+from scheduler.live.dispatch import Dispatch
+from scheduler.live.jobs import CANCELLED, ENDING, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.compiling import Policy
+    from scheduler.live.controller import Controller
+    from scheduler.live.settings import Settings
+
+_CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
+
+
+class Lifecycle:
+    """Jobs by number and nodes by name, and the policy that brings them together.
+
+    `past` returns the final state of a job that is not kept any more, or None.
+    """
+
+    def __init__(self, policy: Policy, settings: Settings, past: Callable[[int], str | None] = lambda _: None) -> None:
+        self.policy = policy
+        self.settings = settings
+        self.jobs: dict[int, Job] = {}
+        self.nodes: dict[str, Node] = {}
+        self.messages: list[tuple[str, say.ToAgent]] = []
+        """What is to be sent to which node, once all is written down."""
+        self.unsaved: dict[int, Job] = {}
+        self.entries: list[Entry] = []
+        self.unsaved_nodes: dict[str, Node] = {}
+        self.warnings: list[str] = []
+        """Sentences for the log."""
+        self.controller: Controller | None = None
+        self.dispatch = Dispatch(0)
+        self._past = past
+        self._next = 1
+        self._names: list[str] = []
+        self._dependents: dict[int, set[int]] = {}
+        self._unsure: dict[int, set[str]] = {}
+        """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
+
+    def _living(self, number: int) -> Job:
+        job = self.jobs.get(number)
+        if job is None or job.is_final:
+            over = job.state if job else self._past(number)
+            msg = f"job {number} is over: it is {over}." if over else f"there is no job {number}: see drom queue."
+            raise SchedulerError(msg)
+        return job
+
+    # --- the queue ------------------------------------------------------------------------------------------------
+
+    def _consider(self, job: Job, now: float) -> None:
+        """Put a waiting job before the policy if it may start, or say that it never will."""
+        self.unsaved[job.number] = job
+        blocking, hopeless = admission.dependencies(job.spec, self.state_of)
+        if hopeless:
+            self._finish(job, CANCELLED, now, hopeless)
+            return
+        for other in blocking:
+            self._dependents.setdefault(other, set()).add(job.number)
+        if self.controller and not job.held and not blocking and not self.controller.waits(job.number):
+            group = admission.group_of(job.spec)
+            self.controller.allow(group, admission.usable(job.spec, self.nodes.values()))
+            self.controller.submit(job.number, self._demand(job, group), int(now))
+
+    def _demand(self, job: Job, group: str) -> admission.Demand:
+        cls = _CLASSES[job.spec.job_class]
+        if not admission.may_share(job.spec, self.nodes.values(), self.policy, self.dispatch.cores):
+            cls = RIGID
+        return admission.Demand(job.spec.nodes, max(1, job.limit), cls, job.priority, group)
+
+    def state_of(self, number: int) -> str | None:
+        """Return the state of a job, None if there is none of that number."""
+        job = self.jobs.get(number)
+        return job.state if job else self._past(number)
+
+    def _withdraw(self, job: Job) -> None:
+        self.unsaved[job.number] = job
+        if self.controller and self.controller.waits(job.number):
+            self.controller.withdraw(job.number)
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def _end(self, job: Job, verdict: str, now: float) -> None:
+        """Have a job leave its nodes, with a verdict; the first that was given counts."""
+        job.verdict = job.verdict or verdict
+        self.unsaved[job.number] = job
+        if job.number in self.dispatch.placed:
+            self.dispatch.unplace(job.number)
+            job.left = []
+        if job.state != ENDING and job.left:
+            job.state = ENDING
+            self._record(job, now, "ending", verdict=job.verdict)
+        for name in job.left:
+            self._kill(name, job)
+        if not job.left:
+            self._left_all(job, now)
+
+    def _kill(self, name: str, job: Job) -> None:
+        """End a job on a node: asked first, then for good; at once where its first node has been left already."""
+        if name == job.launcher or job.launcher in job.left:
+            message = say.Signal(job.number, job.attempt, signal.SIGTERM, self.settings.kill_wait)
+        else:
+            message = say.Signal(job.number, job.attempt, signal.SIGKILL, None)
+        self.messages.append((name, message))
+
+    def _leave(self, node: Node, job: Job) -> None:
+        job.left.remove(node.name)
+        self.unsaved[job.number] = job
+        self.dispatch.gone(node.index, job.number)
+        self.messages.append((node.name, say.Forget(job.number, job.attempt)))
+
+    def _left_all(self, job: Job, now: float) -> None:
+        if self.controller and self.controller.runs(job.number):
+            self.controller.ended(job.number, int(now))
+        self._unsure.pop(job.number, None)
+        if job.verdict == REQUEUE:
+            self._back_to_queue(job, job.reason, now)
+            self._consider(job, now)
+        else:
+            self._finish(job, job.verdict, now, job.reason)
+
+    def _finish(self, job: Job, state: str, now: float, reason: str) -> None:
+        job.state, job.reason, job.ended = state, reason, now
+        self._record(job, now, state, **({"reason": reason} if reason else {}))
+        for number in sorted(self._dependents.pop(job.number, ())):
+            other = self.jobs[number]
+            if other.state == PENDING:
+                self._consider(other, now)
+
+    def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
+        job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
+        job.shares, job.left, job.acknowledged = {}, [], []
+        self._record(job, now, "requeued", reason=reason)
+
+    def _after_loss(self, job: Job) -> str:
+        """Return what becomes of a job that its nodes have lost."""
+        return REQUEUE if job.spec.requeue else NODE_FAIL
+
+    def _lost_on(self, node: Node, job: Job, now: float) -> None:
+        """A node does not know a job any more that ran there."""
+        job.reason = f"node {node.name} has lost it"
+        self._leave(node, job)
+        self._end(job, self._after_loss(job), now)
+
+    # --- writing down ---------------------------------------------------------------------------------------------
+
+    def _record(self, job: Job, now: float, what: str, **detail: Any) -> None:  # noqa: ANN401 - JSON values
+        self.unsaved[job.number] = job
+        self.entries.append(Entry(job.number, now, what, detail))
+
+    def forget_final(self, keep: int) -> None:
+        """Drop all but the newest `keep` jobs that are over and written down."""
+        over = [number for number, job in self.jobs.items() if job.state in FINAL and number not in self.unsaved]
+        for number in over[: max(0, len(over) - keep)]:
+            del self.jobs[number]

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler answers, as lines for people. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from agent.listing import table
+from agent.words import clock, counted, duration
+
+EMPTY = "No job waits or runs: submit one with: drom submit -- COMMAND"
+NO_NODES = "No node has joined: start an agent on each with: drom agent --scheduler"
+
+
+def queue(value: dict[str, Any]) -> list[str]:
+    """Return the jobs of a queue, one a line."""
+    if not value["jobs"]:
+        return [EMPTY]
+    rows = [
+        [
+            str(job["job"]),
+            job["name"][:24],
+            job["user"],
+            job["state"],
+            _age(job, value["time"]),
+            clock(job["limit"]),
+            str(job["nodes"]),
+            _where(job),
+        ]
+        for job in value["jobs"]
+    ]
+    return table(["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"], rows)
+
+
+def job(value: dict[str, Any]) -> list[str]:
+    """Return all about a job."""
+    spec = value["spec"]
+    about = [
+        f"job {value['job']} {value['name']} of {value['user']}: {value['state']}",
+        *value["explanation"],
+        f"command: {' '.join(spec['command']) if not spec['script'] else 'a script of its user'}",
+        f"asks for: {', '.join(_wanted(value, spec))}",
+    ]
+    rows = [[_moment(entry["at"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]]
+    return [*about, "", *table(["TIME", "EVENT", ""], rows)]
+
+
+def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> list[str]:
+    return [
+        counted(value["nodes"], "node"),
+        counted(spec["ranks"], "task"),
+        duration(value["requested"]),
+        spec["job_class"],
+    ]
+
+
+def nodes(value: dict[str, Any]) -> list[str]:
+    """Return the nodes of a cluster, one a line."""
+    if not value["nodes"]:
+        return [NO_NODES]
+    rows = [
+        [
+            node["name"],
+            node["state"],
+            str(node["cores"]),
+            ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items()) or "free",
+            node["drained"],
+        ]
+        for node in value["nodes"]
+    ]
+    return table(["NODE", "STATE", "CORES", "JOBS", "REASON"], rows)
+
+
+def _age(job: dict[str, Any], now: float) -> str:
+    if job["started"] is None:
+        return "-"
+    return clock((job["ended"] or now) - job["started"])
+
+
+def _where(job: dict[str, Any]) -> str:
+    if job["state"] == "pending":
+        start = job["expected_start"]
+        return f"{job['reason']}; expected {_moment(start)}" if start is not None else str(job["reason"])
+    if job["ended"] is None:
+        return ", ".join(f"{name}:{cores}" for name, cores in job["shares"].items())
+    return str(job["reason"])
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).astimezone().strftime("%H:%M:%S")
+
+
+def _detail(detail: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {_plain(value)}" for key, value in detail.items())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}:{inner}" for key, inner in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value)

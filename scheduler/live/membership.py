@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of a cluster: agents that join, speak and fall silent, and what becomes of the jobs on their nodes."""
+
+from __future__ import annotations
+
+import signal
+
+from agent.steward import protocol as say
+from agent.words import counted
+from scheduler.errors import SchedulerError
+from scheduler.interface import AGENT_GONE
+from scheduler.live import admission
+from scheduler.live.controller import Controller
+from scheduler.live.dispatch import Dispatch
+from scheduler.live.jobs import COMPLETED, FAILED, REQUEUE, RUNNING, STARTING, Job, Node
+from scheduler.live.launching import start_of
+from scheduler.live.lifecycle import Lifecycle
+
+
+class Membership(Lifecycle):
+    """What agents say of their nodes and jobs, and what their silence means."""
+
+    def hello(self, message: say.Hello, now: float) -> None:
+        """Let a node join, or come back. Raises SchedulerError with the reason where it may not."""
+        if message.protocol != say.PROTOCOL:
+            msg = f"this scheduler speaks protocol {say.PROTOCOL}, not {message.protocol}: install the same version."
+            raise SchedulerError(msg)
+        if self.controller and message.cores != self.controller.cores:
+            has = counted(self.controller.cores, "core")
+            msg = (
+                f"node {message.node} has {counted(message.cores, 'core')}, those of this cluster have {has}: give it \
+a scheduler of its own."
+            )
+            raise SchedulerError(msg)
+        node = self._join(message, now)
+        self.messages.append((node.name, say.Welcome(self.settings.name, self.settings.heartbeat)))
+        self._reconcile(node, {known.job: known for known in message.jobs}, now)
+        self._refresh(node)
+
+    def _join(self, message: say.Hello, now: float) -> Node:
+        node = self.nodes.get(message.node)
+        if node is None:
+            node = self.nodes[message.node] = Node(message.node, len(self._names), message.cores)
+            self._names.append(node.name)
+        node.cpus_per_core, node.memory, node.host = message.cpus_per_core, message.memory, message.host
+        node.resources, node.features = dict(message.resources), list(message.features)
+        node.boot, node.emulated = message.boot, message.emulated
+        node.heard, node.gone_since, node.down, node.skew = now, None, False, message.time - now
+        if abs(node.skew) > self.settings.skew:
+            ahead = f"{abs(node.skew):.1f} s {'ahead of' if node.skew > 0 else 'behind'}"
+            self.warnings.append(f"the clock of node {node.name} is {ahead} this one: set both by NTP.")
+        self.unsaved_nodes[node.name] = node
+        self._open(message.cores)
+        self._regroup()
+        return node
+
+    def _open(self, cores: int) -> None:
+        """Begin with the first node: from now on it is known what nodes are like."""
+        if self.controller is None:
+            self.controller, self.dispatch = Controller(self.policy, cores), Dispatch(cores)
+
+    def _regroup(self) -> None:
+        """Say anew which nodes jobs may be on."""
+        controller = self.controller
+        if controller:
+            for job in [job for job in self.jobs.values() if not job.is_final]:
+                usable = admission.usable(job.spec, self.nodes.values())
+                controller.allow(admission.group_of(job.spec), usable)
+
+    def _refresh(self, node: Node) -> None:
+        """Tell the policy whether jobs may start on a node."""
+        if self.controller and node.state == "up":
+            self.controller.node_up(node.index)
+        elif self.controller:
+            self.controller.node_down(node.index, AGENT_GONE if node.state == "gone" else 0)
+
+    def _reconcile(self, node: Node, known: dict[int, say.Known], now: float) -> None:
+        """Compare the jobs of a node as it knows them with what is known here."""
+        for number, found in known.items():
+            job = self.jobs.get(number)
+            if job is None or job.attempt != found.attempt or node.name not in job.left:
+                self.messages.append((node.name, say.Signal(number, found.attempt, signal.SIGKILL, None)))
+            elif found.state == "running":
+                self.dispatch.holds(node.index, number, found.cores)
+                self._acknowledge(node, job, now)
+                if job.verdict:
+                    self._kill(node.name, job)
+        for job in [job for job in self.jobs.values() if node.name in job.left and job.number not in known]:
+            if job.number in self._unsure:
+                continue
+            if node.name in job.acknowledged:
+                self._lost_on(node, job, now)
+            elif job.number not in self.dispatch.placed:
+                self.messages.append((node.name, start_of(job, node.name, self.dispatch.cores)))
+        for number in [number for number, nodes in self._unsure.items() if node.name in nodes]:
+            self._be_sure(number, node, is_there=number in known, now=now)
+
+    def _be_sure(self, number: int, node: Node, *, is_there: bool, now: float) -> None:
+        """Find out whether a job was started before this scheduler was, from what its nodes say."""
+        job, waiting = self.jobs[number], self._unsure[number]
+        waiting.discard(node.name)
+        if is_there or job.verdict:
+            del self._unsure[number]
+            for name in [name for name in job.left if name not in job.acknowledged and self.nodes[name].state == "up"]:
+                self.messages.append((name, start_of(job, name, self.dispatch.cores)))
+        elif not waiting:
+            del self._unsure[number]
+            for name in job.left:
+                self.dispatch.gone(self.nodes[name].index, number)
+            self.dispatch.place(number, {self.nodes[name].index: cores for name, cores in job.shares.items()})
+        if job.verdict:
+            self._end(job, job.verdict, now)
+
+    def drain(self, name: str, reason: str) -> None:
+        """Let no job start on a node any more; without a reason let them again. Raises SchedulerError for no node."""
+        node = self.nodes.get(name)
+        if node is None:
+            msg = f"there is no node {name[:60]}: see drom nodes."
+            raise SchedulerError(msg)
+        node.drained = reason
+        self.unsaved_nodes[name] = node
+        self._refresh(node)
+
+    def alive(self, name: str, now: float) -> bool:
+        """Take in that an agent lives; return whether it is known: else it is to say hello."""
+        node = self.nodes.get(name)
+        if node is None or node.heard is None or node.gone_since is not None:
+            return False
+        node.heard = now
+        return True
+
+    def heard(self, name: str, message: say.FromAgent, now: float) -> None:
+        """Take in what an agent that has been welcomed says of a job."""
+        node = self.nodes[name]
+        node.heard = now
+        if isinstance(message, say.Post):
+            self._forward(name, message)
+            return
+        if isinstance(message, (say.Hello, say.Alive)):
+            return
+        job = self.jobs.get(message.job)
+        if job is None or job.attempt != message.attempt or name not in job.left:
+            if isinstance(message, (say.Ended, say.Refused)):
+                self.messages.append((name, say.Forget(message.job, message.attempt)))
+            return
+        match message:
+            case say.Started():
+                self._acknowledge(node, job, now)
+            case say.Refused():
+                self._refused(node, job, message, now)
+            case say.Ended():
+                self._ended(node, job, message, now)
+            case say.Resized():
+                self.dispatch.applied(node.index, job.number, message.cores)
+                self._record(job, now, "resized", node=name, cores=message.cores)
+            case say.NotResized():
+                self._not_resized(node, job, message, now)
+
+    def _forward(self, name: str, post: say.Post) -> None:
+        job = self.jobs.get(post.job)
+        reached = self.nodes[post.to].state in ("up", "drained") if post.to in self.nodes else False
+        if job and job.attempt == post.attempt and {name, post.to} <= set(job.left) and reached:
+            self.messages.append((post.to, say.Post(post.job, post.attempt, name, post.to, post.body)))
+        else:
+            self.messages.append((name, say.Lost(post.job, post.attempt, post.to, post.body)))
+
+    def _acknowledge(self, node: Node, job: Job, now: float) -> None:
+        """Take in that a node has started its part of a job; it runs once all have."""
+        if node.name in job.acknowledged:
+            return
+        job.acknowledged.append(node.name)
+        self.unsaved[job.number] = job
+        if job.state == STARTING and len(job.acknowledged) == len(job.shares):
+            job.state, job.started = RUNNING, now
+            if self.controller:
+                self.controller.launched(job.number, int(now))
+            self._record(job, now, "started")
+
+    def _refused(self, node: Node, job: Job, message: say.Refused, now: float) -> None:
+        """A node has not started a job: the job fails, or waits again while the node is looked after."""
+        job.reason = f"node {node.name}: {message.reason}"
+        if message.fault == "node":
+            self.drain(node.name, message.reason)
+            self.warnings.append(f"node {node.name} is drained: it could not start job {job.number}: {message.reason}")
+        self._leave(node, job)
+        self._end(job, REQUEUE if message.fault == "node" and job.spec.requeue else FAILED, now)
+
+    def _ended(self, node: Node, job: Job, message: say.Ended, now: float) -> None:
+        job.cpu_seconds += message.cpu_seconds
+        job.max_rss = max(job.max_rss, message.max_rss)
+        launcher = node.name == job.launcher
+        if launcher:
+            job.status = message.status
+            job.reason = job.reason or message.note
+        self._leave(node, job)
+        verdict = job.verdict or (COMPLETED if message.status == 0 else FAILED)
+        if launcher and message.note and not job.verdict:
+            verdict = self._after_loss(job)
+        self._end(job, verdict if launcher or job.verdict else self._after_loss(job), now)
+
+    def _not_resized(self, node: Node, job: Job, message: say.NotResized, now: float) -> None:
+        """A job has not followed: whoever was to start where it is waits again."""
+        self.dispatch.holds(node.index, job.number, message.cores)
+        self._record(job, now, "not resized", node=node.name, cores=message.cores, reason=message.reason)
+        self.warnings.append(f"job {job.number} was not resized on node {node.name}: {message.reason}")
+        for number in [number for number, cores in self.dispatch.placed.items() if node.index in cores]:
+            guest = self.jobs[number]
+            self.dispatch.unplace(number)
+            if self.controller:
+                self.controller.refused_guest(number, int(now))
+            self._back_to_queue(guest, f"job {job.number} did not make room: {message.reason}", now)
+
+    # --- silence --------------------------------------------------------------------------------------------------
+
+    def _look_for_silence(self, now: float) -> None:
+        for node in self.nodes.values():
+            if node.heard is None or node.down or now - node.heard <= self.settings.silence:
+                continue
+            if node.gone_since is None:
+                node.gone_since = now
+                self.warnings.append(f"node {node.name} is silent: no job starts there until its agent speaks again.")
+                self._refresh(node)
+            if now - node.gone_since >= self.settings.give_up:
+                self._give_up(node, now)
+
+    def _give_up(self, node: Node, now: float) -> None:
+        node.down = True
+        self.warnings.append(f"node {node.name} is down: its jobs are {'requeued or failed, as they asked'}.")
+        for job in [job for job in self.jobs.values() if node.name in job.left]:
+            job.reason = f"node {node.name} went down"
+            job.left.remove(node.name)
+            self.dispatch.gone(node.index, job.number)
+            self._end(job, self._after_loss(job), now)
+        self._refresh(node)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster as Prometheus sees it: its queue, its nodes, and what its scheduler has done since it began."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from agent.metrics import Histogram
+from scheduler.live.jobs import ENDING, FINAL, PENDING, RUNNING, STARTING
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from scheduler.live.cluster import Cluster
+    from scheduler.live.jobs import Entry
+
+NODE_STATES = ("up", "drained", "gone", "down")
+JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)
+EVENTS = ("submitted", "placed", "started", "ordered", "resized", "not resized", "requeued", *sorted(FINAL))
+
+
+class Counts:
+    """What has happened since the scheduler began."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+        self.passes = Histogram(0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1)
+        self.waits = Histogram(0.1, 1, 10, 60, 600, 3600, 21600, 86400)
+        self._submitted: dict[int, float] = {}
+
+    def take(self, entries: Iterable[Entry]) -> None:
+        """Count what has been written down."""
+        for entry in entries:
+            self.events[entry.what] += 1
+            if entry.what in ("submitted", "requeued"):
+                self._submitted[entry.job] = entry.at
+            elif entry.what == "started" and entry.job in self._submitted:
+                self.waits.observe(entry.at - self._submitted[entry.job])
+            if entry.what not in ("submitted", "requeued", "placed", "held", "released"):
+                self._submitted.pop(entry.job, None)
+
+
+class ClusterCollector:
+    """Collects from a cluster whenever Prometheus asks; `lock` keeps its loop from changing it meanwhile."""
+
+    def __init__(self, cluster: Cluster, counts: Counts, lock: threading.Lock) -> None:
+        self._cluster, self._counts, self._lock = cluster, counts, lock
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of one moment."""
+        with self._lock:
+            found = [*self._state(), *self._history()]
+        yield from found
+
+    def _state(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        cluster = self._cluster
+        jobs = Counter(job.state for job in cluster.jobs.values())
+        nodes = Counter(node.state for node in cluster.nodes.values())
+        for name, text, states, counted in (
+            ("jobs", "Jobs that are not over, by state.", JOB_STATES, jobs),
+            ("nodes", "Nodes by state.", NODE_STATES, nodes),
+        ):
+            family = GaugeMetricFamily(f"drom_scheduler_{name}", text, labels=["state"])
+            for state in states:
+                family.add_metric([state], counted[state])
+            yield family
+        total = GaugeMetricFamily("drom_scheduler_node_cores", "Cores of a node.", labels=["node"])
+        held = GaugeMetricFamily("drom_scheduler_node_cores_held", "Cores that jobs may hold.", labels=["node"])
+        for node in cluster.nodes.values():
+            total.add_metric([node.name], node.cores)
+            held.add_metric([node.name], cluster.dispatch.held(node.index))
+        yield from (total, held)
+
+    def _history(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+        events = CounterMetricFamily("drom_scheduler_events", "What has happened to jobs.", labels=["event"])
+        for what in EVENTS:
+            events.add_metric([what.replace(" ", "_")], self._counts.events[what])
+        yield events
+        for name, text, histogram in (
+            ("pass_duration_seconds", "Time a turn of the scheduler took.", self._counts.passes),
+            ("wait_seconds", "From submission to start.", self._counts.waits),
+        ):
+            yield HistogramMetricFamily(
+                f"drom_scheduler_{name}", text, buckets=histogram.buckets(), sum_value=histogram.sum
+            )
+
+
+def serve(collector: ClusterCollector, host: str, port: int) -> tuple[int, Callable[[], None]]:
+    """Serve ``/metrics`` from a thread; return the port and what stops it. Raises OSError."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    server, thread = start_http_server(port, addr=host, registry=registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return server.server_port, stop

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler as a process: one loop that hears users and agents, writes down, and sends.
+
+Everything that has happened is committed before anybody is answered or asked. While the queue cannot be written nothing
+new begins: users are refused, and agents are not told that their news were taken in, so that they say them again.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import selectors
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from agent import control, keys
+from agent.control import ControlError
+from agent.steward import protocol as say
+from agent.words import counted
+from scheduler.errors import SchedulerError
+from scheduler.live import explaining
+from scheduler.live.clock import Clock
+from scheduler.live.cluster import Cluster
+from scheduler.live.desk import Desk
+from scheduler.live.jobs import Job, User
+from scheduler.live.metrics import Counts
+from scheduler.live.spec import from_json, name_of
+from scheduler.live.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agent.control import Caller
+    from agent.log import Log
+    from agent.remote import Gate
+    from agent.service_manager import ServiceManager
+    from scheduler.compiling import Policy
+    from scheduler.live.desk import Peer, Said
+    from scheduler.live.settings import Settings
+
+SCHEMA_VERSION = 1
+RETRY = 1.0
+"""Seconds until a queue that could not be written is tried again."""
+LONGEST_SLEEP = 1.0
+
+
+class Server:
+    """A scheduler in its `folder`. Raises SchedulerError or ControlError where it cannot begin."""
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy,
+        settings: Settings,
+        log: Log,
+        *,
+        durable: bool = False,
+        gates: tuple[Gate | None, Gate | None] = (None, None),
+    ) -> None:
+        self._folder, self._log, self._settings = folder, log, settings
+        self._store = Store(folder, durable=durable)
+        self._clock = Clock(self._store.latest)
+        self.cluster = Cluster(policy, settings, self._store.state)
+        self.cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
+        self._clients = control.Server(folder, 0o666, gates[0])
+        self._desk = Desk(folder, log, gates[1])
+        self._stuck = 0.0
+        """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""
+        self._running = True
+        self._more = False
+        """Whether orders may be left that came before the last turn."""
+        self.lock = threading.Lock()
+        """Held while the cluster changes."""
+        self.counts = Counts()
+
+    def run(self, ready: Callable[[], None], manager: ServiceManager) -> None:
+        """Serve until SIGTERM or SIGINT. Jobs and agents go on, and are found again by the next scheduler.
+
+        `ready` is called, and the `manager` told, once users and agents may come.
+        """
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        old_wake = signal.set_wakeup_fd(wake_write)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        selector = selectors.DefaultSelector()
+        for fd in (wake_read, *self._clients.fds, *self._desk.fds):
+            selector.register(fd, selectors.EVENT_READ)
+        ready()
+        manager.ready()
+        try:
+            while self._running:
+                events = selector.select(self._timeout())
+                self._running = not any(key.fd == wake_read for key, _ in events)
+                with self.lock:
+                    self.turn()
+                manager.turned(time.monotonic(), self._status())
+            manager.stopping()
+        finally:
+            signal.set_wakeup_fd(old_wake)
+            selector.close()
+            self.close()
+            os.close(wake_read)
+            os.close(wake_write)
+
+    def close(self) -> None:
+        """Leave everything to the next scheduler."""
+        self._desk.close()
+        self._clients.close()
+        for name in ("control", "signals", "agents"):
+            (self._folder / name).unlink(missing_ok=True)
+        self._store.close()
+
+    def turn(self) -> None:
+        """Hear everybody, ask the policy, write down, send."""
+        for said in self._desk.read():
+            self._hear(said)
+        self._more = self._clients.serve(self._answer)
+        if self._flush():
+            begin = time.perf_counter()
+            self.cluster.turn(self._clock())
+            self.counts.passes.observe(time.perf_counter() - begin)
+            self._flush()
+        self.cluster.forget_final(self._settings.keep)
+
+    def _status(self) -> str:
+        """Return in one line what a service manager may show."""
+        controller = self.cluster.controller
+        waiting, running = controller.counts if controller else (0, 0)
+        nodes = self.cluster.nodes.values()
+        up = f"{sum(node.state == 'up' for node in nodes)} of {counted(len(nodes), 'node')} up"
+        return f"{counted(running, 'job')} running, {waiting} waiting; {up}"
+
+    def _timeout(self) -> float:
+        if self._stuck:
+            return max(0.0, self._stuck - time.monotonic())
+        if self._more:
+            return 0.0
+        return max(0.0, min(LONGEST_SLEEP, self.cluster.next_look() - self._clock()))
+
+    def _flush(self) -> bool:
+        """Write down what has happened, then send what follows; return whether that was possible."""
+        cluster = self.cluster
+        if self._stuck > time.monotonic():
+            return False
+        try:
+            if cluster.unsaved or cluster.entries or cluster.unsaved_nodes:
+                self._store.write(cluster.unsaved.values(), cluster.unsaved_nodes.values(), cluster.entries)
+        except SchedulerError as error:
+            if not self._stuck:
+                self._log("stuck", reason=str(error))
+            self._stuck = time.monotonic() + RETRY
+            return False
+        if self._stuck:
+            self._log("unstuck")
+        self._stuck = 0.0
+        self.counts.take(cluster.entries)
+        for entry in cluster.entries:
+            self._log(entry.what, job=entry.job, **entry.detail)
+        for sentence in cluster.warnings:
+            self._log("warning", text=sentence)
+        cluster.unsaved.clear()
+        cluster.unsaved_nodes.clear()
+        cluster.entries.clear()
+        cluster.warnings.clear()
+        messages, cluster.messages = cluster.messages, []
+        for name, message in messages:
+            self._desk.send(name, message)
+        return True
+
+    # --- agents ---------------------------------------------------------------------------------------------------
+
+    def _hear(self, said: Said) -> None:
+        now, message = self._clock(), said.message
+        if isinstance(message, say.Hello):
+            self._welcome(said.peer, message, may=said.may_speak(message.node))
+            return
+        name = self._desk.name_of(said.peer)
+        known = name is not None and self.cluster.alive(name, now)
+        if name is None or not known:
+            self._desk.answer(said.peer, say.Who())
+        else:
+            self.cluster.heard(name, message, now)
+
+    def _welcome(self, peer: Peer, message: say.Hello, *, may: bool) -> None:
+        try:
+            self._check_seat(peer, message, may=may)
+            self.cluster.hello(message, self._clock())
+        except SchedulerError as error:
+            self._desk.answer(peer, say.No(str(error)))
+            self._log("turned away", node=message.node, reason=str(error))
+        else:
+            self._desk.seat(message.node, peer)
+            self._log("node", name=message.node, host=message.host, cores=message.cores)
+
+    def _check_seat(self, peer: Peer, message: say.Hello, *, may: bool) -> None:
+        """Raise SchedulerError if this connection may not speak for the node that it names."""
+        name = message.node
+        if not may:
+            whose = "run it as root or as the scheduler's user, or give its key the name of the node"
+            msg = f"this agent may not speak for node {name}: {whose}."
+            raise SchedulerError(msg)
+        if self._desk.name_of(peer) not in (None, name):
+            raise SchedulerError("an agent speaks for one node: start another agent for another one.")
+        if self._desk.is_taken(name, peer, 3 * self._settings.heartbeat):
+            msg = f"an agent for node {name} is here: stop it, or give this one another name with --node."
+            raise SchedulerError(msg)
+
+    # --- users ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer an order of a user. Raises ControlError with a sentence."""
+        orders: dict[str, Callable[[dict[str, Any], Caller], Any]] = {
+            "submit": self._submit,
+            "cancel": self._cancel,
+            "hold": self._hold,
+            "queue": self._queue,
+            "job": self._job,
+            "nodes": self._nodes,
+            "history": self._history,
+            "drain": self._drain,
+        }
+        name = order["order"]
+        if name not in orders:
+            raise ControlError(f"this scheduler knows no order {str(name)[:40]!r}: use the drom of this version.")
+        try:
+            return orders[name](order, caller)
+        except SchedulerError as error:
+            raise ControlError(str(error)) from error
+
+    def _submit(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        specs = order.get("jobs")
+        if not isinstance(specs, list) or not specs:
+            raise ControlError("submit takes a list of jobs: use the drom of this version.")
+        user, parsed = _user_of(caller), [from_json(values) for values in specs]
+        jobs: list[Job] = []
+        try:
+            jobs += [self.cluster.submit(spec, user, self._clock()) for spec in parsed]
+            self._must_flush()
+        except (SchedulerError, ControlError):
+            for job in reversed(jobs):
+                self.cluster.discard(job)
+            raise
+        return {"schema_version": SCHEMA_VERSION, "jobs": [job.number for job in jobs]}
+
+    def _must_flush(self) -> None:
+        if not self._flush():
+            raise ControlError("the queue cannot be written now, so nothing was changed: see the scheduler's log.")
+
+    def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        job = self._own_job(order, caller)
+        by = _user_of(caller).name
+        self.cluster.cancel(job.number, self._clock(), f"cancelled by {by}")
+        return self._told(job)
+
+    def _hold(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        job = self._own_job(order, caller)
+        self.cluster.hold(job.number, self._clock(), held=order.get("held") is not False)
+        return self._told(job)
+
+    def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        if not _is_master(_user_of(caller)):
+            raise ControlError("only root and the scheduler's own user may drain nodes.")
+        reason = order.get("reason")
+        if not isinstance(reason, str) or not isinstance(order.get("node"), str):
+            raise ControlError("drain takes a node and a reason: use the drom of this version.")
+        self.cluster.drain(order["node"], reason)
+        return self._nodes(order, caller)
+
+    def _own_job(self, order: dict[str, Any], caller: Caller) -> Job:
+        number = _number(order, "job")
+        job = self._find(number)
+        user = _user_of(caller)
+        if user.uid != job.user.uid and not _is_master(user):
+            raise ControlError(f"job {number} is {job.user.name}'s: only they and root may change it.")
+        return job
+
+    def _find(self, number: int) -> Job:
+        job = self.cluster.jobs.get(number) or self._store.job(number)
+        if job is None:
+            raise ControlError(f"there is no job {number}: see drom queue --all.")
+        return job
+
+    def _queue(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        jobs = sorted(self.cluster.jobs.values(), key=lambda job: job.number)
+        if order.get("all"):
+            self._flush()
+            jobs = self._store.last(_number(order, "last", 100))
+        else:
+            jobs = [job for job in jobs if not job.is_final]
+        rows = [self._brief(job) for job in jobs]
+        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "jobs": rows}
+
+    def _job(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        number = _number(order, "job")
+        self._flush()
+        job, now = self._find(number), self._clock()
+        history = [entry._asdict() for entry in self._store.history(number)]
+        said = explaining.explain(job, self.cluster, now)
+        spec = job.spec.to_json()
+        spec.pop("environment")  # may hold secrets
+        return self._told(job) | {"spec": spec, "history": history, "explanation": said}
+
+    def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        """Return all that has happened to the last jobs."""
+        self._flush()
+        jobs = self._store.last(_number(order, "last", 100_000))
+        wanted = {job.number for job in jobs}
+        entries = [entry._asdict() for entry in self._store.history() if entry.job in wanted]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "time": self._clock(),
+            "name": self._settings.name,
+            "policy": self.cluster.policy.name,
+            "parameters": self.cluster.policy.parameters(),
+            "nodes": list(self.cluster.nodes),
+            "cores": self.cluster.dispatch.cores,
+            "jobs": [self._brief(job) for job in jobs],
+            "entries": entries,
+        }
+
+    def _told(self, job: Job) -> dict[str, object]:
+        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), **self._brief(job)}
+
+    def _brief(self, job: Job) -> dict[str, object]:
+        return {
+            "job": job.number,
+            "name": name_of(job.spec),
+            "user": job.user.name,
+            "state": job.state,
+            "reason": explaining.why(job, self.cluster),
+            "nodes": job.spec.nodes,
+            "shares": job.shares,
+            "submitted": job.submitted,
+            "started": job.started,
+            "ended": job.ended,
+            "expected_start": explaining.expected_start(job, self.cluster),
+            "limit": job.limit,
+            "requested": job.spec.time or self._settings.default_time,
+            "class": job.spec.job_class,
+            "attempt": job.attempt,
+            "status": job.status,
+            "cpu_seconds": job.cpu_seconds,
+            "max_rss": job.max_rss,
+        }
+
+    def _nodes(self, _: dict[str, Any], __: Caller) -> dict[str, object]:
+        rows = []
+        for node in self.cluster.nodes.values():
+            on = {job.number: job.shares[node.name] for job in self.cluster.jobs.values() if node.name in job.left}
+            rows.append(node.to_json() | {"jobs": on})
+        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "nodes": rows}
+
+
+def _number(order: dict[str, Any], field: str, default: int = 0) -> int:
+    """Return a positive number in an order. Raises ControlError for anything else."""
+    value = order.get(field, default)
+    if type(value) is not int or not 0 < value < 1 << 53:
+        msg = f"{field} is a positive whole number: name a job by its number, as drom queue shows it."
+        raise ControlError(msg)
+    return value
+
+
+def _user_of(caller: Caller) -> User:
+    """Return whose orders these are: the user who called, or the one after whom a key of another node is named.
+
+    Our own key is the scheduler's user. Raises ControlError for a key with any other name.
+    """
+    try:
+        named = caller.key not in ("", keys.OURSELVES)
+        found = pwd.getpwnam(caller.key) if named else pwd.getpwuid(caller.uid)
+    except KeyError:
+        if caller.key:
+            msg = f"no user here is called as the key {caller.key}: trust it under a user's name (drom keys trust)."
+            raise ControlError(msg) from None
+        return User(caller.uid, caller.uid, str(caller.uid))
+    return User(found.pw_uid, found.pw_gid, found.pw_name)
+
+
+def _is_master(user: User) -> bool:
+    """Return whether a user may change what is not his own."""
+    return user.uid in (0, os.geteuid())

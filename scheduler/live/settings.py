@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler is told beside its policy. Durations are seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a cluster is run.
+
+    An agent that is silent for `silence` gets no more jobs, and its jobs are given up `give_up` later. A shrink that is
+    not applied within `shrink_within` has failed. A job that is to end has `kill_wait` to do so. Clocks may differ by
+    `skew` before somebody is told. Jobs take `default_time` where they do not say, and at most `max_time` (0: any).
+    """
+
+    name: str = "drom"
+    heartbeat: float = 1.0
+    silence: float = 15.0
+    give_up: float = 300.0
+    shrink_within: float = 30.0
+    kill_wait: float = 30.0
+    skew: float = 5.0
+    default_time: int = 3600
+    max_time: int = 0
+    keep: int = 1000
+    """Jobs that are over and still answered for from memory."""

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job as it is submitted: what to run, on how much of the cluster, for how long, and after what. No I/O.
+
+Names and meanings of options are those of sbatch where it has them. Amounts of memory and of counted resources are per
+node.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
+
+from agent.words import LONGEST, WordError, clean_name, counted, duration, parse_duration
+from scheduler.errors import SchedulerError
+
+CLASSES = ("malleable", "moldable", "rigid")
+KINDS = ("after", "afterany", "afterok", "afternotok")
+"""What a job may wait for of another: that it has started, ended, ended well, ended badly."""
+MOST = 1 << 20
+"""Counts above this are nonsense and refused."""
+LARGEST_TEXT = 1 << 19
+"""Bytes of a script, or of an environment."""
+
+
+class Dependency(NamedTuple):
+    """One job that another waits for."""
+
+    kind: str
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a user asks for. `time` is in seconds (0: the scheduler's default), `memory` in bytes (0: unsaid).
+
+    Either `command` is run, or `script`, a text whose first line names its interpreter, with `command` as arguments.
+    `tasks` processes are started on each node by mpirun, where that is more than one or there are several nodes, and
+    the job is no script. `threads` are the cores that a task asks for.
+    """
+
+    command: tuple[str, ...] = ()
+    script: str = ""
+    name: str = ""
+    nodes: int = 0
+    tasks: int = 0
+    ranks: int = 0
+    threads: int = 0
+    time: int = 0
+    job_class: str = "malleable"
+    priority: int = 0
+    after: tuple[Dependency, ...] = ()
+    constraint: tuple[str, ...] = ()
+    memory: int = 0
+    resources: dict[str, int] = field(default_factory=dict)
+    output: str = "drom-%j.out"
+    error: str = ""
+    input: str = ""
+    folder: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    requeue: bool = True
+    hold: bool = False
+
+    @property
+    def by_mpirun(self) -> bool:
+        """Whether the tasks are started by mpirun."""
+        return not self.script and (self.nodes > 1 or self.tasks > 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the specification as JSON values."""
+        return asdict(self)
+
+
+def sized(spec: Spec, cores: int) -> Spec:
+    """Return a specification that says how many nodes and how many tasks there are on each of them, of `cores` cores.
+
+    Raises SchedulerError where the numbers contradict each other, or a node has fewer cores than tasks.
+    """
+    threads = max(1, spec.threads)
+    nodes, tasks, ranks = spec.nodes, spec.tasks, spec.ranks
+    if not nodes:
+        per_node = tasks or max(1, cores // threads)
+        nodes = math.ceil(ranks / per_node) if ranks else 1
+    tasks = tasks or (math.ceil(ranks / nodes) if ranks else 1)
+    if ranks and not nodes * tasks - tasks < ranks <= nodes * tasks:
+        msg = (
+            f"{counted(ranks, 'task')} are not {counted(nodes, 'node')} with {tasks} each: give two of --ntasks, "
+            "--nodes and --tasks-per-node."
+        )
+        raise SchedulerError(msg)
+    if tasks * threads > cores:
+        wants = f"{counted(tasks, 'task')} of {counted(threads, 'core')}"
+        msg = f"{wants} do not fit on a node, which has {counted(cores, 'core')}: ask for more nodes with --nodes."
+        raise SchedulerError(msg)
+    return Spec(**{**_shallow(spec), "nodes": nodes, "tasks": tasks, "ranks": ranks or nodes * tasks})
+
+
+def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
+    """Return the specification in a JSON object. Raises SchedulerError with what is wrong in it."""
+    if not isinstance(values, dict) or not values.keys() <= {item.name for item in fields(Spec)}:
+        raise SchedulerError("a job is one JSON object with the fields of a submission: use this version's drom.")
+    try:
+        values = values | {
+            "command": tuple(_texts(values.get("command", []))),
+            "constraint": tuple(_texts(values.get("constraint", []))),
+            "after": tuple(_dependency(*pair) for pair in values.get("after", [])),
+        }
+        spec = Spec(**values)
+        for item in fields(Spec):
+            if item.name not in ("command", "constraint", "after"):
+                _check_type(spec, item.name)
+    except (TypeError, ValueError) as error:
+        raise SchedulerError("a field of the job has another type than it should: use this version's drom.") from error
+    check(spec)
+    return spec
+
+
+def check(spec: Spec) -> None:
+    """Raise SchedulerError with the first thing that is wrong whatever the cluster is like."""
+    if not (spec.command or spec.script):
+        raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
+    if spec.script and not spec.script.startswith("#!"):
+        raise SchedulerError("a script says in its first line what runs it: write for example #!/bin/sh.")
+    for name, least, most in _RANGES:
+        value = getattr(spec, name)
+        if not least <= value <= most:
+            msg = f"{name} is a whole number from {least} to {most}, not {value}."
+            raise SchedulerError(msg)
+    if spec.job_class not in CLASSES:
+        msg = f"{spec.job_class[:40]!r} is not a class: choose {', '.join(CLASSES)}."
+        raise SchedulerError(msg)
+    if any(not 0 < amount <= MOST for amount in spec.resources.values()):
+        raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
+    size = len(spec.script) + sum(len(key) + len(text) for key, text in spec.environment.items())
+    if size > LARGEST_TEXT or sum(map(len, spec.command)) > LARGEST_TEXT:
+        msg = f"command, script and environment are longer than {LARGEST_TEXT >> 10} KiB: put them into a file."
+        raise SchedulerError(msg)
+    texts = [*spec.command, spec.output, spec.error, spec.input, spec.folder, *spec.environment]
+    if any("\0" in text for text in (*texts, *spec.environment.values())):
+        raise SchedulerError("no text of a job may hold a zero byte.")
+    if not spec.folder.startswith("/"):
+        raise SchedulerError("the folder in which a job runs is given by its whole path: see --chdir.")
+
+
+_RANGES = (
+    ("nodes", 0, MOST),
+    ("tasks", 0, MOST),
+    ("ranks", 0, MOST),
+    ("threads", 0, MOST),
+    ("time", 0, LONGEST),
+    ("priority", -MOST, MOST),
+    ("memory", 0, 1 << 60),
+)
+_INNER = {"resources": int, "environment": str}
+_TYPES: dict[str, type] = {item.name: type(item.default) for item in fields(Spec) if item.name not in _INNER}
+
+
+def _check_type(spec: Spec, name: str) -> None:
+    value = getattr(spec, name)
+    inner = _INNER.get(name)
+    if inner is not None:
+        good = isinstance(value, dict) and all(type(k) is str and type(v) is inner for k, v in value.items())
+    else:
+        good = type(value) is _TYPES[name]
+    if not good:
+        raise TypeError(name)
+
+
+def _texts(values: Any) -> list[str]:  # noqa: ANN401 - a JSON value
+    if not isinstance(values, list | tuple) or any(type(text) is not str for text in values):
+        raise TypeError
+    return list(values)
+
+
+def _shallow(spec: Spec) -> dict[str, Any]:
+    return {item.name: getattr(spec, item.name) for item in fields(Spec)}
+
+
+# --- as people write them -------------------------------------------------------------------------------------------
+
+
+def parse_time(text: str) -> int:
+    """Return the seconds in a limit as sbatch takes it: minutes, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M:S``; or ``90s``.
+
+    Raises `WordError`.
+    """
+    found = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?", text, re.ASCII)
+    if not found:
+        if text[-1:] in ("s", "m", "h", "d"):
+            return parse_duration(text)
+        msg = f"{text[:40]!r} is no time: write minutes, H:M:S, D-H:M:S, or a number with s, m, h or d."
+        raise WordError(msg)
+    days, *rest = found.groups()
+    parts = [int(part) for part in rest if part is not None]
+    if days is not None or len(parts) == 3:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    else:
+        hours, minutes, seconds = [0, *parts, 0][:3]
+    total = 86400 * int(days or 0) + 3600 * hours + 60 * minutes + seconds
+    if not 0 < total <= LONGEST:
+        msg = f"a time limit is from 1 s to {duration(LONGEST)}, not {text}."
+        raise WordError(msg)
+    return total
+
+
+def parse_dependencies(text: str) -> tuple[Dependency, ...]:
+    """Return what ``afterok:12,after:13`` says; also ``afterok:12:13``. Raises `WordError`."""
+    found: list[Dependency] = []
+    for part in text.split(","):
+        kind, *numbers = part.split(":")
+        if kind not in KINDS or not numbers or not all(re.fullmatch("[1-9][0-9]{0,17}", one) for one in numbers):
+            msg = f"{part[:40]!r} is no dependency: write {'|'.join(KINDS)}:JOB, as afterok:12."
+            raise WordError(msg)
+        found += [Dependency(kind, int(one)) for one in numbers]
+    return tuple(found)
+
+
+def parse_amounts(text: str) -> dict[str, int]:
+    """Return what ``gpu=2,license=1`` says. Raises `WordError`."""
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.-]{0,31})[=:]([1-9][0-9]{0,5})", part)
+        if not match or match[1] in found:
+            msg = f"{part[:40]!r} is no amount of a resource: write NAME=NUMBER, each name once, as gpu=2."
+            raise WordError(msg)
+        found[match[1]] = int(match[2])
+    return found
+
+
+def parse_features(text: str) -> tuple[str, ...]:
+    """Return the features in ``bigmem,fast``; sbatch's ``&`` is taken as well. Raises `WordError`."""
+    parts = re.split("[,&]", text)
+    if not all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", part) for part in parts):
+        msg = f"{text[:40]!r} are no features: write their names with commas, as bigmem,fast."
+        raise WordError(msg)
+    return tuple(sorted(set(parts)))
+
+
+def name_of(spec: Spec, given: str = "") -> str:
+    """Return a job's name: the one given, else that of its program."""
+    first = spec.command[0].rsplit("/", 1)[-1] if spec.command else "script"
+    return clean_name(given or spec.name or first) or "job"
+
+
+def _dependency(kind: str, job: int) -> Dependency:
+    if kind not in KINDS or type(job) is not int or job < 1:
+        raise ValueError
+    return Dependency(kind, job)

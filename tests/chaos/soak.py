@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.chaos.soak`: one agent in a storm that it has to outlive, and whether it grows meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.agents import SECONDS
+from tests.chaos import plan
+from tests.chaos.stage import REAL, Clock, Stage, stage
+from tests.chaos.storm import Outcome, Storm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WARM_UP = 0.15
+"""Part of the time after which the agent has met everything that it keeps."""
+BETWEEN_LOOKS = 2.0
+MOST_MB = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An agent at one moment: its age in seconds, anonymous memory in millions of bytes, descriptors and threads."""
+
+    age: float
+    memory_mb: float
+    descriptors: int
+    threads: int
+
+
+def look(pid: int, age: float) -> Look:
+    """Return what an agent has now."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    found = {name: int(number) for name, number in re.findall(r"^(RssAnon|Threads):\s+(\d+)", status, re.MULTILINE)}
+    return Look(age, found["RssAnon"] * 1024 / 1e6, len(os.listdir(f"/proc/{pid}/fd")), found["Threads"])  # noqa: PTH208
+
+
+@dataclass
+class Soak:
+    """Looks at the agent of a stage while a storm blows, and scrapes its metrics as Prometheus would."""
+
+    stage: Stage
+    seconds: float
+    looks: list[Look] = field(default_factory=list)
+    _begin: float = field(default_factory=time.monotonic)
+    _address: str = ""
+
+    def is_over(self, outcome: Outcome) -> bool:
+        """Look from time to time; say whether there has been enough."""
+        del outcome
+        age = time.monotonic() - self._begin
+        if self.stage.agent and (not self.looks or age >= self.looks[-1].age + BETWEEN_LOOKS):
+            self._scrape()
+            self.looks.append(look(self.stage.agent.pid, age))
+        return age >= self.seconds
+
+    def _scrape(self) -> None:
+        if not self._address and self.stage.agent:
+            port = self.stage.agent.await_log(r"event=metrics .*port=(\d+)")[1]
+            self._address = f"http://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(self._address, timeout=SECONDS) as answer:
+            answer.read()
+
+    def compared(self) -> tuple[Look, Look]:
+        """Return the median look of the time right after the warm-up, and of as much time at the end."""
+        first, last = self.seconds * WARM_UP, self.seconds * (1 - WARM_UP)
+        early = [one for one in self.looks if first <= one.age < 2 * first]
+        return _median(early), _median([one for one in self.looks if one.age >= last])
+
+
+def _median(looks: list[Look]) -> Look:
+    return Look(*(statistics.median(values) for values in zip(*map(dataclasses.astuple, looks), strict=True)))
+
+
+def soak(folder: Path, seed: int, seconds: float, tell: Callable[[str], None]) -> tuple[Outcome, Look, Look]:
+    """Return what came of so many seconds of storm, and how the agent was after the warm-up and at the end."""
+    node = dataclasses.replace(REAL, options={**REAL.options, "metrics": "127.0.0.1:0"})
+    clock = Clock(folder)
+    with clock.in_force(), stage(folder / "0", node, compiled=True) as made:
+        watched = Soak(made, seconds)
+        outcome = Storm(made, clock, tell).run(plan.acts(seed, without=plan.DEADLY), watched.is_over)
+    return (outcome, *watched.compared())
+
+
+def main() -> int:
+    """Run the storm; return 1 when anything was violated, or the agent has grown too much."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60, help="how long (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="what is to happen (%(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="drom-soak-", dir="/tmp") as folder:
+        outcome, early, late = soak(Path(folder), options.seed, options.minutes * 60, lambda _: None)
+    grown = late.memory_mb - early.memory_mb
+    come = outcome.life["a program comes"]
+    print(f"{come} programs and {outcome.faults.total()} faults in {options.minutes:g} minutes\n")
+    print("| agent | after warm-up | at the end |\n|---|---|---|")
+    print(f"| anonymous memory, MB | {early.memory_mb:.1f} | {late.memory_mb:.1f} |")
+    print(f"| descriptors | {early.descriptors:g} | {late.descriptors:g} |")
+    print(f"| threads | {early.threads:g} | {late.threads:g} |")
+    print("\n".join(outcome.violations) or "no violations")
+    return bool(outcome.violations or grown > MOST_MB)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real clusters for tests: a scheduler, an agent per node with emulated cores, and real jobs; all gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from agent import control
+from agent.remote import Remote
+from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FREELY = ("--set", "max_slowdown=infinite")
+CORES = "pack:1 core:4 pu:1"
+UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}
+"""The policy runs as plain Python, which gives the same answers and starts at once."""
+
+
+class Cluster:
+    """A scheduler with its state in a folder, and agents by name of node."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self.state = folder, folder / "state"
+        self._home = folder
+        self.options = options
+        self.agents: dict[str, Agent] = {}
+        self.agent_options: tuple[str, ...] = ("--emulate", CORES)
+        self._log = folder / "scheduler.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """What schedulers have logged."""
+        return self._log.read_text(encoding="utf-8")
+
+    @property
+    def restarts(self) -> int:
+        """How often a scheduler was started again."""
+        return self.log.count("event=ready") - 1
+
+    def metrics(self) -> str:
+        """Return one scrape of the scheduler."""
+        port = re.findall(r"event=metrics .*port=(\d+)", self.log)[-1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    @property
+    def address(self) -> str:
+        """Where agents find the scheduler."""
+        return f"ipc://{self.state}/agents"
+
+    def start(self, **extra: str) -> None:
+        """Start a scheduler, with more variables, and wait until it is ready."""
+        words = [
+            "scheduler",
+            "--state",
+            str(self.state),
+            "--silence",
+            "1000",
+            "--kill-wait",
+            "1",
+            *SERVES_METRICS,
+            *self.options,
+        ]
+        ready = self._log.exists() and self.log.count("event=ready")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "agent", *words], stderr=log, env=environment(**UNCOMPILED, **extra)
+            )
+        wait_until(lambda: self.log.count("event=ready") > ready or not self.runs, lambda: self.log)
+        assert self.runs, self.log
+
+    def join(self, name: str) -> Agent:
+        """Start the agent of a node, or another one after it was killed; return it."""
+        home = self._home / name
+        home.mkdir(exist_ok=True)
+        words = ("--scheduler", self.address, "--node", name, *self.agent_options)
+        self.agents[name] = launch_agent(home / "run", *words)
+        return self.agents[name]
+
+    @property
+    def runs(self) -> bool:
+        """Whether the scheduler runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def begin(self) -> None:
+        """Have a new folder for what is submitted."""
+        self.folder = self._home / f"work{len(list(self._home.glob('work*')))}"
+        self.folder.mkdir()
+
+    def clear(self) -> None:
+        """End all jobs, and wait until nothing of them is left."""
+        for job in self.ask("queue")["jobs"]:
+            self.ask("cancel", job=job["job"])
+        wait_until(lambda: not self.ask("queue")["jobs"], lambda: self.ask("queue"))
+        wait_until(lambda: not any(agent.tasks() for agent in self.agents.values()), lambda: self.log)
+
+    def kill(self) -> None:
+        """Kill the scheduler as a crash would."""
+        self.end(signal.SIGKILL)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """End the scheduler by a signal; return its exit code."""
+        assert self._process
+        self._process.send_signal(number)
+        code = self._process.wait(SECONDS)
+        assert "Traceback" not in self.log, self.log
+        return code
+
+    def ask(self, name: str, **fields: Any) -> Any:
+        """Give the scheduler an order. Raises ControlError."""
+        return control.order(self.state, name, **fields)
+
+    def cli(self, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
+        """Run a `drom` command against this scheduler, in the folder of the cluster."""
+        command = [sys.executable, "-m", "agent", *map(str, words)]
+        about = environment(DROM_SCHEDULER=str(self.state), **UNCOMPILED, **extra)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, check=False, env=about, cwd=self.folder
+        )
+
+    def remote(self, keys: Path) -> Remote:
+        """Return the scheduler as users of other nodes find it who have these keys."""
+        return Remote(f"127.0.0.1:{re.findall(r'event=ready .*users=([0-9]+)', self.log)[-1]}", keys)
+
+    def submit(self, *words: str | Path) -> int:
+        """Submit a job with `drom submit`; return its number."""
+        done = self.cli("submit", *words)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout.split()[-1])
+
+    def job(self, number: int) -> dict[str, Any]:
+        """Return all about a job."""
+        value: dict[str, Any] = self.ask("job", job=number)
+        return value
+
+    def await_state(self, number: int, *states: str) -> dict[str, Any]:
+        """Wait until a job is in one of these states."""
+        return wait_until(
+            lambda: value if (value := self.job(number))["state"] in states else None,
+            lambda: f"{self.job(number)}\n{self.log}",
+        )
+
+    def await_held(self, number: int, cores: int) -> None:
+        """Wait until the program of a job holds so many cores, as its agent says."""
+
+        def held() -> list[int]:
+            tasks = [agent.tasks().get(f"drom-{number}") for agent in self.agents.values()]
+            return [_count(task["held"]) for task in tasks if task]
+
+        wait_until(lambda: held() == [cores], lambda: f"{held()}\n{self.log}")
+
+
+def _count(cpus: str) -> int:
+    ends = [part.split("-") for part in cpus.split(",")]
+    return sum(int(one[-1]) - int(one[0]) + 1 for one in ends)
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, *options: str, nodes: int = 2) -> Iterator[Cluster]:
+    """Run a cluster of so many nodes, called n1 and so on, under SD-Policy."""
+    here = Cluster(folder, *FREELY, *options)
+    names = [f"n{number}" for number in range(1, nodes + 1)]
+    try:
+        here.start()
+        for name in names:
+            here.join(name)
+        wait_until(lambda: [node["state"] for node in here.ask("nodes")["nodes"]] == ["up"] * nodes, lambda: here.log)
+        yield here
+        here.clear()
+        for agent in here.agents.values():
+            agent.stop()
+        assert here.end() == 0
+    except BaseException:
+        print(here.log, *(agent.log for agent in here.agents.values()))
+        raise
+    finally:
+        for agent in here.agents.values():
+            agent.discard()
+        if here.runs:
+            here.end(signal.SIGKILL)

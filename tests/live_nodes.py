@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A live cluster without machines: its scheduler's state machine on a real queue, and nodes that keep to the protocol.
+
+Nodes answer when they are told to, in the order of what they were sent; what is under way is lost with the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from agent.steward import protocol as say
+from scheduler.errors import SchedulerError
+from scheduler.live.cluster import Cluster
+from scheduler.live.jobs import Job, User
+from scheduler.live.settings import Settings
+from scheduler.live.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scheduler.compiling import Policy
+    from scheduler.live.spec import Spec
+
+CORES = 4
+ANN = User(1000, 1000, "ann")
+SETTINGS = Settings(give_up=1e9, kill_wait=5.0)
+
+
+@dataclass
+class Attempt:
+    """An attempt of a job as a node knows it."""
+
+    state: str
+    cores: int
+    ordered: deque[int] = field(default_factory=deque)
+    launched: bool = False
+
+
+@dataclass
+class FakeNode:
+    """A node: `inbox` is what it was sent, `outbox` what it says, `launched` every attempt it ever began."""
+
+    name: str
+    cores: int = CORES
+    inbox: deque[say.ToAgent] = field(default_factory=deque)
+    outbox: deque[say.FromAgent] = field(default_factory=deque)
+    known: dict[tuple[int, int], Attempt] = field(default_factory=dict)
+    launched: set[tuple[int, int]] = field(default_factory=set)
+    welcome: bool = False
+
+    def hello(self) -> say.Hello:
+        """Say who it is."""
+        known = tuple(say.Known(*key, one.state, one.cores) for key, one in self.known.items())
+        self.welcome = False
+        return say.Hello(say.PROTOCOL, "1", self.name, self.name, "b", self.cores, 1, 0, {}, (), False, 0.0, known)
+
+    @property
+    def running(self) -> dict[tuple[int, int], Attempt]:
+        """The attempts that hold cores."""
+        return {key: one for key, one in self.known.items() if one.state == "running"}
+
+    def read(self) -> None:
+        """Deal with the next message."""
+        message = self.inbox.popleft()
+        if isinstance(message, (say.Welcome, say.Who)):
+            self.welcome = isinstance(message, say.Welcome)
+            over = [key for key, known in self.known.items() if known.state == "ended"]
+            self.outbox.extend(say.Ended(*key, 0, 0.0, 0.0, 0) for key in over if self.welcome)
+        elif isinstance(message, say.Start):
+            self._start(message)
+        elif isinstance(message, (say.Resize, say.Signal, say.Forget)):
+            self._obey(message)
+
+    def _start(self, message: say.Start) -> None:
+        key = message.job, message.attempt
+        if key not in self.known:
+            assert key not in self.launched, f"{key} is started twice on {self.name}"
+            self.launched.add(key)
+            self.known[key] = Attempt("running", message.cores)
+        runs = self.known[key].state == "running"
+        self.outbox.append(say.Started(*key, 1, 0.0) if runs else say.Ended(*key, 0, 0.0, 0.0, 0))
+
+    def _obey(self, message: say.Resize | say.Signal | say.Forget) -> None:
+        key = message.job, message.attempt
+        one = self.known.get(key)
+        if one is None:
+            return
+        if isinstance(message, say.Resize):
+            one.ordered.append(message.cores)
+            one.cores = max(one.cores, message.cores)
+        elif isinstance(message, say.Signal):
+            self.end(key, -message.signal)
+        else:
+            del self.known[key]
+
+    def end(self, key: tuple[int, int], status: int) -> None:
+        """Let an attempt end."""
+        if self.known[key].state == "running":
+            self.known[key].state = "ended"
+            self.outbox.append(say.Ended(*key, status, 0.0, 1.0, 0))
+
+    def follow(self, key: tuple[int, int], *, obeys: bool = True) -> None:
+        """Let an attempt have the size that it was last told to, or refuse to."""
+        one = self.known[key]
+        wanted = one.ordered[-1]
+        one.ordered.clear()
+        if obeys:
+            one.cores = wanted
+            self.outbox.append(say.Resized(*key, wanted))
+        else:
+            self.outbox.append(say.NotResized(*key, one.cores, "it would not"))
+
+
+class FakeCluster:
+    """A scheduler's state machine with its queue in `folder`, and its nodes."""
+
+    def __init__(self, folder: Path, policy: Policy, nodes: int) -> None:
+        self.folder, self.policy, self.now = folder, policy, 1000.0
+        self.nodes = {name: FakeNode(name) for name in (f"n{i}" for i in range(nodes))}
+        self.store = Store(folder)
+        self.open()
+
+    def open(self) -> None:
+        """Begin, with what an earlier scheduler wrote down."""
+        self.cluster = Cluster(self.policy, SETTINGS, self.store.state)
+        self.cluster.restore(self.store.nodes(), self.store.living(), self.store.next_number, self.now)
+
+    def crash(self) -> None:
+        """Kill the scheduler: what was on the way is lost, and another one begins."""
+        self.store.close()
+        for node in self.nodes.values():
+            node.inbox.clear()
+            node.outbox.clear()
+            node.welcome = False
+        self.store = Store(self.folder)
+        self.open()
+
+    def join(self, node: FakeNode) -> None:
+        """Let a node say hello."""
+        node.outbox.clear()
+        node.inbox.clear()
+        self.cluster.hello(replace(node.hello(), time=self.now), self.now)
+        self.send()
+
+    def submit(self, spec: Spec) -> Job | None:
+        """Submit a job; None if it was refused."""
+        try:
+            job = self.cluster.submit(spec, ANN, self.now)
+        except SchedulerError:
+            return None
+        self.send()
+        return job
+
+    def turn(self, seconds: float = 0.0) -> None:
+        """Let time pass, and do what is due."""
+        self.now += seconds
+        for node in self.nodes.values():
+            if node.welcome and not self.cluster.alive(node.name, self.now):
+                node.inbox.append(say.Who())
+        self.cluster.turn(self.now)
+        self.send()
+
+    def send(self, *, survives: bool = True) -> None:
+        """Write down what has happened, then send."""
+        cluster = self.cluster
+        self.store.write(cluster.unsaved.values(), cluster.unsaved_nodes.values(), cluster.entries)
+        cluster.unsaved.clear()
+        cluster.unsaved_nodes.clear()
+        cluster.entries.clear()
+        if survives:
+            for name, message in cluster.messages:
+                self.nodes[name].inbox.append(say.to_agent(say.encode(message)))
+        cluster.messages.clear()
+
+    def hear(self, node: FakeNode) -> None:
+        """Let the scheduler hear the next message of a node."""
+        self.cluster.heard(node.name, say.from_agent(say.encode(node.outbox.popleft())), self.now)
+        self.send()
+
+    def settle(self, *, ends: bool = False) -> None:
+        """Let everybody do what they can until nothing happens any more; with `ends` all jobs end."""
+        for _ in range(2000):
+            busy = False
+            for node in self.nodes.values():
+                while node.inbox:
+                    node.read()
+                    busy = True
+                if not node.welcome:
+                    self.join(node)
+                    busy = True
+                for key in [key for key, one in node.running.items() if one.ordered]:
+                    node.follow(key)
+                for key in list(node.running) if ends else ():
+                    node.end(key, 0)
+                while node.outbox:
+                    self.hear(node)
+                    busy = True
+            self.turn(0.0 if busy else 1.0)
+            over = not self.store.living() if ends else not busy
+            if over and not any(node.inbox or node.outbox for node in self.nodes.values()):
+                return
+        raise AssertionError("the cluster does not come to rest")
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        for node in self.nodes.values():
+            assert sum(one.cores for one in node.running.values()) <= node.cores, node
+        attempts: dict[int, set[int]] = {}
+        for node in self.nodes.values():
+            for number, attempt in node.running:
+                attempts.setdefault(number, set()).add(attempt)
+        assert all(len(found) == 1 for found in attempts.values()), attempts

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster as its users see it: a real scheduler, real agents on emulated cores, real jobs, and what kills them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent import control, keys
+from tests.agents import SECONDS, lives, wait_until
+from tests.clusters import cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.clusters import Cluster
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a cluster of two nodes with four cores each."""
+    folder = tmp_path_factory.mktemp("cluster")
+    keys.make(folder / "keys")
+    with cluster(folder, "--users", "127.0.0.1:0", "--keys", str(folder / "keys")) as started:
+        yield started
+
+
+@pytest.fixture
+def here(running: Cluster) -> Iterator[Cluster]:
+    """Return it without a job; each test has files of its own, and leaves nothing running."""
+    running.begin()
+    yield running
+    running.clear()
+
+
+def endless(here: Cluster, name: str) -> Path:
+    """Return a script that says its pid in a file and runs until it is ended; of several nodes it holds the others."""
+    script = here.folder / f"{name}.sh"
+    script.write_text(f"#!/bin/sh\necho $$ > {name}\nexec sleep inf\n", encoding="utf-8")
+    return script
+
+
+def await_pid(here: Cluster, name: str) -> int:
+    """Return the pid that an endless job has said."""
+    file = here.folder / name
+    return int(wait_until(lambda: file.read_text().strip() if file.exists() else "", lambda: here.log))
+
+
+def test_a_script_says_what_it_needs(here: Cluster) -> None:
+    """Its #DROM lines count, the command line is stronger, and it finds its arguments and where it is."""
+    script = here.folder / "job.sh"
+    text = "#!/bin/sh -e\n#DROM --time 5 --job-name from-script\n#DROM --output 'out %x-%j.txt'\n\n"
+    script.write_text(
+        text + ': \n#DROM is too late\necho "$1 $DROM_NTASKS $DROM_JOB_NAME $(pwd)"\nexit 4\n', encoding="utf-8"
+    )
+    number = here.submit("--job-name", "mine", script, "an argument")
+
+    value = here.await_state(number, "failed")
+
+    assert (value["status"], value["limit"], value["name"]) == (4, 300, "mine")
+    out = (here.folder / f"out mine-{number}.txt").read_text(encoding="utf-8")
+    assert out == f"an argument 1 mine {here.folder}\n"
+    assert [entry["what"] for entry in value["history"]] == ["submitted", "placed", "started", "failed"]
+    assert not list((here.folder / "n1/run").glob("scripts/*"))
+
+
+def test_a_guest_starts_earlier_as_its_mates_shrink(here: Cluster) -> None:
+    """They give it half of their cores first, and have them back when it has ended."""
+    mates = [here.submit("--time", "60", endless(here, f"mate{i}")) for i in range(2)]
+    for mate in mates:
+        here.await_held(mate, 4)
+    guest = here.submit("--nodes", "2", "--time", "10", endless(here, "guest"))
+    for job in (guest, *mates):
+        here.await_held(job, 2)
+    value = here.job(mates[0])
+    assert list(value["shares"].values()) == [2]
+    shares = f"It shares nodes with job {guest}, and has all cores of a node again when those have ended."
+    assert shares in value["explanation"]
+    placed = next(entry for entry in here.job(guest)["history"] if entry["what"] == "placed")
+    assert placed["detail"] == {"shares": {"n1": 2, "n2": 2}, "mates": mates}
+
+    here.ask("cancel", job=guest)
+
+    assert here.await_state(guest, "cancelled")["reason"].startswith("cancelled by ")
+    for mate in mates:
+        here.await_held(mate, 4)
+
+
+def test_a_killed_scheduler_finds_everything_again(here: Cluster) -> None:
+    """Jobs run on meanwhile; one that ended then has its status, those that waited start, none starts twice."""
+    os.mkfifo(here.folder / "gate")
+    rigid = ("--time", "60", "--class", "rigid")
+    ends = here.submit(*rigid, "--", "sh", "-c", "read x < gate; exit 7")
+    stays = here.submit(*rigid, endless(here, "stays"))
+    waits = here.submit("--nodes", "2", *rigid, endless(here, "waits"))
+    pid = await_pid(here, "stays")
+    here.kill()
+    (here.folder / "gate").write_text("go\n", encoding="utf-8")
+    wait_until(lambda: len([agent for agent in here.agents.values() if agent.tasks()]) == 1, lambda: here.log)
+
+    here.start()
+
+    assert here.await_state(ends, "failed")["status"] == 7
+    assert lives(pid)
+    assert (here.job(stays)["state"], here.job(stays)["attempt"]) == ("running", 1)
+    here.ask("cancel", job=stays)
+    here.await_state(waits, "running")
+    assert not lives(pid)
+
+
+def test_a_killed_agent_takes_its_jobs_up_again(here: Cluster) -> None:
+    """Its jobs run on, and the scheduler shrinks and ends them as if nothing had been."""
+    mates = [here.submit("--time", "60", endless(here, f"mate{i}")) for i in range(2)]
+    pids = [await_pid(here, f"mate{i}") for i in range(2)]
+    here.agents["n1"].kill()
+    guest = here.submit("--nodes", "2", "--time", "10", endless(here, "guest"))
+
+    here.join("n1")
+
+    for job in (guest, *mates):
+        here.await_held(job, 2)
+    assert all(map(lives, pids))
+    for job in (guest, *mates):
+        here.ask("cancel", job=job)
+        here.await_state(job, "cancelled")
+    assert not any(map(lives, pids))
+
+
+def test_jobs_wait_for_each_other_and_for_their_user(here: Cluster) -> None:
+    """Dependencies, holds, drained nodes, limits and signals that are ignored."""
+    first = here.submit("--hold", "--", "true")
+    good = here.submit("--dependency", f"afterok:{first}", "--", "true")
+    bad = here.submit("--dependency", f"afternotok:{first}", "--", "true")
+    assert here.job(good)["reason"] == f"waits for job {first}"
+    assert here.job(first)["reason"] == "held"
+    assert here.cli("hold", "--release", str(first)).stdout == f"Released job {first}\n"
+    here.await_state(good, "completed")
+    assert here.await_state(bad, "cancelled")["reason"] == (
+        f"it was to start after failure of job {first}, which is completed"
+    )
+    for name in here.agents:
+        assert here.cli("drain", name, "--reason", "new memory").stdout == f"Drained node {name}\n"
+    stubborn = here.submit("--time", "1s", "--", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
+    rows = here.cli("nodes").stdout.splitlines()
+    assert [row.split() for row in rows[1:]] == [
+        [name, "drained", "4", "free", "new", "memory"] for name in here.agents
+    ]
+    assert here.job(stubborn)["state"] == "pending"
+    here.cli("drain", "n2", "--undo")
+    value = here.await_state(stubborn, "timeout")
+    here.cli("drain", "n1", "--undo")
+    assert value["status"] == -signal.SIGKILL
+    assert list(value["shares"]) == ["n2"]
+
+
+def test_what_ran_is_told_as_of_a_simulation(here: Cluster) -> None:
+    """As a chart, as a folder that `drom compare` takes, and to Prometheus."""
+    good = here.submit("--time", "5", "--", "true")
+    here.await_state(good, "completed")
+    told = here.cli("queue", "--gantt", "ran.png", "--out", "ran")
+    assert told.stdout == "Drew ran.png\nWrote ran: compare it with drom compare\n", told.stderr
+    assert (here.folder / "ran.png").read_bytes().startswith(b"\x89PNG")
+    rows = (here.folder / "ran/jobs.csv").read_text(encoding="utf-8").splitlines()
+    mine = next(row.split(",") for row in rows if row.startswith(f"{good},"))
+    assert (mine[4:6], mine[-2]) == (["1", "4"], "ended")
+    assert "malleable starts" in here.cli("compare", "ran", "ran").stdout
+    text = here.metrics()
+    jobs = here.ask("queue", all=True, last=1000)["jobs"]
+    assert f'drom_scheduler_events_total{{event="submitted"}} {len(jobs)}.0' in text or here.restarts
+    assert 'drom_scheduler_nodes{state="up"} 2.0' in text
+
+
+REFUSED: tuple[tuple[list[str], str], ...] = (
+    (["--nodes", "3", "--", "true"], "the job asks for 3 nodes, and this cluster has 2 nodes: ask for less."),
+    (
+        ["--constraint", "fast", "--", "true"],
+        "the job asks for 1 node, and this cluster has 0 nodes with feature fast: ask for less.",
+    ),
+    (
+        ["--tasks-per-node", "5", "--", "true"],
+        "5 tasks of 1 core do not fit on a node, which has 4 cores: ask for more nodes with --nodes.",
+    ),
+    (["-d", "afterok:999", "--", "true"], "there is no job 999 to wait for: see drom queue --all."),
+    ([], "a job needs a command: write drom submit -- COMMAND, or name a script."),
+    (["--class", "soft", "--", "true"], "'soft' is not a class: choose malleable, moldable, rigid."),
+)
+
+
+def test_what_can_never_run_is_refused(here: Cluster) -> None:
+    """At submission, with the reason, and nothing is queued."""
+    for words, sentence in REFUSED:
+        done = here.cli("submit", *words)
+        assert (done.returncode, done.stderr) == (1, f"drom: {sentence}\n")
+    assert here.ask("queue")["jobs"] == []
+
+
+def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
+    """Whoever shows the key of a user may change what is that user's alone; a key of no user may do nothing."""
+    ours = keys.load(here.state.parent / "keys")
+    for name in ("nobody", "stranger"):
+        theirs = keys.make(tmp_path / name)
+        keys.trust(theirs, ours.folder / keys.PUBLIC, "127.0.0.1")
+        keys.trust(ours, theirs.folder / keys.PUBLIC, name)
+    nobody = here.remote(tmp_path / "nobody")
+    number = here.submit("--hold", "--", "true")
+    whose = here.job(number)["user"]
+    spec = {"command": ["true"], "folder": "/tmp", "hold": True}
+    theirs_too = control.order(nobody, "submit", jobs=[spec])["jobs"][0]
+
+    assert here.job(theirs_too)["user"] == "nobody"
+    for order, sentence in (
+        ({"name": "cancel", "job": number}, f"job {number} is {whose}'s: only they and root may change it."),
+        ({"name": "drain", "node": "n1", "reason": "x"}, "only root and the scheduler's own user may drain nodes."),
+    ):
+        with pytest.raises(control.ControlError) as refused:
+            control.order(nobody, **order)
+        assert str(refused.value) == sentence
+    control.order(nobody, "cancel", job=theirs_too)
+    with pytest.raises(
+        control.ControlError, match=r"^no user here is called as the key stranger: trust it under a user"
+    ):
+        control.order(here.remote(tmp_path / "stranger"), "submit", jobs=[spec])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"name": "job", "job": 1 << 70},
+        {"name": "job", "job": True},
+        {"name": "queue", "all": True, "last": "x"},
+        {"name": "history", "last": -1},
+        {"name": "submit", "jobs": [{"command": ["true"], "folder": "/" + "x" * 5000}]},
+        {"name": "submit", "jobs": [{"command": ["true"], "folder": "/", "environment": {"": "x"}}]},
+        {"name": "submit", "jobs": [{}, 3]},
+        {"name": "submit", "jobs": []},
+        {"name": "drain", "node": 3},
+        {"name": "nosuch"},
+    ],
+    ids=str,
+)
+def test_strange_orders_are_refused(here: Cluster, order: dict[str, Any]) -> None:
+    """With a sentence, and the scheduler goes on."""
+    with pytest.raises(control.ControlError, match=r"\.$"):
+        here.ask(**order)
+    assert here.ask("queue")["jobs"] == []
+
+
+def test_it_tells_its_service_manager(here: Cluster) -> None:
+    """READY once users may come, STATUS with what it has, the watchdog petted, STOPPING at its end."""
+    here.end()
+    address = here.folder / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(SECONDS)
+        here.start(NOTIFY_SOCKET=str(address), WATCHDOG_USEC="60000000")
+        said = [manager.recv(4096).decode()]
+        while "2 of 2 nodes up" not in said[-1]:
+            said.append(manager.recv(4096).decode())
+        here.end()
+        while said[-1] != "STOPPING=1":
+            said.append(manager.recv(4096).decode())
+    here.start()
+
+    assert said[0] == "READY=1"
+    assert any(line.startswith("WATCHDOG=1\nSTATUS=0 jobs running, 0 waiting; ") for line in said)
+
+
+def test_two_schedulers_do_not_share_a_queue(here: Cluster) -> None:
+    """The second is refused; so are orders about jobs that are not there."""
+    done = here.cli("scheduler", "--state", here.state)
+    again = f"another scheduler has the queue in {here.state}: stop it, or give this one another folder with --state."
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"drom: {again}")
+    done = here.cli("cancel", "999")
+    assert (done.returncode, done.stderr) == (1, "drom: there is no job 999: see drom queue --all.\n")

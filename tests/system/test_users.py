@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several users on one node: what one does to the agent, and to the programs of another, as real users."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.agents import SECONDS, Agent, Program, Programs, affinity, environment, start_agent, start_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else"),
+    pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
+]
+SCRIPT = Path(__file__).with_name("other_user.py")
+ROOT = SCRIPT.parents[2]
+TWO = ("--topology", "pack:2 core:1", "--grace", "0.2")
+VICTIM, ATTACKER = 64901, 64902
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder that everybody may enter."""
+    with tempfile.TemporaryDirectory(prefix="drom-users-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def agent(folder: Path) -> Iterator[Agent]:
+    """Return an agent of two cores."""
+    with start_agent(folder, *TWO) as agent:
+        yield agent
+
+
+def somebody(start: Programs, uid: int, agent: Agent, what: str, argument: object = None) -> Program:
+    """Start what `other_user.py` has under a name, as a user; it is ready, and goes on until its stdin is closed."""
+    command = [sys.executable, str(SCRIPT), str(uid), str(agent.dir), what, json.dumps(argument)]
+    program = start.start(*command, PYTHONPATH=str(ROOT))
+    program.await_out(r"\n")
+    return program
+
+
+def came_of(uid: int, agent: Agent, what: str, argument: object = None) -> Any:
+    """Return what came of something that a user did."""
+    command = [sys.executable, str(SCRIPT), str(uid), str(agent.dir), what, json.dumps(argument)]
+    env = environment(PYTHONPATH=str(ROOT))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS * 2, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def victim(agent: Agent, start: Programs) -> Program:
+    """Return a running program that applies its grants."""
+    program = somebody(start, VICTIM, agent, "follow")
+    (row,) = agent.tasks().values()
+    assert (row["uid"], row["granted"]) == (VICTIM, "0-1")
+    return program
+
+
+def assert_unharmed(agent: Agent, victim: Program) -> None:
+    """The victim's task is as it was, and its program still follows its grants."""
+    (job,) = agent.tasks()
+    (row,) = agent.await_tasks(**{job: "0-1"}).values()
+    assert (row["pid"], row["uid"]) == (victim.pid, VICTIM)
+    agent.order("resize", job=job, cpus=1)
+    agent.await_tasks(**{job: "0"})
+    agent.order("resize", job=job, cpus=None)
+    agent.await_tasks(**{job: "0-1"})
+    assert affinity(victim.pid) == "0,1"
+
+
+def test_files_of_the_agent_and_of_others_are_out_of_reach(agent: Agent, victim: Program) -> None:
+    """A mailbox is its program's alone; registry, lock and sockets are the agent's to change."""
+    (mailbox,) = (agent.dir / "mail").iterdir()
+    found = came_of(ATTACKER, agent, "touch_files", int(mailbox.name))
+
+    assert set(found.values()) == {"PermissionError"}, found
+    assert_unharmed(agent, victim)
+
+
+def test_nobody_passes_for_another_users_task(agent: Agent, victim: Program) -> None:
+    """Who names another's task becomes a task of his own, with a registry that he cannot write."""
+    found = came_of(ATTACKER, agent, "impersonate", [victim.pid, start_time(victim.pid)])
+
+    assert found["writable"] == []
+    assert found["attached"] in (0, found["we"])
+    assert found["launched"] in (0, found["we"])
+    agent.await_log(rf"event=ended .*pid={found['we']}")
+    assert_unharmed(agent, victim)
+
+
+def test_orders_about_anothers_job_are_refused(agent: Agent, victim: Program) -> None:
+    """Neither by name nor by pid; each with the sentence that says who may."""
+    (job,) = agent.tasks()
+    asked = [
+        ["resize", {"job": job, "cpus": 1}],
+        ["resize", {"job": job, "cpus": None}],
+        ["set", {"job": job, "cpus": "0"}],
+        ["set", {"job": str(victim.pid), "cpus": "0"}],
+        ["release", {"job": job}],
+        ["release", {"job": str(victim.pid)}],
+    ]
+    refusal = f"job {job} is another user's: only root and the agent's own user may change it."
+    assert came_of(ATTACKER, agent, "give_orders", asked) == [refusal] * len(asked)
+    assert_unharmed(agent, victim)
+
+
+def test_a_job_named_like_a_pid_draws_no_order(agent: Agent, victim: Program, start: Programs) -> None:
+    """Who calls his job by the pid of another's task does not get the orders meant for that one."""
+    (job,) = agent.tasks()
+    start.start(*agent.run("--job", str(victim.pid), "sleep", "1000"))
+    agent.await_log(rf"event=started job=job-{victim.pid} ")
+    agent.order("set", job=str(victim.pid), cpus="0")
+
+    assert agent.tasks()[job]["pin"] == "0"
+
+
+def test_members_of_the_group_of_masters_may_order(folder: Path, start: Programs) -> None:
+    """A group is asked for at each order: here one that the user nobody is in, and one that nobody is in."""
+    nobody = pwd.getpwnam("nobody")
+    asked = [["resize", {"job": "calm", "cpus": 1}]]
+    for group, said in ((str(nobody.pw_gid), ["done"]), ("0", None)):
+        with start_agent(folder, *TWO, "--users-masters", group, name=group) as agent:
+            start.start(*agent.run("--job", "calm", "sleep", "1000"))
+            agent.await_tasks(calm="0-1")
+            answers = came_of(nobody.pw_uid, agent, "give_orders", asked)
+            assert answers == (
+                said or ["job calm is another user's: only root and the agent's own user may change it."]
+            )
+            start.kill()
+
+
+def test_a_user_has_so_many_tasks_and_others_still_register(folder: Path, start: Programs) -> None:
+    """The quota is per user and told in one sentence; root and the agent's own user have none."""
+    with start_agent(folder, "--emulate", "core:8", "--users-max-tasks", "3", "--capacity", "8") as agent:
+        said = came_of(ATTACKER, agent, "register", 5)
+        sentence = f"user {ATTACKER} has 3 tasks here, and users.max_tasks is 3: wait until some have ended."
+        assert said == [sentence] * 2
+        agent.await_tasks()
+        programs = [start.start(*agent.run("--min", "1", "sleep", "1000")) for _ in range(5)]
+        agent.await_log(r"(?s)(event=started .*){8}")
+        assert len(agent.tasks()) == len(programs)
+        start.kill()
+
+
+def test_connections_of_one_user_leave_room_for_others(folder: Path, start: Programs) -> None:
+    """Whoever holds hundreds of connections to each socket holds up neither orders nor newcomers of another user."""
+    with start_agent(folder, *TWO, limit=8192) as agent:
+        crowd = somebody(start, ATTACKER, agent, "crowd", 5000)
+        follower = somebody(start, VICTIM, agent, "follow")
+        assert_unharmed(agent, follower)
+        assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
+        crowd.quit()
+        follower.quit()
+
+
+def test_a_user_who_does_all_without_end_does_not_stop_the_others(agent: Agent, start: Programs) -> None:
+    """Knocks, orders, subscriptions and mail in an endless stream: another user registers, follows and ends."""
+    flood = somebody(start, ATTACKER, agent, "flood")
+    follower = somebody(start, VICTIM, agent, "follow")
+    assert follower.quit() == 0
+    assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
+    assert flood.process.poll() is None, flood.show()
+    flood.quit()
+    agent.await_tasks()

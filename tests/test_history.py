@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.history import History, HistoryError, read, rotated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SIZE = 1 << 16
+
+
+def event(number: int, padding: int = 0) -> str:
+    """Return an event with a number."""
+    return json.dumps({"time": "2026-11-21T20:00:00.000Z", "event": "x", "n": number, "padding": "x" * padding})
+
+
+def numbers(path: Path) -> list[int]:
+    """Return the numbers of the events kept."""
+    return [found["n"] for found in read(path)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a history is to be."""
+    return tmp_path / "events"
+
+
+@pytest.fixture
+def history(path: Path) -> Iterator[History]:
+    """Return an open history."""
+    history = History(path, SIZE)
+    history.open()
+    yield history
+    history.close()
+
+
+def test_it_outlives_its_writer(path: Path) -> None:
+    """The next agent goes on where the last one ended; everybody may read, whatever the umask was."""
+    before = os.umask(0o077)
+    try:
+        for number in range(3):
+            history = History(path, SIZE)
+            history.open()
+            assert history.append(event(number)) == ""
+            history.close()
+    finally:
+        os.umask(before)
+
+    assert numbers(path) == [0, 1, 2]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_it_stays_below_its_size(history: History, path: Path) -> None:
+    """After many events the newest are there, at least a third of the size, and never more than all of it."""
+    for number in range(2000):
+        assert history.append(event(number, padding=100)) == ""
+        sizes = [file.stat().st_size for file in (path, rotated(path)) if file.exists()]
+        assert sum(sizes) <= SIZE
+
+    kept = numbers(path)
+    assert kept == list(range(kept[0], 2000))
+    assert sum(sizes) > SIZE / 3
+
+
+@pytest.mark.parametrize("torn", ['{"time": "2026-11-2', "", "[]\n", "\xff\0\n", '{"event": 1}\n', "[" * 100_000])
+def test_a_torn_line_is_skipped(path: Path, torn: str) -> None:
+    """What is no event, at the end or between, costs no other."""
+    path.write_text(event(1) + "\n" + torn, encoding="latin-1")
+    history = History(path, 1 << 20)
+    history.open()
+    history.append(event(2))
+    history.close()
+
+    assert numbers(path) == [1, 2]
+
+
+def test_a_full_disk_costs_events_and_no_more(tmp_path: Path) -> None:
+    """It is told once; what was half written is skipped; with room again events are kept again."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        history = History(disk / "events", SIZE)
+        history.open()
+        (disk / "filler").write_bytes(b"x" * 8192)
+        told = [history.append(event(number, padding=500)) for number in range(30)]
+        assert [bool(sentence) for sentence in told].count(True) == 1
+        assert re.fullmatch(r"/.*/events cannot be written \(No space left on device\): events are lost\.", max(told))
+        (disk / "filler").unlink()
+        assert history.append(event(99)) == ""
+        history.close()
+        kept = numbers(disk / "events")
+        assert kept == [*range(30 - history.lost), 99]
+        assert 0 < history.lost < 30
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_file_that_was_taken_away_is_made_anew(history: History, path: Path) -> None:
+    """Whoever clears the history, or puts it elsewhere, loses only what was in it."""
+    history.append(event(1))
+    path.unlink()
+    history.append(event(2))
+    assert numbers(path) == [2]
+
+    path.rename(path.with_name("saved"))
+    history.append(event(3))
+    assert (numbers(path), numbers(path.with_name("saved"))) == ([3], [2])
+
+
+def test_an_event_that_is_too_large_is_lost(history: History, path: Path) -> None:
+    """It is counted, and the next one is kept."""
+    assert "File too large" in history.append(event(1, padding=SIZE))
+    history.append(event(2))
+
+    assert (numbers(path), history.lost) == ([2], 1)
+
+
+def test_only_one_agent_writes(history: History, path: Path) -> None:
+    """A second one is told to choose another file."""
+    with pytest.raises(HistoryError, match=r"another agent keeps its own there: choose another --events-file\.$"):
+        History(path, SIZE).open()
+    assert history.append(event(1)) == ""
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder", "nowhere", "theirs"])
+def test_what_is_no_file_of_ours_is_refused(tmp_path: Path, kind: str) -> None:
+    """Nobody can make an agent wait, or write into a file of somebody else."""
+    path = tmp_path / "events"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(tmp_path / "other")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "nowhere":
+        path = tmp_path / "nowhere" / "events"
+    elif os.geteuid() == 0:
+        path.touch()
+        os.chown(path, 12345, 12345)
+    else:
+        pytest.skip("needs root")
+
+    with pytest.raises(HistoryError, match=r"^cannot keep events in .*: choose another --events-file\.$"):
+        History(path, SIZE).open()
+    assert not (tmp_path / "other").exists()
+
+
+def test_who_follows_misses_nothing(history: History, path: Path) -> None:
+    """Lines that are half there are waited for, and the next file is read when this one is full."""
+    written, rest = 0, ""
+
+    def write() -> None:
+        nonlocal written, rest
+        if rest:
+            path.write_bytes(path.read_bytes() + rest.encode())
+            rest = ""
+            return
+        for _ in range(7):
+            history.append(event(written, padding=1000))
+            written += 1
+        half, rest = event(written)[:20], event(written)[20:] + "\n"
+        path.write_bytes(path.read_bytes() + half.encode())
+        written += 1
+
+    assert [found["n"] for found in islice(read(path, write), 300)] == list(range(300))
+    assert rotated(path).exists()
+
+
+def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+    """One sentence names the file."""
+    with pytest.raises(HistoryError, match=r"^no events can be read in /.*nothing \(No such file or directory\): "):
+        list(read(tmp_path / "nothing"))

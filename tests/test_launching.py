@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.steward import launching
+from agent.steward.launching import Place
+from agent.steward.spool import Status
+from dromlib import native
+from tests.stand_in import start
+
+HERE = Place("n1", Path("/run/drom"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("", ""),
+        ("out", "out"),
+        ("%j.%n.%u.%x", "7.n1.tester.a_b"),
+        ("100%%", "100%"),
+        ("%%j", "%j"),
+        ("%q%", "%q%"),
+        ("%j%j/%", "77/%"),
+    ],
+)
+def test_patterns_are_expanded(pattern: str, path: str) -> None:
+    """Letters that mean nothing stay, and no name leaves the folder."""
+    assert launching.expand(pattern, start(7, "true", name="a/b"), "n1") == path
+
+
+def test_a_job_does_not_take_itself_for_another_task() -> None:
+    """What a program inside a task or a rank of a launch had is not handed on by its submission."""
+    env = {"DROM_TASK": "1:2", "DROM_CPUS": "0", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1", "MINE": "x"}
+
+    found = launching.environment(start(7, "true", env=env, attempt=2), HERE)
+
+    assert found == {
+        "MINE": "x",
+        "PATH": f"/usr/local/bin:/usr/bin:/bin:{native.run_path().parent}",
+        "DROM_JOB_ID": "7",
+        "DROM_JOB_ATTEMPT": "2",
+        "DROM_JOB_NAME": "test",
+        "DROM_NODE": "n1",
+        "DROM_NODELIST": "n1",
+        "DROM_HOSTS": "n1:1",
+        "DROM_NTASKS": "1",
+        "DROM_RUNTIME_DIR": "/run/drom",
+    }
+
+
+def test_a_job_of_several_nodes_finds_them_without_ssh() -> None:
+    """Its launcher is led to the agents, unless its user leads it elsewhere."""
+    wanted = start(7, "mpirun", nodes=("n1", "n2"), total_tasks=4, env={"PATH": "/bin", "OMPI_MCA_plm": "slurm"})
+
+    found = launching.environment(wanted, HERE)
+
+    assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2,n2:2", "slurm")
+    assert found["OMPI_MCA_plm_rsh_agent"] == f"{native.step_path()} remote"
+
+
+@pytest.mark.parametrize(
+    ("refused", "errno", "fault"),
+    [
+        ("cwd", 2, "job"),
+        ("cwd", 5, "node"),
+        ("output", 28, "node"),
+        ("output", 13, "job"),
+        ("process", 11, "node"),
+        ("keeper", 0, "node"),
+        ("program", 8, "job"),
+        ("program", 12, "node"),
+    ],
+)
+def test_whose_fault_it_is(refused: str, errno: int, fault: str) -> None:
+    """What a job asked for is its own fault, unless the node has no room for it or is broken."""
+    found, sentence = launching.why_refused(Status(refused=refused, errno=errno), start(7, "true"), HERE)
+
+    assert (found, sentence[-1]) == (fault, ".")
+
+
+def test_only_root_starts_programs_of_others() -> None:
+    """An agent of another user refuses them, and says what to do."""
+    assert launching.why_not_here(start(7, "true", uid=1000), 0) is None
+    assert launching.why_not_here(start(7, "true", uid=1000), 1000) is None
+    assert launching.why_not_here(start(7, "true", uid=1000), 1001) == (
+        "node",
+        "this agent runs as user 1001 and may not start programs as 1000: run it as root.",
+    )

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a live cluster: no core is given twice, no job lost or started twice, whatever happens when."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from scheduler.compiling import load_policy
+from scheduler.live.jobs import FINAL
+from scheduler.live.spec import Dependency, Spec
+from tests.live_nodes import FakeCluster
+
+if TYPE_CHECKING:
+    from tests.live_nodes import FakeNode
+
+pytestmark = pytest.mark.timeout(600)
+"""SD-Policy takes half a minute to compile, once."""
+
+NODES = 3
+POLICY = load_policy("sd", ("interval=1", "max_slowdown=infinite", "reservations=nodes"))
+
+
+def spec(nodes: int = 1, minutes: int = 1, **more: object) -> Spec:
+    """Return what a user asks for."""
+    return Spec(command=("true",), nodes=nodes, time=60 * minutes, folder="/", **more)  # type: ignore[arg-type]
+
+
+class LiveCluster(RuleBasedStateMachine):
+    """Users, agents, the clock and `kill -9` in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.here = FakeCluster(Path(self.folder.name), POLICY, NODES)
+        self.submitted: list[int] = []
+        for node in self.here.nodes.values():
+            self.here.join(node)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "here"):
+            return
+        try:
+            self.here.settle(ends=True)
+            assert self.here.cluster.controller
+            assert self.here.cluster.controller.world.scalars[1] == NODES  # all are free again
+            for number in self.submitted:
+                job = self.here.store.job(number)
+                assert job
+                assert job.state in FINAL
+            assert not any(node.known for node in self.here.nodes.values())
+        finally:
+            self.here.store.close()
+            self.folder.cleanup()
+
+    @rule(nodes=st.integers(1, NODES), minutes=st.integers(1, 4), after=st.booleans())
+    def submit(self, nodes: int, minutes: int, *, after: bool) -> None:
+        waits = (Dependency("afterany", self.submitted[-1]),) if after and self.submitted else ()
+        job = self.here.submit(spec(nodes, minutes, after=waits))
+        assert job
+        self.submitted.append(job.number)
+
+    @rule(seconds=st.sampled_from((0.0, 0.4, 1.0, 10.0, 70.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.here.turn(seconds)
+
+    def node(self, data: st.DataObject) -> FakeNode:
+        return data.draw(st.sampled_from(sorted(self.here.nodes.values(), key=lambda node: node.name)))
+
+    @rule(data=st.data())
+    def a_node_reads(self, data: st.DataObject) -> None:
+        if (node := self.node(data)).inbox:
+            node.read()
+
+    @rule(data=st.data())
+    def a_node_speaks(self, data: st.DataObject) -> None:
+        if (node := self.node(data)).outbox:
+            self.here.hear(node)
+
+    @rule(data=st.data(), obeys=st.booleans())
+    def a_job_follows(self, data: st.DataObject, *, obeys: bool) -> None:
+        node = self.node(data)
+        told = sorted(key for key, one in node.running.items() if one.ordered)
+        if told:
+            node.follow(data.draw(st.sampled_from(told)), obeys=obeys)
+
+    @rule(data=st.data(), status=st.sampled_from((0, 1)))
+    def a_job_ends(self, data: st.DataObject, status: int) -> None:
+        node = self.node(data)
+        if node.running:
+            node.end(data.draw(st.sampled_from(sorted(node.running))), status)
+
+    @rule(data=st.data())
+    def an_agent_comes_back(self, data: st.DataObject) -> None:
+        self.here.join(self.node(data))
+
+    @rule()
+    def the_scheduler_is_killed(self) -> None:
+        self.here.crash()
+
+    @rule()
+    def the_scheduler_is_killed_before_it_sends(self) -> None:
+        self.here.cluster.turn(self.here.now)
+        self.here.send(survives=False)
+        self.here.crash()
+
+    @precondition(lambda self: self.submitted)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(self.submitted))
+        job = self.here.cluster.jobs.get(number)
+        if job and not job.is_final:
+            self.here.cluster.cancel(number, self.here.now, "cancelled by its user")
+            self.here.send()
+
+    @precondition(lambda self: hasattr(self, "here"))
+    @invariant()
+    def it_is_sound(self) -> None:
+        self.here.check()
+
+
+TestLiveCluster = LiveCluster.TestCase
+TestLiveCluster.settings = settings(
+    max_examples=300,
+    phases=[Phase.generate],
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

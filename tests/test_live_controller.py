@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live driver of a policy: it decides as the simulator does, and takes what a simulator never meets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from scheduler.compiling import load_policy
+from scheduler.interface import MALLEABLE
+from scheduler.live.controller import Controller, Demand
+from scheduler.simulation import Machine
+from scheduler.world import WAKE
+from tests.schedules import simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.simulation import Simulation
+
+
+pytestmark = pytest.mark.timeout(600)
+"""SD-Policy takes half a minute to compile, once."""
+
+NODES, CORES, JOBS = 8, 4, 400
+
+
+def random_log(seed: int) -> list[tuple[int, int, int, int]]:
+    """Return jobs of every size that come faster than they can run."""
+    random = np.random.default_rng(seed)
+    submit = np.cumsum(random.integers(0, 40, JOBS))
+    run = random.integers(1, 300, JOBS)
+    requested = run + random.integers(0, 200, JOBS)
+    return list(
+        zip(submit.tolist(), run.tolist(), requested.tolist(), random.integers(1, 7, JOBS).tolist(), strict=True)
+    )
+
+
+def cluster(name: str, *choices: str, nodes: int = NODES) -> Controller:
+    """Return a controller of so many nodes, all up."""
+    controller = Controller(load_policy(name, choices), CORES)
+    for node in range(nodes):
+        controller.node_up(node)
+    return controller
+
+
+def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list[int]]]:
+    """Tell a controller what happened in a finished simulation; return start and nodes of each job."""
+    jobs, ends = run.world.jobs, run.world.end
+    events = sorted({*jobs.submit.tolist(), *ends.tolist()})
+    started: dict[int, tuple[int, list[int]]] = {}
+    while events:
+        now = min(events[0], controller.world.scalars[WAKE])
+        if now == events[0]:
+            events.pop(0)
+        for job in sorted(np.flatnonzero(ends == now).tolist(), key=lambda job: int(run.world.order[job])):
+            controller.ended(job, int(now))
+        for job in np.flatnonzero(jobs.submit == now).tolist():
+            controller.submit(job, Demand(int(jobs.nodes[job]), int(jobs.requested[job]), MALLEABLE), int(now))
+        for number in controller.turn(int(now)):
+            started[number] = (int(now), controller.nodes_of(number))
+    assert not controller.faults
+    return started
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("easy",),
+        ("conservative",),
+        ("slurm", "reservations=nodes"),
+        ("sd", "interval=1", "max_slowdown=infinite"),
+        ("sd", "reservations=nodes", "max_slowdown=dynavgsd", "recompute=1"),
+    ],
+    ids=" ".join,
+)
+def test_it_decides_as_the_simulator_does(words: Sequence[str], seed: int) -> None:
+    """The same starts on the same nodes, told of the same submissions and ends."""
+    run = simulation(random_log(seed), words[0], Machine(NODES, CORES), *words[1:])
+    run.run()
+    started = replay(run, cluster(*words))
+    house = run.world.nodes
+    assert started == {
+        job: (int(run.world.jobs.start[job]), house.place[house.first[job] : house.first[job + 1]].tolist())
+        for job in range(JOBS)
+    }
+    shared = int((run.world.given < CORES).sum())
+    assert (shared > 20) == (words[0] == "sd")

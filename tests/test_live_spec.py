@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users ask for: read from options, scripts and requests, and refused with a sentence where it is nonsense."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.words import WordError
+from scheduler.errors import SchedulerError
+from scheduler.live.directives import directives
+from scheduler.live.spec import (
+    Dependency,
+    Spec,
+    from_json,
+    parse_amounts,
+    parse_dependencies,
+    parse_features,
+    parse_time,
+    sized,
+)
+
+ASKED = Spec(command=("true",), folder="/")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10", 600),
+        ("90s", 90),
+        ("2h", 7200),
+        ("1:30", 90),
+        ("1:00:00", 3600),
+        ("2-0", 172_800),
+        ("1-12:30", 131_400),
+        ("0-0:0:5", 5),
+    ],
+)
+def test_times_are_read_as_sbatch_does(text: str, seconds: int) -> None:
+    """Minutes alone; days make what follows hours."""
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1:2:3:4", "1.5", "x", "9999-0", "10w", "0s", "\u0663"])
+def test_other_times_are_refused(text: str) -> None:
+    """With a sentence."""
+    with pytest.raises(WordError, match=r"\.$"):
+        parse_time(text)
+
+
+def test_lists_are_read() -> None:
+    """Dependencies, amounts and features."""
+    assert parse_dependencies("afterok:1:2,after:3") == (
+        Dependency("afterok", 1),
+        Dependency("afterok", 2),
+        Dependency("after", 3),
+    )
+    assert parse_amounts("gpu=2,disk:1") == {"gpu": 2, "disk": 1}
+    assert parse_features("fast&bigmem,fast") == ("bigmem", "fast")
+    for parse, text in ((parse_dependencies, "afterok"), (parse_amounts, "gpu"), (parse_features, "a,,b")):
+        with pytest.raises(WordError, match=r"\.$"):
+            parse(text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "tasks", "ranks"),
+    [
+        ({}, 1, 1, 1),
+        ({"nodes": 3}, 3, 1, 3),
+        ({"ranks": 10}, 3, 4, 10),
+        ({"ranks": 10, "threads": 2}, 5, 2, 10),
+        ({"nodes": 2, "ranks": 5}, 2, 3, 5),
+        ({"nodes": 2, "tasks": 4}, 2, 4, 8),
+        ({"tasks": 3, "ranks": 7}, 3, 3, 7),
+    ],
+)
+def test_nodes_follow_from_tasks(asked: dict[str, Any], nodes: int, tasks: int, ranks: int) -> None:
+    """On nodes of four cores; decision D35: as few nodes as the tasks need."""
+    found = sized(replace(ASKED, **asked), 4)
+    assert (found.nodes, found.tasks, found.ranks) == (nodes, tasks, ranks)
+
+
+@pytest.mark.parametrize("asked", [{"tasks": 5}, {"threads": 5}, {"nodes": 2, "tasks": 2, "ranks": 9}])
+def test_tasks_that_do_not_fit_are_refused(asked: dict[str, Any]) -> None:
+    """With a sentence."""
+    with pytest.raises(SchedulerError, match=r"\.$"):
+        sized(replace(ASKED, **asked), 4)
+
+
+def test_a_specification_survives_a_request() -> None:
+    """All of it."""
+    spec = replace(ASKED, after=(Dependency("after", 2),), constraint=("a",), resources={"gpu": 1}, hold=True)
+    assert from_json(spec.to_json()) == spec
+
+
+_JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda s: st.lists(s, max_size=3))
+
+
+@given(field=st.sampled_from(sorted(ASKED.to_json())), value=_JSON | st.dictionaries(st.text(max_size=3), _JSON))
+def test_no_request_is_taken_for_what_it_is_not(field: str, value: Any) -> None:
+    """A field of any JSON value is refused, or is a specification that means what it says."""
+    found: Spec | None = None
+    with contextlib.suppress(SchedulerError):
+        found = from_json(ASKED.to_json() | {field: value})
+    assert found is None or from_json(found.to_json()) == found
+
+
+def test_a_script_is_read_up_to_its_first_command() -> None:
+    """Quotes and comments count as in the shell; other comments are the script's own."""
+    text = "#!/bin/sh\n# hello\n#DROM --nodes 2 --job-name 'a b' # why\n\n#DROMEDARY\n#DROM\n: \n#DROM --nodes 3\n"
+    assert directives(text, "job.sh") == ["--nodes", "2", "--job-name", "a b"]
+    for line in ("#DROM --job-name 'a", "#DROM nodes=2"):
+        with pytest.raises(SchedulerError, match=r"^job.sh, line 2: .*\.$"):
+            directives("#!/bin/sh\n" + line, "job.sh")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue on disk: what was written is there again, all or nothing, for one scheduler at a time."""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.errors import SchedulerError
+from scheduler.live.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
+from scheduler.live.spec import Dependency, Spec
+from scheduler.live.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ANN = User(1000, 1000, "ann")
+
+
+def job(number: int, state: str = RUNNING) -> Job:
+    """Return a job in the middle of its life."""
+    spec = Spec(command=("a", "b\udcff"), after=(Dependency("after", 1),), resources={"gpu": 1}, folder="/")
+    about = {"n1": 2, "n2": 4}
+    return Job(number, spec, ANN, 1.5, state, attempt=0, shares=about, left=["n2"], started=2.5, limit=60)
+
+
+def test_everything_is_there_again(tmp_path: Path) -> None:
+    """Jobs, nodes and histories, in order; those that are over only when asked for."""
+    store = Store(tmp_path)
+    nodes = [Node("n2", 0, 4), Node("n1", 1, 4, features=["fast"])]
+    entries = [Entry(1, 1.0, "submitted", {}), Entry(2, 2.0, "placed", {"shares": {"n1": 2}})]
+    store.write([job(1), job(2, COMPLETED)], nodes, entries)
+    store.close()
+
+    store = Store(tmp_path)
+
+    assert store.living() == [job(1)]
+    assert store.last(5) == [job(1), job(2, COMPLETED)]
+    assert store.last(5, uid=7) == []
+    assert store.job(2) == job(2, COMPLETED)
+    assert store.job(3) is None
+    assert (store.state(1), store.state(2), store.next_number, store.latest) == (None, COMPLETED, 3, 2.0)
+    assert store.nodes() == nodes
+    assert store.history() == entries
+    assert store.history(2) == entries[1:]
+    store.close()
+
+
+def test_one_scheduler_at_a_time(tmp_path: Path) -> None:
+    """The second is told what to do; when the first has gone another may."""
+    first = Store(tmp_path)
+    with pytest.raises(SchedulerError, match=r"^another scheduler has the queue in .*: stop it, or .*\.$"):
+        Store(tmp_path)
+    first.close()
+    Store(tmp_path).close()
+
+
+def test_what_is_no_queue_is_refused(tmp_path: Path) -> None:
+    """A file of something else, a newer layout, a folder that cannot be made: a sentence each, and nothing is lost."""
+    (tmp_path / "queue.sqlite").write_text("no queue" * 200, encoding="ascii")
+    with pytest.raises(SchedulerError, match=r"cannot be opened: file is not a database: mend it, or move it away"):
+        Store(tmp_path)
+    assert (tmp_path / "queue.sqlite").read_text(encoding="ascii").startswith("no queue")
+    Store(tmp_path / "new").close()
+    with sqlite3.connect(tmp_path / "new/queue.sqlite") as db:
+        db.execute("UPDATE meta SET value = 99")
+    with pytest.raises(SchedulerError, match=r"its layout is of version 99, and this drom reads 1: use the drom that"):
+        Store(tmp_path / "new")
+    with pytest.raises(SchedulerError, match=r"^the queue cannot be kept in .*: File exists: choose another folder"):
+        Store(tmp_path / "queue.sqlite")
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """What cannot be written is refused as a whole, and goes in when there is room again."""
+    store = Store(tmp_path)
+    store.write([job(1)], [], [])
+    size = (tmp_path / "queue.sqlite-wal").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))  # Python ignores SIGXFSZ
+    try:
+        with pytest.raises(SchedulerError, match=r"^the queue .* cannot be written: .*: make room on its disk\.$"):
+            store.write([job(number) for number in range(2, 60)], [], [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert store.last(100) == [job(1)]
+    store.write([job(2)], [], [])
+    assert store.last(100) == [job(1), job(2)]
+    store.close()

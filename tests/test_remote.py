@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+
+from agent import control, keys, remote
+from agent.control import Caller, ControlError, Server, order
+from agent.remote import Gate, Remote
+from tests.test_control import SECONDS, ask, folder  # noqa: F401 - a fixture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from agent.keys import Keys
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Keys:
+    """Return the keys of the agent."""
+    return keys.make(tmp_path / "agent")
+
+
+@pytest.fixture
+def gate(own: Keys) -> Gate:
+    """Return the agent's gate."""
+    return Gate("127.0.0.1:0", own)
+
+
+@pytest.fixture
+def server(folder: Path, gate: Gate) -> Iterator[Server]:  # noqa: F811 - the fixture
+    """Return an agent's side with a gate."""
+    made = Server(folder, 0o666, gate)
+    yield made
+    made.close()
+
+
+def remote_with(gate: Gate, own: Keys) -> Remote:
+    """Return the agent as who has these keys sees it."""
+    return Remote(f"127.0.0.1:{gate.port}", own.folder)
+
+
+def ask_as(server: Server, gate: Gate, own: Keys) -> Any:
+    """Return what an order of who has these keys is answered: who the agent says he is."""
+    return ask(server, lambda: order(remote_with(gate, own), "ps"), lambda _, caller: [caller.key, caller.uid])
+
+
+def acquainted(own: Keys, other: Path) -> Keys:
+    """Return new keys in the folder `other`, trusted by the agent as "ben" and knowing the agent's."""
+    made = keys.make(other)
+    keys.trust(own, other / keys.PUBLIC, "ben")
+    keys.trust(made, own.folder / keys.PUBLIC, "127.0.0.1")
+    return made
+
+
+class TestKeys:
+    """Who gets in."""
+
+    def test_who_shares_our_keys_is_one_of_us(self, server: Server, gate: Gate, own: Keys) -> None:
+        """One folder on all nodes is enough."""
+        assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
+
+    def test_a_peer_is_known_by_name_until_it_is_trusted_no_longer(
+        self, server: Server, gate: Gate, own: Keys, tmp_path: Path
+    ) -> None:
+        """The agent need not be restarted for either."""
+        ben = acquainted(own, tmp_path / "ben")
+        assert ask_as(server, gate, ben) == ["ben", os.geteuid()]
+        (own.folder / "peers/ben.key").unlink()
+        with pytest.raises(ControlError, match=r"^the agent at 127\.0\.0\.1:\d+ does not know our key: let its admin"):
+            ask_as(server, gate, ben)
+
+    def test_a_stranger_is_told_what_to_do(self, server: Server, gate: Gate, own: Keys, tmp_path: Path) -> None:
+        """He knows the agent's key, which is public; the agent does not know his."""
+        stranger = keys.make(tmp_path / "stranger")
+        keys.trust(stranger, own.folder / keys.PUBLIC, "127.0.0.1")
+        with pytest.raises(ControlError) as caught:
+            ask_as(server, gate, stranger)
+
+        assert str(caught.value) == (
+            f"the agent at 127.0.0.1:{gate.port} does not know our key: let its administrator run "
+            f"`drom keys trust FILE NAME` with {stranger.folder}/identity.key."
+        )
+
+    def test_an_agent_with_another_key_is_not_believed(self, server: Server, gate: Gate, tmp_path: Path) -> None:
+        """Nothing is sent to who cannot show that it is the agent meant."""
+        with pytest.raises(ControlError, match=r"has another key than we know it by, or none: `drom keys trust FILE "):
+            ask_as(server, gate, keys.make(tmp_path / "stranger"))
+
+    def test_without_a_guard_nobody_gets_in(self, own: Keys) -> None:
+        """A server whose guard was forgotten is closed, not open."""
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+            keys.guard_server(sock, own)
+            port = sock.bind_to_random_port("tcp://127.0.0.1")
+            with pytest.raises(ControlError):
+                order(Remote(f"127.0.0.1:{port}", own.folder), "ps")
+
+    def test_plain_connections_get_nothing(self, server: Server, gate: Gate, own: Keys) -> None:
+        """Neither ZeroMQ without keys nor any other bytes reach an order, and others are served."""
+        heard: list[Caller] = []
+        with (
+            zmq.Context() as context,
+            context.socket(zmq.DEALER) as plain,
+            socket.create_connection(("127.0.0.1", gate.port)) as raw,
+        ):
+            plain.setsockopt(zmq.LINGER, 0)
+            plain.connect(f"tcp://127.0.0.1:{gate.port}")
+            plain.send(b'{"order": "ps", "protocol": 1}')
+            raw.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+            ask(server, lambda: order(remote_with(gate, own), "ps"), lambda _, caller: heard.append(caller))
+
+        assert [caller.key for caller in heard] == ["ourselves"]
+
+
+class TestAddresses:
+    """Where agents are."""
+
+    def test_where_nobody_listens(self, own: Keys) -> None:
+        """Port 1 is nobody's."""
+        with pytest.raises(ControlError, match=r"^no agent listens at 127.0.0.1:1: check the address and its option "):
+            order(Remote("127.0.0.1:1", own.folder), "ps")
+
+    def test_who_says_nothing_is_not_waited_for(self, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A server of something else that waits for its client to speak."""
+        monkeypatch.setattr(remote, "HANDSHAKE_MS", 1)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            where = Remote(f"127.0.0.1:{silent.getsockname()[1]}", own.folder)
+            with pytest.raises(ControlError, match=r"^no agent listens at "):
+                order(where, "ps")
+
+    @pytest.mark.parametrize("address", ["node1", ":9465", "node1:port", "a b:1"])
+    def test_what_is_no_address(self, own: Keys, address: str) -> None:
+        """Neither a host alone nor a port that is none."""
+        with pytest.raises(ControlError, match=r"(is no address: write HOST:PORT, as node1:9465|no agent listens at)"):
+            order(Remote(address, own.folder), "ps")
+
+    def test_an_address_that_is_taken(self, gate: Gate, own: Keys) -> None:
+        """Two agents cannot listen at one port."""
+        with pytest.raises(ControlError, match=r"^cannot take orders at .*: Address already in use: choose another "):
+            Gate(f"127.0.0.1:{gate.port}", own)
+        gate.close()
+
+
+def test_silence_is_told_as_on_a_node(server: Server, gate: Gate, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that lets us in and then does not answer is given up."""
+    monkeypatch.setattr(control, "TIMEOUT_MS", 1)
+    with pytest.raises(ControlError, match=rf"^the agent at 127.0.0.1:{gate.port} has not answered for 0.001 s: "):
+        order(remote_with(gate, own), "ps")
+    assert SECONDS
+    del server

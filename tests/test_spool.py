@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of an attempt at each point at which an agent or a drom-step may have died."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.steward import hooks, spool
+from agent.steward.spool import Folder, Spool, SpoolError, Status
+from tests.stand_in import start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WANTED = start(7, "true", env={"A": "b\udcff"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Return the folder of an attempt that was begun in the boot `now`."""
+    found = Spool(tmp_path / "spool").folder(7, 1)
+    found.begin(WANTED, "now")
+    return found
+
+
+def test_what_was_begun_is_found_again(folder: Folder) -> None:
+    """Every field comes back, and the folder is for nobody else's eyes."""
+    assert folder.start() == WANTED
+    assert (folder.path.stat().st_mode & 0o777, folder.path.parent.stat().st_mode & 0o777) == (0o700, 0o700)
+
+
+def test_an_agent_died_before_it_started_anything(folder: Folder) -> None:
+    """The folder is not locked and has no pid: it can be started as if it had never been."""
+    assert folder.state("now") == spool.NEVER
+
+
+def test_a_step_lives(folder: Folder) -> None:
+    """It holds the lock: it is about to begin, and then has a pid."""
+    lock = folder.lock()
+    assert lock is not None
+    assert folder.lock() is None
+    assert folder.state("now") == spool.BEGINNING
+    (folder.path / "pid").write_text("", encoding="ascii")
+    assert folder.state("now") == spool.BEGINNING
+    (folder.path / "pid").write_text("12\n345\n", encoding="ascii")
+    assert (folder.state("now"), folder.pids()) == (spool.RUNNING, [12, 345])
+    os.close(lock)
+
+
+def test_a_step_was_killed(folder: Folder) -> None:
+    """It has a pid and left no status; or another boot has ended it, whatever it had got to."""
+    assert folder.state("later") == spool.LOST
+    (folder.path / "pid").write_text("12\n", encoding="ascii")
+    assert folder.state("now") == spool.LOST
+
+
+def test_a_status_is_what_counts(folder: Folder) -> None:
+    """Whoever holds what, and whichever boot it is."""
+    text = json.dumps({"status": 3, "time": 1.5, "cpu_seconds": 0.25, "max_rss": 4096}) + " " * 100
+    (folder.path / "status").write_text(text, encoding="ascii")
+
+    assert (folder.state("now"), folder.state("later")) == (spool.OVER, spool.OVER)
+    assert folder.status() == Status(3, 1.5, 0.25, 4096)
+
+
+def test_half_begun_folders_are_removed(tmp_path: Path, folder: Folder) -> None:
+    """What has no start.json was never begun; the others are found."""
+    (tmp_path / "spool" / "8.1").mkdir()
+    (tmp_path / "spool" / "8.1" / "start.new").write_text("{", encoding="ascii")
+    folder.order(5)
+    found = Spool.__new__(Spool)
+    found.path = tmp_path / "spool"
+
+    assert [(one.path.name, wanted.job, one.cores()) for one, wanted in found.survey()] == [("7.1", 7, 5)]
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["7.1"]
+
+
+def test_a_spool_has_one_agent(tmp_path: Path) -> None:
+    """A second one is refused in a sentence, until the first has closed it; an empty one goes."""
+    first = Spool(tmp_path / "spool")
+    with pytest.raises(SpoolError, match=r"^another agent uses .*/spool: give each its own --spool\.$"):
+        Spool(tmp_path / "spool")
+    first.close()
+    assert not (tmp_path / "spool").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(SpoolError, match=r"^cannot use .*/file: File exists: choose a folder you may write with"):
+        Spool(tmp_path / "file")
+
+
+NUMBER = b"0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"7\0001\0" + NUMBER + b"\0n2\0/\0cmd",
+        b"7\0001\0" + NUMBER + b"\0n2\0/\0cmd\0more\0",
+        b"x\0001\0" + NUMBER + b"\0n2\0/\0cmd\0",
+        b"7\0001\0../../etc\0n2\0/\0cmd\0",
+        b"7\0001\0" + NUMBER + b"\0\0/\0cmd\0",
+        b"7\0001\0" + NUMBER + b"\0n2\0here\0cmd\0",
+        b"7\0001\0" + NUMBER + b"\0n2\0/\0\0",
+    ],
+)
+def test_what_is_no_request_of_a_launcher_is_dropped(data: bytes) -> None:
+    """Numbers become names of folders, so that nothing else may be one."""
+    assert hooks.parse(data, 0) is None
+    good = b"7\0001\0" + NUMBER + b"\0n2\0/tmp\0orted -x\0"
+    assert hooks.parse(good, 5) == hooks.Request(7, 1, NUMBER.decode(), "n2", "/tmp", "orted -x", 5)
