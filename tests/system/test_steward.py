@@ -144,7 +144,7 @@ def test_what_cannot_start_is_refused(
 
 def test_a_signal_reaches_all_of_a_job(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
     """Also what has left its session; what ignores the signal is killed when its time is over."""
-    script = "trap 'echo got it' TERM; setsid sh -c 'trap : TERM; while :; do sleep 1; done' & echo $! > pid; "
+    script = "trap 'echo got it' TERM; setsid sh -c 'trap : TERM; echo $$ > pid; while :; do sleep 1; done' & "
     script += "while :; do sleep 1; done"
     scheduler.say("n1", start(1, "sh", "-c", script, cwd=str(tmp_path), output="out"))
     scheduler.hear(Started, job=1)

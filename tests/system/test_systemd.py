@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,17 +126,20 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Return a folder that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
-def test_a_service_is_reloaded_replaced_watched_and_stopped(
-    node: Node, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_service_is_reloaded_replaced_watched_and_stopped(node: Node, public: Path) -> None:
     """Programs of another user are managed with the few rights it has, and none is disturbed until it is stopped."""
     systemd = node.systemd
     systemd.await_shown(NAME, "StatusText", "managing 2 CPUs, 0 jobs")
-    folder = tmp_path_factory.mktemp("program")
-    program = build_program(folder)
-    for place in (folder, *folder.parents[:2]):
-        place.chmod(0o755)
+    program = build_program(public)
     a = node.launch("a", program)
     a.await_out("applied .* cpus 0,1$")
     b = node.launch("b", "sleep", "1000")
