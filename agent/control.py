@@ -127,7 +127,7 @@ class Server:
             return False
         if request.bytes[1:] and not events.is_topic(request.bytes[1:]):
             with suppress(ControlError):
-                self._crowds[1].expel(_caller(request).pid)
+                self._crowds[1].expel(caller_of(request).pid)
         return True
 
     def signal(self, slot: int, event: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ def _serve_one(counter: zmq.Socket[bytes], answer: Callable[[dict[str, Any], Cal
     except zmq.Again:
         return False
     try:
-        value = {"ok": True, "value": answer(_order([f.bytes for f in frames]), _caller(frames[-1]))}
+        value = {"ok": True, "value": answer(_order([f.bytes for f in frames]), caller_of(frames[-1]))}
     except ControlError as error:
         value = {"ok": False, "error": str(error)}
     with suppress(zmq.ZMQError):  # the asker has gone or does not read
@@ -176,7 +176,7 @@ def _order(frames: list[bytes]) -> dict[str, Any]:
     return order
 
 
-def _caller(frame: zmq.Frame) -> Caller:
+def caller_of(frame: zmq.Frame) -> Caller:
     """Return who sent the frame: on ipc, Peer-Address reads ``localhost:uid:gid:pid``; a gate names the key."""
     with suppress(zmq.ZMQError):
         if key := str(frame.get("User-Id")):

@@ -69,10 +69,10 @@ def measure(runs: int, log: Path | None = None) -> dict[str, Any]:
         for case, found in zip(GROWN, grown, strict=True):
             figures += _figures(case, found)
         ratios = [large["seconds"] / small["seconds"] for small, large in zip(*grown, strict=True)]
-        figures.append(_figure("time for ten times the jobs", "times", ratios, GROWTH))
+        figures.append(figure("time for ten times the jobs", "times", ratios, GROWTH))
         for case in SAMPLES:
             walls = [_run(case, _made(case, scratch))["wall"] for _ in range(runs + 1)][1:]
-            figures.append(_figure(case.name, "s", walls, case.reach))
+            figures.append(figure(case.name, "s", walls, case.reach))
     return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
 
 
@@ -134,11 +134,12 @@ def _run(case: Case, log: Path) -> dict[str, float]:
 
 def _figures(case: Case, found: list[dict[str, float]]) -> list[dict[str, Any]]:
     return [
-        _figure(case.name, "s", [one["seconds"] for one in found], case.reach),
-        _figure(f"{case.name}: peak memory", "MB", [one["memory"] for one in found], case.memory),
+        figure(case.name, "s", [one["seconds"] for one in found], case.reach),
+        figure(f"{case.name}: peak memory", "MB", [one["memory"] for one in found], case.memory),
     ]
 
 
-def _figure(name: str, unit: str, values: list[float], reach: float | None) -> dict[str, Any]:
+def figure(name: str, unit: str, values: list[float], reach: float | None) -> dict[str, Any]:
+    """Return what a table of measurements says of one quantity, as JSON values; `reach` is what it is to be."""
     middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
     return {"name": name, "unit": unit, **middle, "reach": reach, "runs": values}

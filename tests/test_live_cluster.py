@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from scheduler.compiling import load_policy
+from scheduler.errors import SchedulerError
 from scheduler.live.jobs import FINAL
 from scheduler.live.spec import Dependency, Spec
-from tests.live_nodes import FakeCluster
+from tests.live_nodes import ANN, FakeCluster
 
 if TYPE_CHECKING:
     from tests.live_nodes import FakeNode
@@ -30,6 +31,18 @@ POLICY = load_policy("sd", ("interval=1", "max_slowdown=infinite", "reservations
 def spec(nodes: int = 1, minutes: int = 1, **more: object) -> Spec:
     """Return what a user asks for."""
     return Spec(command=("true",), nodes=nodes, time=60 * minutes, folder="/", **more)  # type: ignore[arg-type]
+
+
+def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path) -> None:
+    """It could put the job on a node that lacks what it wants."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    for node in here.nodes.values():
+        here.join(node)
+
+    with pytest.raises(SchedulerError, match=r"^policy easy takes all nodes as equal: leave out --constraint, "):
+        here.cluster.submit(spec(memory=1), ANN, 1.0)
+
+    here.store.close()
 
 
 class LiveCluster(RuleBasedStateMachine):

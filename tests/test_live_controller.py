@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from scheduler.compiling import load_policy
+from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE
-from scheduler.live.controller import Controller, Demand
+from scheduler.live.controller import ROOM, Controller, Demand
 from scheduler.simulation import Machine
 from scheduler.world import WAKE
 from tests.schedules import simulation
@@ -89,3 +90,29 @@ def test_it_decides_as_the_simulator_does(words: Sequence[str], seed: int) -> No
     }
     shared = int((run.world.given < CORES).sum())
     assert (shared > 20) == (words[0] == "sd")
+
+
+def test_a_node_of_any_number_is_taken_in() -> None:
+    """Groups and jobs may name nodes beyond those there is room for, before these are up."""
+    far = 3 * ROOM + 5
+    controller = cluster("slurm", "interval=1", "reservations=nodes", nodes=0)
+    controller.allow("gpu=1", [1, far])
+    controller.restore(1, Demand(1, 60), {far - 1: CORES}, start=10, limit=60)
+    controller.node_up(far)
+    controller.submit(2, Demand(1, 60, group="gpu=1"), 20)
+
+    assert controller.turn(20) == [2]
+    assert (controller.nodes_of(1), controller.nodes_of(2)) == ([far - 1], [far])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("equipartition", "policy equipartition allots processors of one machine, not nodes"),
+        ("cp", "policy cp plans in the simulator only"),
+    ],
+)
+def test_policies_for_which_there_are_no_nodes_are_refused(name: str, sentence: str) -> None:
+    """Before anything is compiled."""
+    with pytest.raises(SchedulerError, match=f"^{sentence}: choose another one with --policy.$"):
+        Controller(load_policy(name), CORES)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scheduler.interface import MALLEABLE, MOLDABLE, NOBODY, RIGID
-from scheduler.live.jobs import FINAL
+from scheduler.interface import NOBODY
+from scheduler.live.jobs import CLASSES, FINAL
 from scheduler.metrics import SCHEMA, Power, metrics_of, versions
 from scheduler.schedule import NAMES, UNKNOWN, Schedule, node_runs
 from workloads.workload import make_workload
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from workloads.workload import Workload
 
-_CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
 _NUMBERS = NAMES[:-1]
 
 
@@ -70,7 +69,7 @@ def _row(job: dict[str, Any], entries: list[dict[str, Any]], cores: int, now: fl
         "full_speed_run_time": round(_core_seconds(last, shares, start, end or now) / (job["nodes"] * cores)),
         "requested_time": job["requested"],
         "expected_time": job["requested"],
-        "class": _CLASSES[job["class"]],
+        "class": CLASSES[job["class"]],
         "limit": job["limit"],
         "lent": _times_lent(last, shares),
         "share_at_start": min(shares.values(), default=UNKNOWN),
@@ -123,7 +122,7 @@ def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[st
     """Return the summary of a folder of results, as that of a simulation."""
     power, resized = Power(), sum(entry["what"] == "resized" for entry in told["entries"])
     counts = {name: int((schedule.table["state"] == name).sum()) for name in ("future", "waiting", "running", "ended")}
-    classes = {name: int((schedule.table["class"] == number).sum()) for name, number in _CLASSES.items()}
+    classes = {name: int((schedule.table["class"] == number).sum()) for name, number in CLASSES.items()}
     busy = busy_seconds(schedule)
     return {
         "schema_version": SCHEMA,

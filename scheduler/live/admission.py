@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent.words import counted, duration
 from scheduler.errors import SchedulerError
-from scheduler.live.controller import ANYWHERE, Demand
+from scheduler.live.controller import ANYWHERE
 from scheduler.live.jobs import COMPLETED, FINAL, PENDING, STARTING
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from scheduler.live.jobs import Node
     from scheduler.live.settings import Settings
     from scheduler.live.spec import Dependency, Spec
-
-__all__ = ["Demand", "check", "dependencies", "group_of", "may_share", "usable"]
 
 
 def group_of(spec: Spec) -> str:
@@ -50,8 +48,14 @@ def _lacks(spec: Spec, node: Node) -> Iterator[str]:
             yield f"{name}={amount}"
 
 
-def check(spec: Spec, nodes: Iterable[Node], settings: Settings) -> None:
+def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy) -> None:
     """Raise SchedulerError, with what is in the way, for a job that can never run on these nodes."""
+    if group_of(spec) != ANYWHERE and not policy.knows_nodes:
+        msg = (
+            f"policy {policy.name} takes all nodes as equal: leave out --constraint, --mem and --resources, or have "
+            "the scheduler run with --policy sd."
+        )
+        raise SchedulerError(msg)
     nodes = list(nodes)
     fit = len(usable(spec, nodes))
     if fit < spec.nodes:

@@ -20,6 +20,7 @@ from agent import claims, control
 from agent.bench import machine
 from agent.control import ControlError
 from agent.steward import protocol as say
+from scheduler.bench import figure
 from scheduler.compiling import load_policy
 from scheduler.live.cluster import Cluster
 from scheduler.live.jobs import COMPLETED, User
@@ -66,11 +67,7 @@ def measure(runs: int) -> dict[str, Any]:
         ("a submission that survives loss of power", "ms", found["FULL"], None),
         ("a one-node job that does nothing, of many on 4 nodes (10 ms: 100 a second)", "ms", found["jobs"], 10.0),
     ]
-    figures = []
-    for name, unit, values, reach in rows:
-        middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-        figures.append({"name": name, "unit": unit, **middle, "reach": reach, "runs": values})
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
+    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": [figure(*row) for row in rows]}
 
 
 # --- without processes ----------------------------------------------------------------------------------------------

@@ -139,11 +139,13 @@ def scheduler(
 ) -> None:
     """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
     from scheduler.compiling import announcement, load_policy
+    from scheduler.live.controller import check
     from scheduler.live.server import Server
 
     manager = ServiceManager(os.environ, os.getpid())
     wanted = [*LIVE.get(policy, ()), *(choices or [])]
     found = load_policy(policy, wanted)
+    check(found)
     settings = Settings(
         name=name,
         silence=silence,

@@ -32,7 +32,7 @@ class Cluster(Membership):
         if self.controller is None:
             raise SchedulerError("no node has joined yet: start one with drom agent --scheduler, then submit again.")
         spec = sized(spec, self.controller.cores)
-        admission.check(spec, self.nodes.values(), self.settings)
+        admission.check(spec, self.nodes.values(), self.settings, self.policy)
         launching.check(spec, user)
         for dependency in spec.after:
             if dependency.job >= self._next:
@@ -127,7 +127,8 @@ class Cluster(Membership):
         for order in self.dispatch.orders():
             job = self.jobs[order.job]
             if isinstance(order, Start):
-                self.messages += [(name, launching.start_of(job, name, self.dispatch.cores)) for name in job.shares]
+                for name in job.shares:
+                    self._start_on(name, job)
                 continue
             name = self._names[order.node]
             self.messages.append((name, say.Resize(job.number, job.attempt, order.cores, self.settings.shrink_within)))
@@ -158,7 +159,7 @@ class Cluster(Membership):
         assert controller is not None  # noqa: S101 - it is on nodes
         cores = {self.nodes[name].index: amount for name, amount in job.shares.items()}
         started = int(job.started or now)
-        controller.restore(job.number, self._demand(job, admission.group_of(job.spec)), cores, started, job.limit)
+        controller.restore(job.number, self._demand(job), cores, started, job.limit)
         for name in job.left:
             self.dispatch.holds(self.nodes[name].index, job.number, job.shares[name])
         if job.state == STARTING and not job.acknowledged:

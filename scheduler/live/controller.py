@@ -14,6 +14,7 @@ import numpy as np
 from scheduler import compiling
 from scheduler.ends import forget, move, pop, remember
 from scheduler.engine import close_ranks
+from scheduler.errors import SchedulerError
 from scheduler.faults import naming_errors
 from scheduler.interface import (
     AGENT_GONE,
@@ -26,7 +27,6 @@ from scheduler.interface import (
     RESIZE_FAILED,
     RIGID,
     RUNNING,
-    START_REFUSED,
     SUBMITTED,
     TICK,
     WAITING,
@@ -64,10 +64,11 @@ class Demand(NamedTuple):
 class Controller:
     """The cluster as a policy sees it. `cores` are those of every node.
 
-    Raises SchedulerError for a policy that allots processors rather than nodes, and for one that cannot be compiled.
+    Raises SchedulerError for a policy that cannot decide here, and for one that cannot be compiled.
     """
 
     def __init__(self, policy: Policy, cores: int) -> None:
+        check(policy)
         self.policy = policy
         self.cores = cores
         self.program = compiling.compile_program(policy)
@@ -101,16 +102,6 @@ class Controller:
         return int(min(world.scalars[WAKE], NEVER if first == NOBODY else world.jobs.ends[first]))
 
     @property
-    def queue(self) -> list[int]:
-        """The numbers of the waiting jobs, in order."""
-        return [self._numbers[job] for job in self._world.queue[: self._world.scalars[QUEUED]]]
-
-    @property
-    def running(self) -> list[int]:
-        """The numbers of the running jobs, by predicted end."""
-        return [self._numbers[job] for job in self._world.running[: self._world.scalars[RUNNERS]]]
-
-    @property
     def counts(self) -> tuple[int, int]:
         """How many jobs wait, and how many run."""
         return int(self._world.scalars[QUEUED]), int(self._world.scalars[RUNNERS])
@@ -123,10 +114,6 @@ class Controller:
         """Return the place of a waiting job in the queue, from 1."""
         queue = self._world.queue[: self._world.scalars[QUEUED]]
         return int(np.flatnonzero(queue == self._index[number])[0]) + 1
-
-    def number(self, index: int) -> int:
-        """Return the number of the job with this index."""
-        return self._numbers[index]
 
     def waits(self, number: int) -> bool:
         """Return whether a job is in the queue."""
@@ -143,10 +130,6 @@ class Controller:
     def limit(self, number: int) -> int:
         """Return how many seconds a running job may take."""
         return int(self._world.jobs.limit[self._index[number]])
-
-    def ends(self, number: int) -> int:
-        """Return when a running job ends at the latest."""
-        return int(self._world.jobs.ends[self._index[number]])
 
     def nodes_of(self, number: int) -> list[int]:
         """Return the nodes of a running job, in the order in which it got them."""
@@ -188,21 +171,17 @@ class Controller:
         self._leave(job, now)
         self._note(JOB_ENDED, job)
 
-    def refused(self, number: int, now: int, kind: int = START_REFUSED) -> None:
-        """Take in that a job that was to start has not, and waits again; `kind` says what was in the way."""
+    def refused(self, number: int, now: int) -> None:
+        """Take in that the mates of a job have not shrunk for it: it waits again, and is nobody's guest any more."""
         job, jobs = self._index[number], self._world.jobs
         self._leave(job, now)
         jobs.limit[job] = jobs.requested[job]
         for column in (jobs.start, jobs.ends, jobs.planned, self._world.end):
             column[job] = NEVER
         jobs.lost[job] = jobs.lent[job] = 0
+        jobs.cls[job] = RIGID
         self._join(job)
-        self._note(kind, job)
-
-    def refused_guest(self, number: int, now: int) -> None:
-        """Take in that the mates of a job have not shrunk for it: it waits again, and is nobody's guest any more."""
-        self.refused(number, now, RESIZE_FAILED)
-        self._world.jobs.cls[self._index[number]] = RIGID
+        self._note(RESIZE_FAILED, job)
 
     def launched(self, number: int, now: int) -> None:
         """Take in that a job has really begun: its time counts from now on."""
@@ -218,22 +197,24 @@ class Controller:
 
     def node_up(self, node: int) -> None:
         """Let jobs start on a node from now on."""
-        while node >= len(self._world.nodes.up):
-            self._move(2 * len(self._world.nodes.up))
+        self._reach(node)
         if not self._world.nodes.up[node]:
             self._world.nodes.up[node] = 1
             self._count_free(node, 1)
             self._note(NODE_UP, node)
 
     def node_down(self, node: int, kind: int = NODE_DOWN) -> None:
-        """Let no job start on a node from now on; who is there stays. `kind` may be AGENT_GONE."""
+        """Let no job start on a node from now on, for which `kind` says why; who is there stays."""
+        self._reach(node)
         if self._world.nodes.up[node]:
             self._count_free(node, -1)
             self._world.nodes.up[node] = 0
-            self._note(kind if kind == AGENT_GONE else NODE_DOWN, node)
+            self._note(kind, node)
 
     def allow(self, group: str, nodes: Iterable[int]) -> None:
         """Say which nodes the jobs of a group may be on."""
+        allowed_nodes = list(nodes)
+        self._reach(max(allowed_nodes, default=0))
         world = self._world
         if group not in self._groups:
             self._groups[group] = len(self._groups)
@@ -241,13 +222,14 @@ class Controller:
             self._world = world = world._replace(nodes=world.nodes._replace(allowed=allowed))
         row = world.nodes.allowed[self._groups[group]]
         row[:] = 0
-        row[list(nodes)] = 1
+        row[allowed_nodes] = 1
 
     def restore(self, number: int, demand: Demand, cores: dict[int, int], start: int, limit: int) -> None:
         """Take in, after a restart, a job that has run since `start`; `cores` are those it has by node.
 
         The owner of a node comes before its guests.
         """
+        self._reach(max(cores))
         job, world = self._enter(number, demand, start), self._world
         world.jobs.limit[job] = limit
         world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]] = list(cores)
@@ -378,6 +360,11 @@ class Controller:
         differs = (house.resident != resident).any(axis=1) | (house.share != share).any(axis=1)
         return {int(node) for node in np.flatnonzero(differs)}
 
+    def _reach(self, node: int) -> None:
+        """Have room for a node."""
+        while node >= len(self._world.nodes.up):
+            self._move(2 * len(self._world.nodes.up))
+
     def _make_room(self, nodes: int) -> None:
         world, known = self._world, len(self._numbers)
         if known == len(world.queue) or world.nodes.first[known] + nodes > len(world.nodes.place):
@@ -396,3 +383,17 @@ class Controller:
         self._index = {number: job for job, number in enumerate(self._numbers)}
         self._actions = make_actions(self._world)
         self._told = self._shares()
+
+
+def prepare(policy: Policy) -> None:
+    """Compile a policy, which may take a minute, before anybody waits for it. Raises as `Controller`."""
+    Controller(policy, 1)
+
+
+def check(policy: Policy) -> None:
+    """Raise SchedulerError for a policy that cannot decide on a live cluster."""
+    if policy.pooled:
+        msg = f"policy {policy.name} allots processors of one machine, not nodes: choose another one with --policy."
+        raise SchedulerError(msg)
+    if policy.name == "cp":
+        raise SchedulerError("policy cp plans in the simulator only: choose another one with --policy.")

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
 from agent import keys
-from agent.control import ControlError, endpoint
+from agent.control import ControlError, caller_of, endpoint
 from agent.steward import protocol as say
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Desk:
                     self._log("dropped", node=self._names.get(peer, "unknown"), message=str(error))
                     continue
                 self._spoke[peer] = time.monotonic()
-                yield Said(peer, message, _rights(frames[-1]))
+                yield Said(peer, message, partial(_may_speak, frames[-1]))
 
     def name_of(self, peer: Peer) -> str | None:
         """Return the node that a connection speaks for."""
@@ -124,12 +125,10 @@ class Desk:
         self._context.destroy(linger=0)
 
 
-def _rights(frame: zmq.Frame) -> Callable[[str], bool]:
-    """Return for which nodes the sender of a frame may speak."""
-    with suppress(zmq.ZMQError):
-        if key := str(frame.get("User-Id")):
-            return lambda node: key in (node, keys.OURSELVES)
-    with suppress(zmq.ZMQError, ValueError):
-        uid = int(str(frame.get("Peer-Address")).rsplit(":", 3)[1])
-        return lambda _: uid in (0, os.geteuid())
-    return lambda _: False
+def _may_speak(frame: zmq.Frame, node: str) -> bool:
+    """Return whether the sender of a frame may speak for a node."""
+    try:
+        caller = caller_of(frame)
+    except ControlError:
+        return False
+    return caller.key in (node, keys.OURSELVES) if caller.key else caller.uid in (0, os.geteuid())

@@ -11,6 +11,8 @@ from scheduler.live import admission
 from scheduler.live.jobs import ENDING, PENDING, RUNNING, STARTING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scheduler.live.cluster import Cluster
     from scheduler.live.jobs import Job
 
@@ -23,11 +25,15 @@ def why(job: Job, cluster: Cluster) -> str:
         return "held"
     blocking, _ = admission.dependencies(job.spec, cluster.state_of)
     if blocking:
-        return f"waits for {'jobs' if len(blocking) > 1 else 'job'} {', '.join(map(str, blocking))}"
+        return f"waits for {_named(blocking)}"
     controller = cluster.controller
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
         return "others are before it"
     return "not enough nodes are free"
+
+
+def _named(jobs: Sequence[int]) -> str:
+    return f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(map(str, jobs))}"
 
 
 def expected_start(job: Job, cluster: Cluster) -> float | None:
@@ -74,18 +80,13 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [f"It has {has}."]
     if job.state == STARTING:
         waits = cluster.dispatch.waiting_for(job.number)
-        said.append(
-            f"It starts once {'jobs' if len(waits) > 1 else 'job'} {', '.join(map(str, waits))} made room."
-            if waits
-            else "Its nodes have been asked to start it."
-        )
+        said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")
     others = sorted(
         other.number for other in cluster.jobs.values() if other is not job and set(other.left) & set(job.left)
     )
     shrunk = any(cores < total for cores in job.shares.values())
     if shrunk and others:
-        whom = f"{'jobs' if len(others) > 1 else 'job'} {', '.join(map(str, others))}"
-        said.append(f"It shares nodes with {whom}, and has all cores of a node again when those have ended.")
+        said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
     if job.started is not None:
         left = job.started + job.limit - now
         said.append(f"It may take {duration(max(0.0, left))} more.")

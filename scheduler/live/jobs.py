@@ -6,11 +6,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scheduler.interface import MALLEABLE, MOLDABLE, RIGID
+
 if TYPE_CHECKING:
     from scheduler.live.spec import Spec
 
 PENDING, STARTING, RUNNING, ENDING = "pending", "starting", "running", "ending"
 COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL = "completed", "failed", "cancelled", "timeout", "node_fail"
+CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
+"""The policy's numbers of the classes of jobs."""
 FINAL = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL})
 ON_NODES = frozenset({STARTING, RUNNING, ENDING})
 REQUEUE = "requeue"

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from agent.steward import protocol as say
 from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, MOLDABLE, RIGID
+from scheduler.interface import RIGID
 from scheduler.live import admission
+from scheduler.live.controller import Demand
 from scheduler.live.dispatch import Dispatch
-from scheduler.live.jobs import CANCELLED, ENDING, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
+from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
+from scheduler.live.launching import start_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from scheduler.compiling import Policy
     from scheduler.live.controller import Controller
     from scheduler.live.settings import Settings
-
-_CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
+    from scheduler.live.spec import Spec
 
 
 class Lifecycle:
@@ -50,6 +51,8 @@ class Lifecycle:
         self._past = past
         self._next = 1
         self._names: list[str] = []
+        self._groups: dict[str, Spec] = {}
+        """One job of each group of those that may be on the same nodes."""
         self._dependents: dict[int, set[int]] = {}
         self._unsure: dict[int, set[str]] = {}
         """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
@@ -74,15 +77,23 @@ class Lifecycle:
         for other in blocking:
             self._dependents.setdefault(other, set()).add(job.number)
         if self.controller and not job.held and not blocking and not self.controller.waits(job.number):
-            group = admission.group_of(job.spec)
-            self.controller.allow(group, admission.usable(job.spec, self.nodes.values()))
-            self.controller.submit(job.number, self._demand(job, group), int(now))
+            self.controller.submit(job.number, self._demand(job), int(now))
 
-    def _demand(self, job: Job, group: str) -> admission.Demand:
-        cls = _CLASSES[job.spec.job_class]
+    def _demand(self, job: Job) -> Demand:
+        """Return what the policy is told of a job; from now on it knows the nodes on which such jobs may be."""
+        group = admission.group_of(job.spec)
+        if group not in self._groups:
+            self._groups[group] = job.spec
+            self._allow(group)
+        cls = CLASSES[job.spec.job_class]
         if not admission.may_share(job.spec, self.nodes.values(), self.policy, self.dispatch.cores):
             cls = RIGID
-        return admission.Demand(job.spec.nodes, max(1, job.limit), cls, job.priority, group)
+        return Demand(job.spec.nodes, max(1, job.limit), cls, job.priority, group)
+
+    def _allow(self, group: str) -> None:
+        """Tell the policy on which nodes the jobs of a group may be."""
+        if self.controller:
+            self.controller.allow(group, admission.usable(self._groups[group], self.nodes.values()))
 
     def state_of(self, number: int) -> str | None:
         """Return the state of a job, None if there is none of that number."""
@@ -93,6 +104,10 @@ class Lifecycle:
         self.unsaved[job.number] = job
         if self.controller and self.controller.waits(job.number):
             self.controller.withdraw(job.number)
+
+    def _start_on(self, name: str, job: Job) -> None:
+        """Have a node start its part of a job."""
+        self.messages.append((name, start_of(job, name, self.dispatch.cores)))
 
     # --- ends -----------------------------------------------------------------------------------------------------
 

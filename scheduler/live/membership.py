@@ -8,12 +8,10 @@ import signal
 from agent.steward import protocol as say
 from agent.words import counted
 from scheduler.errors import SchedulerError
-from scheduler.interface import AGENT_GONE
-from scheduler.live import admission
+from scheduler.interface import AGENT_GONE, NODE_DOWN
 from scheduler.live.controller import Controller
 from scheduler.live.dispatch import Dispatch
 from scheduler.live.jobs import COMPLETED, FAILED, REQUEUE, RUNNING, STARTING, Job, Node
-from scheduler.live.launching import start_of
 from scheduler.live.lifecycle import Lifecycle
 
 
@@ -28,8 +26,8 @@ class Membership(Lifecycle):
         if self.controller and message.cores != self.controller.cores:
             has = counted(self.controller.cores, "core")
             msg = (
-                f"node {message.node} has {counted(message.cores, 'core')}, those of this cluster have {has}: give it \
-a scheduler of its own."
+                f"node {message.node} has {counted(message.cores, 'core')}, those of this cluster have {has}: "
+                "give it a scheduler of its own."
             )
             raise SchedulerError(msg)
         node = self._join(message, now)
@@ -61,18 +59,15 @@ a scheduler of its own."
 
     def _regroup(self) -> None:
         """Say anew which nodes jobs may be on."""
-        controller = self.controller
-        if controller:
-            for job in [job for job in self.jobs.values() if not job.is_final]:
-                usable = admission.usable(job.spec, self.nodes.values())
-                controller.allow(admission.group_of(job.spec), usable)
+        for group in self._groups:
+            self._allow(group)
 
     def _refresh(self, node: Node) -> None:
         """Tell the policy whether jobs may start on a node."""
         if self.controller and node.state == "up":
             self.controller.node_up(node.index)
         elif self.controller:
-            self.controller.node_down(node.index, AGENT_GONE if node.state == "gone" else 0)
+            self.controller.node_down(node.index, AGENT_GONE if node.state == "gone" else NODE_DOWN)
 
     def _reconcile(self, node: Node, known: dict[int, say.Known], now: float) -> None:
         """Compare the jobs of a node as it knows them with what is known here."""
@@ -91,7 +86,7 @@ a scheduler of its own."
             if node.name in job.acknowledged:
                 self._lost_on(node, job, now)
             elif job.number not in self.dispatch.placed:
-                self.messages.append((node.name, start_of(job, node.name, self.dispatch.cores)))
+                self._start_on(node.name, job)
         for number in [number for number, nodes in self._unsure.items() if node.name in nodes]:
             self._be_sure(number, node, is_there=number in known, now=now)
 
@@ -102,7 +97,7 @@ a scheduler of its own."
         if is_there or job.verdict:
             del self._unsure[number]
             for name in [name for name in job.left if name not in job.acknowledged and self.nodes[name].state == "up"]:
-                self.messages.append((name, start_of(job, name, self.dispatch.cores)))
+                self._start_on(name, job)
         elif not waiting:
             del self._unsure[number]
             for name in job.left:
@@ -207,7 +202,7 @@ a scheduler of its own."
             guest = self.jobs[number]
             self.dispatch.unplace(number)
             if self.controller:
-                self.controller.refused_guest(number, int(now))
+                self.controller.refused(number, int(now))
             self._back_to_queue(guest, f"job {job.number} did not make room: {message.reason}", now)
 
     # --- silence --------------------------------------------------------------------------------------------------

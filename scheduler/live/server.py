@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from agent import control, keys
 from agent.control import ControlError
+from agent.signalling import Signals
 from agent.steward import protocol as say
 from agent.words import counted
 from scheduler.errors import SchedulerError
 from scheduler.live import explaining
 from scheduler.live.clock import Clock
 from scheduler.live.cluster import Cluster
+from scheduler.live.controller import prepare
 from scheduler.live.desk import Desk
 from scheduler.live.jobs import Job, User
 from scheduler.live.metrics import Counts
@@ -61,6 +63,7 @@ class Server:
         gates: tuple[Gate | None, Gate | None] = (None, None),
     ) -> None:
         self._folder, self._log, self._settings = folder, log, settings
+        prepare(policy)
         self._store = Store(folder, durable=durable)
         self._clock = Clock(self._store.latest)
         self.cluster = Cluster(policy, settings, self._store.state)
@@ -81,29 +84,28 @@ class Server:
 
         `ready` is called, and the `manager` told, once users and agents may come.
         """
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        old_wake = signal.set_wakeup_fd(wake_write)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+        signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
         selector = selectors.DefaultSelector()
-        for fd in (wake_read, *self._clients.fds, *self._desk.fds):
+        for fd in (signals.fd, *self._clients.fds, *self._desk.fds):
             selector.register(fd, selectors.EVENT_READ)
         ready()
         manager.ready()
         try:
             while self._running:
                 events = selector.select(self._timeout())
-                self._running = not any(key.fd == wake_read for key, _ in events)
+                if any(key.fd == signals.fd for key, _ in events):
+                    signals.dispatch()
                 with self.lock:
                     self.turn()
                 manager.turned(time.monotonic(), self._status())
             manager.stopping()
         finally:
-            signal.set_wakeup_fd(old_wake)
             selector.close()
             self.close()
-            os.close(wake_read)
-            os.close(wake_write)
+            signals.close()
+
+    def _stop(self) -> None:
+        self._running = False
 
     def close(self) -> None:
         """Leave everything to the next scheduler."""
@@ -250,13 +252,12 @@ class Server:
             raise ControlError("the queue cannot be written now, so nothing was changed: see the scheduler's log.")
 
     def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        job = self._own_job(order, caller)
-        by = _user_of(caller).name
-        self.cluster.cancel(job.number, self._clock(), f"cancelled by {by}")
+        job, user = self._own_job(order, caller)
+        self.cluster.cancel(job.number, self._clock(), f"cancelled by {user.name}")
         return self._told(job)
 
     def _hold(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        job = self._own_job(order, caller)
+        job, _ = self._own_job(order, caller)
         self.cluster.hold(job.number, self._clock(), held=order.get("held") is not False)
         return self._told(job)
 
@@ -269,13 +270,14 @@ class Server:
         self.cluster.drain(order["node"], reason)
         return self._nodes(order, caller)
 
-    def _own_job(self, order: dict[str, Any], caller: Caller) -> Job:
+    def _own_job(self, order: dict[str, Any], caller: Caller) -> tuple[Job, User]:
+        """Return the job that an order is about, and who may give it. Raises ControlError for anybody else."""
         number = _number(order, "job")
         job = self._find(number)
         user = _user_of(caller)
         if user.uid != job.user.uid and not _is_master(user):
             raise ControlError(f"job {number} is {job.user.name}'s: only they and root may change it.")
-        return job
+        return job, user
 
     def _find(self, number: int) -> Job:
         job = self.cluster.jobs.get(number) or self._store.job(number)

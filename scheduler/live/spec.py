@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+from agent.steward.protocol import CLASSES
 from agent.words import LONGEST, WordError, clean_name, counted, duration, parse_duration
 from scheduler.errors import SchedulerError
 
-CLASSES = ("malleable", "moldable", "rigid")
 KINDS = ("after", "afterany", "afterok", "afternotok")
 """What a job may wait for of another: that it has started, ended, ended well, ended badly."""
 MOST = 1 << 20
@@ -93,7 +93,7 @@ def sized(spec: Spec, cores: int) -> Spec:
         wants = f"{counted(tasks, 'task')} of {counted(threads, 'core')}"
         msg = f"{wants} do not fit on a node, which has {counted(cores, 'core')}: ask for more nodes with --nodes."
         raise SchedulerError(msg)
-    return Spec(**{**_shallow(spec), "nodes": nodes, "tasks": tasks, "ranks": ranks or nodes * tasks})
+    return replace(spec, nodes=nodes, tasks=tasks, ranks=ranks or nodes * tasks)
 
 
 def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
@@ -173,10 +173,6 @@ def _texts(values: Any) -> list[str]:  # noqa: ANN401 - a JSON value
     return list(values)
 
 
-def _shallow(spec: Spec) -> dict[str, Any]:
-    return {item.name: getattr(spec, item.name) for item in fields(Spec)}
-
-
 # --- as people write them -------------------------------------------------------------------------------------------
 
 
@@ -237,10 +233,10 @@ def parse_features(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(parts)))
 
 
-def name_of(spec: Spec, given: str = "") -> str:
-    """Return a job's name: the one given, else that of its program."""
+def name_of(spec: Spec) -> str:
+    """Return a job's name: the one that it was given, else that of its program."""
     first = spec.command[0].rsplit("/", 1)[-1] if spec.command else "script"
-    return clean_name(given or spec.name or first) or "job"
+    return clean_name(spec.name or first) or "job"
 
 
 def _dependency(kind: str, job: int) -> Dependency:
