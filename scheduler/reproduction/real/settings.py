@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the runs of workload 5 are made with. Fixed before the first run, and not changed by what came out.
+
+The paper (ICPP 2019, Section 4.4) gives the shares of five applications, words for their sizes, times and use of the
+machine (Table 2), and the machine: 49 nodes of 48 cores, jobs of at most 16 nodes. The rest is a choice:
+
+- times: the words as spans of seconds, uniform in the logarithm, so that 2000 jobs are about the paper's work (it had
+  159,313 s on 49 nodes); sizes, arrivals and how far requests are off are those of the Cirne-like model, `FIT`;
+- `LOAD` 3: all jobs come within a third of the time that the machine needs for them, as the paper's mean response is a
+  third of its makespan;
+- speed-up: no curve of an application is given. Downey's model, with an average parallelism and a variance for each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FIT = "ctc"
+LOAD = 3.0
+SEEDS = (1, 2, 3, 4, 5)
+LONGEST_REQUEST = 48 * 3600
+"""Seconds: the limit of the paper's queue."""
+LARGEST = 16
+"""Nodes of the largest job."""
+TIMES = {"small/med": (300, 1200), "small-high": (300, 3600), "high": (1200, 3600)}
+"""Spans of full-speed run times by the words of Table 2, seconds."""
+SMALL_NODES = 2
+"""Nodes of the largest job of an application whose sizes are small."""
+
+
+class Role(NamedTuple):
+    """What stands for an application of Table 2.
+
+    `program` and `options` are the example that runs on real cores, `unit` its option for the amount of work, which
+    grows as the time to the power of `exponent`. `parallelism` and `sigma` are Downey's, per node of 48 cores.
+    """
+
+    program: str
+    options: tuple[str, ...]
+    unit: str
+    sizes: tuple[int, int]
+    """Two amounts of work, of which the time is measured before the first run."""
+    exponent: float
+    parallelism: float
+    sigma: float
+
+
+ROLES = {
+    "PILS": Role("primes", (), "--below", (4_000_000, 12_000_000), 1 / 1.4, 48, 0.0),
+    "STREAM": Role("stream", ("--size", "4000000"), "--sweeps", (24, 120), 1, 32, 0.0),
+    "CoreNeuron": Role("jacobi", ("--size", "1500"), "--iterations", (300, 1500), 1, 48, 0.5),
+    "NEST": Role("numpy_blas.py", ("--size", "700"), "--steps", (20, 100), 1, 48, 1.0),
+    "Alya": Role("mpi_openmp", ("--size", "1000000"), "--steps", (400, 2000), 1, 48, 1.0),
+}
+"""By application: compute-bound, memory-bound (all bandwidth with two thirds of the cores), and three simulations."""
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
+"""Of the programs on real cores: threads sleep where they wait, as the machine may have other things to do."""
+
+
+class Scale(NamedTuple):
+    """A machine and how workload seconds become seconds of it."""
+
+    name: str
+    title: str
+    nodes: int
+    cores: int
+    jobs: int
+    compression: float
+    """Seconds of the workload in a second of the run."""
+    patience: float
+    """How many times its requested time a job may take."""
+    seeds: int
+
+
+MARGIN = 2
+"""Seconds of the run by which each limit is longer, for starting and ending."""
+CORES = Scale("cores", "real programs on one node of 2 real cores", 1, 2, 60, 600.0, 2.0, 5)
+NODES = Scale("nodes", "49 nodes of 2 x 24 emulated cores", 49, 48, 2000, 36.0, 1.0, 1)
+"""The shortest job takes 300 / 36 = 8.3 s: a hundred times the 70 ms that a job of one node was seen to lose."""
+SCALES = {scale.name: scale for scale in (CORES, NODES)}
+POLICIES = {"static": ("--policy", "slurm"), "sd": ("--policy", "sd")}
+"""Options of `drom scheduler`: its defaults, thus MAX_SLOWDOWN 10 and SharingFactor 0.5."""
