@@ -23,6 +23,7 @@ from agent.plan import Plan
 from agent.reservations import Reservations
 from agent.rules import Rules
 from agent.wishes import UNSAID, Wish
+from agent.words import cpus_are
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -261,6 +262,9 @@ class Node(Reservations):
         self._refuse_when_frozen()
         task = self.tasks[slot]
         self._refuse_reserved(task.job)
+        if missing := mask & self.plan.gone:
+            msg = f"{cpus_are(missing)} not there now: choose others."
+            raise Refused(msg)
         self.plan.event = Event("order", task.job, now, by)
         self.plan.pin(task, mask, now)
         return self._step(now)
@@ -339,8 +343,9 @@ class Node(Reservations):
             if job.cores and self.plan.rules.residence:
                 job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize anybody
         for reservation in reserved:
+            places = min(reservation.tasks, reservation.cores)  # orders may have left it fewer cores than tasks
             with suppress(Refused):
-                self._reserve(reservation, now)
+                self._reserve(replace(reservation, tasks=places), now)
         self.plan.hand_out(now)
         actions = self._step(now)
         for slot, mask in pins.items():

@@ -94,6 +94,7 @@ class Reservations(Grants):
             self._open_reserved(wanted, now)
             return
         job.reserved = max(wanted.most, job.cores, cores)
+        job.memory = wanted.memory // len(job.ranks)
         job.first = min(job.ranks, default=0)
         job.task_min, job.task_max = 1, _most_each(job)
         self.plan.touch(job)
@@ -182,7 +183,10 @@ class Reservations(Grants):
         job.first = first
 
     def _share_among(self, job: Job, ranks: dict[int, Task | None]) -> None:
+        """Give a job these places; its memory is divided among them, as its cores are."""
+        memory = job.declared
         self.plan.rearrange(job, ranks)
+        job.memory = memory // len(ranks)
         job.task_max = _most_each(job)
         self.plan.touch(job)
 

@@ -200,7 +200,7 @@ class NodeMachine(RuleBasedStateMachine):
         job = self.node.jobs[wanted.name]
         self.pids += 1
         session, rank = self.pids, 0
-        if again and job.session:
+        if again and job.session and not stranger:
             vacant = [place - job.first for place, task in job.ranks.items() if task is None and place >= job.first]
             session, rank, size = job.session, min(vacant, default=0), max(job.ranks) - job.first + 1
         arrival = Arrival(self.pids, 1, wanted.uid + stranger, wanted.name, "malleable", session, rank=rank, size=size)
@@ -330,7 +330,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule(slot=slots, uid=st.integers(1, 3), wanted=ORDERS)
     def a_user_orders(self, slot: int, uid: int, wanted: Callable[[str], orders.Resize | orders.Release]) -> None:
-        """Users change what is theirs, and nobody but themselves has less for it."""
+        """Users change what is theirs, and take nothing from others that the policy would not give the job anyway."""
         task = self.node.tasks.get(slot)
         if task is None:
             return
@@ -345,8 +345,10 @@ class NodeMachine(RuleBasedStateMachine):
         if isinstance(order, orders.Release):
             self.world.let_go(task.arrival.pid)
         if self.carry_out(actions):
+            begun = any(job.cores and not before[job.name] for job in self.node.jobs.values())
+            shared_anew = begun or (isinstance(order, orders.Resize) and order.cpus is None)
             for job in self.node.jobs.values():
-                assert job.user == uid or job.cores >= before[job.name], f"{job.name} of another user has less"
+                assert shared_anew or job.user == uid or job.cores >= before[job.name], f"{job.name} of another user has less"
 
     @rule(
         gone=st.sampled_from([0, 0, 0, 0, 1, 2, 0b110, 0b1001, 0b1111, 0b01010101, 0b11100000, 0x7F, 0xFF]),
