@@ -199,8 +199,12 @@ def order(
 
     `server` is who else may be meant.
 
-    Raises `ControlError` when it refuses, when nobody listens, or when there is no answer within `TIMEOUT_MS`.
+    Raises `ControlError` when it refuses, when nobody listens, when there is no answer within `TIMEOUT_MS`, and for an
+    order that is longer than anybody reads.
     """
+    message = json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode()
+    if len(message) > MAX_MESSAGE:
+        raise ControlError(f"an order is at most {MAX_MESSAGE >> 10} KiB long: give shorter words.")
     who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
@@ -208,7 +212,7 @@ def order(
             _connect(sock, where, server)
         else:
             where.connect(sock)
-        sock.send(json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode())
+        sock.send(message)
         if not sock.poll(TIMEOUT_MS):
             silence = f"for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
             raise ControlError(f"{who} has not answered {silence}")
