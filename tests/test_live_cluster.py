@@ -45,6 +45,27 @@ def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path)
     here.store.close()
 
 
+def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: Path) -> None:
+    """It would shrink for a guest that cannot start; once the node is back, it makes room."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    mate = here.submit(spec(2, 60))
+    assert mate
+    here.settle()
+    here.crash()
+    here.join(here.nodes["n1"])
+    guest = here.submit(spec(2, 1))
+    assert guest
+    here.turn()
+
+    assert here.cluster.warnings == []
+    assert here.cluster.jobs[mate.number].shares == {"n0": 4, "n1": 4}
+
+    here.settle()
+    assert here.cluster.jobs[guest.number].shares == {"n0": 2, "n1": 2}
+    here.store.close()
+
+
 class LiveCluster(RuleBasedStateMachine):
     """Users, agents, the clock and `kill -9` in any order."""
 

@@ -93,13 +93,13 @@ def may_host(state: State, rules: Rules, job: int) -> bool:
 
 @routine
 def has_room(state: State, rules: Rules, job: int) -> bool:
-    """Return whether a job owns all its nodes, has as many cores on each, and keeps enough beside one more guest."""
+    """Return whether one more guest may join a job: it owns all its nodes, which are up, with as many cores on each."""
     house, nodes = state.nodes, nodes_of(state, job)
     rest = house.share[nodes[0], 0] - rules.share
     if rest < rules.min_cores:
         return False
     for node in nodes:
-        if house.resident[node, 0] != job or house.share[node, 0] != rest + rules.share:
+        if not house.up[node] or house.resident[node, 0] != job or house.share[node, 0] != rest + rules.share:
             return False
         if rules.guests >= house.resident.shape[1] or house.resident[node, rules.guests] != NOBODY:
             return False
