@@ -10,7 +10,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel manual test test-random test-crash chaos soak fuzz test-programs test-vm lint demo bench clean
+.PHONY: help setup kernel manual test test-random test-crash chaos soak fuzz test-programs test-vm lint demo demo-cluster bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ lint: $(READY) ## check style, formatting and types
 
 demo: $(READY) ## watch two malleable programs share this machine
 	$(VENV)/bin/drom demo
+
+demo-cluster: $(READY) ## watch a cluster of four nodes on this machine; takes root's rights
+	$(VENV)/bin/drom demo-cluster
 
 bench: kernel ## measure the costs
 	$(VENV)/bin/drom bench

@@ -25,6 +25,7 @@ from dromlib import native
 from dromlib.cpulist import CpuListError
 from scheduler.cli import SchedulerError, compare, simulate
 from scheduler.contest.cli import compare_policies
+from scheduler.demo.cli import demo_cluster
 from scheduler.live.cli import app as cluster_app
 from scheduler.reproduction.cli import app as reproduction_app
 from workloads.cli import app as workload_app
@@ -255,6 +256,9 @@ def demo(
     from agent import demo as demonstration
 
     raise typer.Exit(demonstration.run(out, seconds, as_json=json))
+
+
+app.command("demo-cluster")(demo_cluster)
 
 
 @app.command()

@@ -85,6 +85,10 @@ fi
 if ((EUID == 0)) && ! command -v mpicc >/dev/null && command -v apt-get >/dev/null; then
     apt_install openmpi-bin libopenmpi-dev || echo "setup: going on without MPI and its examples." >&2
 fi
+# Nodes of network namespaces, for the demonstration of a cluster and its tests, are connected by ip.
+if ((EUID == 0)) && ! { command -v ip && command -v nsenter && command -v mount; } >/dev/null && command -v apt-get >/dev/null; then
+    apt_install iproute2 util-linux mount || echo "setup: going on without iproute2: no cluster on this machine." >&2
+fi
 # A second MPI library, beside the first, and Fortran are for tests.
 if ((EUID == 0)) && ! { command -v mpicc.mpich && command -v gfortran; } >/dev/null && command -v apt-get >/dev/null; then
     apt_install mpich libmpich-dev gfortran || echo "setup: going on without MPICH and Fortran: their tests will be skipped." >&2

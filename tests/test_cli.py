@@ -25,6 +25,7 @@ COMMANDS = (
     "config",
     "doctor",
     "demo",
+    "demo-cluster",
     "bench",
 )
 ORDERS = (

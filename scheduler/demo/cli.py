@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `drom demo-cluster`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli_orders import AsJson  # noqa: TC001 - typer reads it
+
+
+def demo_cluster(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and pictures go.")] = Path("out/cluster"),
+    json: AsJson = False,
+) -> None:
+    """Watch a cluster of four nodes on this machine, under SD-Policy and under static backfill; takes root's rights."""
+    from scheduler.demo.run import run
+
+    raise typer.Exit(run(out, as_json=json))

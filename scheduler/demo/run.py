@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration of a cluster: the same jobs under SD-Policy and under static backfill, told, drawn and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.control import ControlError
+from agent.demo import Paper
+from scheduler import comparing, plots, results
+from scheduler.demo import machines, story
+from scheduler.demo.cluster import HEAD, Cluster, build_ring, why_no_mpi
+from scheduler.demo.mix import CORES, MIX
+from scheduler.demo.play import Play
+from scheduler.errors import SchedulerError
+from scheduler.live import accounting
+from workloads.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.demo.play import Outcome
+
+SCHEMA_VERSION = 1
+RUNS = {"sd": "SD-Policy: running jobs shrink for others", "slurm": "static backfill: jobs keep their cores"}
+"""The policies in the order in which they run, and what they are called."""
+SHOWN = ("makespan_s", "mean_wait_s", "mean_response_s", "mean_slowdown", "malleable_starts")
+NODES = 4
+VERDICT = (
+    "Every job ran once, on the nodes that it was given, to its right end, though the scheduler was killed;\n"
+    "no core was held by two, in {looks} looks at all nodes. Nothing is left behind."
+)
+
+
+def run(out: Path, *, as_json: bool) -> int:
+    """Play the demonstration; results go below `out`. Return the exit status: 0 when all was as it should be."""
+    try:
+        with _ended_by_signals():
+            return _run(out, as_json=as_json)
+    except (machines.MachineError, ControlError, SchedulerError, FileNotFoundError) as error:
+        sys.stderr.write(f"drom: {error}\n")
+        return 1
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM end the block; the next ones must not leave half of it there."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def leave(number: int, _frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = [signal.signal(number, leave) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _run(out: Path, *, as_json: bool) -> int:
+    if reason := machines.why_not() or why_no_mpi():
+        raise machines.MachineError(reason)
+    results.prepare(out)
+    paper = Paper(silent=as_json)
+    paper.write(
+        f"{NODES} nodes of {CORES} cores, each with a name, an address, a network card and an agent of its own, and\n"
+        f"a scheduler on {HEAD}; they talk over TCP with CURVE keys. All are namespaces of this machine, and\n"
+        "their cores are emulated: the jobs are MPI programs whose ranks count the core-seconds that they hold\n"
+        "instead of using them. Everything else is real. The same jobs come at the same times twice.\n"
+    )
+    value: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "runs": {}, "problems": []}
+    with tempfile.TemporaryDirectory(prefix="drom-cluster-") as folder:
+        program = build_ring(Path(folder))
+        for policy, title in RUNS.items():
+            paper.heading(f"{title} (--policy {policy})")
+            outcome = _play(Path(folder) / policy, policy, program, paper)
+            value["problems"] += [f"under {policy}: {problem}" for problem in outcome.problems]
+            value["runs"][policy] = _account(outcome, out, policy)
+            _draw(outcome, policy, out, paper)
+    _compare(value, paper, out)
+    if as_json:
+        sys.stdout.write(json.dumps(value) + "\n")
+    for problem in value["problems"]:
+        sys.stderr.write(f"drom: {problem}\n")
+    return 1 if value["problems"] else 0
+
+
+def _play(folder: Path, policy: str, program: Path, paper: Paper) -> Outcome:
+    with Cluster(folder, "--policy", policy, "--name", policy, nodes=NODES, cores=CORES) as cluster:
+        return Play(cluster, program, MIX, lambda line: paper.write(f"{line}\n")).run()
+
+
+def _account(outcome: Outcome, out: Path, policy: str) -> dict[str, Any]:
+    """Write what has run as `drom simulate` does, and return its summary."""
+    told = outcome.history
+    schedule = accounting.schedule_of(told)
+    work = accounting.workload_of(told, schedule)
+    summary = accounting.summary(told, schedule, work)
+    results.write_schedule(schedule, work, summary, out / policy)
+    return {"summary": summary, "looks": outcome.looks, "scheduler_back_s": round(outcome.back_s, 3)}
+
+
+def _draw(outcome: Outcome, policy: str, out: Path, paper: Paper) -> None:
+    schedule = accounting.schedule_of(outcome.history)
+    names = [job["name"] for job in outcome.history["jobs"]]
+    paper.heading("Who had which cores")
+    for line in story.chart(schedule, names, outcome.history["nodes"], paper.width):
+        paper.write(f"{line}\n")
+    picture = out / f"{policy}.png"
+    try:
+        plots.write(plots.gantt_figure(schedule, RUNS[policy]), picture)
+    except WorkloadError as error:
+        paper.write(f"{error}\n")
+    else:
+        paper.write(f"As a picture: {picture}\n")
+
+
+def _compare(value: dict[str, Any], paper: Paper, out: Path) -> None:
+    """Tell the figures of both runs side by side, static backfill first."""
+    order = ["slurm", "sd"]
+    summaries = [value["runs"][policy]["summary"] for policy in order]
+    rows = [row for row in comparing.rows_of(summaries) if row.figure in SHOWN]
+    value["comparison"] = {row.figure: dict(zip(order, row.values, strict=True)) for row in rows}
+    paper.heading("Both runs, in whole seconds as the scheduler has written them down")
+    paper.write(f"{'':18}{'static backfill':>17}{'SD-Policy':>12}{'ratio':>9}\n")
+    for row in rows:
+        first, second = map(comparing.number, row.values)
+        ratio = "" if row.ratios[1] is None else f"{row.ratios[1]:.2f}"
+        paper.write(f"{row.label:18}{first:>17}{second:>12}{ratio:>9}".rstrip() + "\n")
+    paper.write(f"All figures: drom compare {os.fspath(out / 'slurm')} {os.fspath(out / 'sd')}\n")
+    if not value["problems"]:
+        looks = sum(value["runs"][policy]["looks"] for policy in order)
+        paper.write("\n" + paper.ink(VERDICT.format(looks=looks), "1;32") + "\n")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has happened to the jobs of the demonstration, as sentences, as a chart of letters, and judged. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from agent.words import counted
+from dromlib.cpulist import parse_cpulist
+from scheduler.gantt import boxes
+from scheduler.live.jobs import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
+from scheduler.series import span_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from scheduler.demo.mix import Submission
+    from scheduler.schedule import Schedule
+
+_RANK = re.compile(r"^ring: rank \d+ of \d+ was on (\S+)$", re.MULTILINE)
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ENDS = {
+    COMPLETED: "has ended",
+    FAILED: "has failed",
+    CANCELLED: "was cancelled",
+    TIMEOUT: "has run out of time",
+    NODE_FAIL: "was lost with its node",
+}
+AT_ONCE = 1.0
+"""Seconds of waiting that are not worth a word."""
+
+
+class Story:
+    """Turns entries of jobs' histories into lines. `jobs` are the submissions by number, times count from `begin`."""
+
+    def __init__(self, begin: float, cores: int) -> None:
+        self.begin, self.cores = begin, cores
+        self.jobs: dict[int, Submission] = {}
+        self._heard = 0
+        self._submitted: dict[int, float] = {}
+        self._started: dict[int, float] = {}
+
+    def hear(self, entries: Sequence[dict[str, Any]]) -> list[str]:
+        """Return the lines for what is new in all that has happened so far, in its order."""
+        new, self._heard = entries[self._heard :], len(entries)
+        lines = []
+        for (number, what, cores), group in groupby(new, _kind):
+            several = list(group)
+            last = several[-1]
+            if text := self._sentence(number, what, cores, several):
+                lines.append(self.line(last["at"], text))
+        return lines
+
+    def line(self, at: float, text: str) -> str:
+        """Return a line about something that happened at a time (unix seconds)."""
+        return f"{at - self.begin:6.1f} s  {text}"
+
+    def _sentence(self, number: int, what: str, cores: int | None, entries: list[dict[str, Any]]) -> str:
+        job, at, detail = self.jobs[number], entries[-1]["at"], entries[-1]["detail"]
+        name = f"{job.name} (job {number})"
+        if what == "submitted":
+            self._submitted[number] = at
+            return f"{name} is submitted: {counted(job.nodes, 'node')}, {job.limit} s at most"
+        if what == "placed":
+            mates = [self.jobs[mate].name for mate in detail.get("mates", [])]
+            make = f"make{'s' if len(mates) == 1 else ''} room"
+            return f"{name} need not wait: {_and(mates)} {make} on {_and(sorted(detail['shares']))}" if mates else ""
+        if what == "started":
+            self._started[number] = at
+            waited = at - self._submitted[number]
+            return f"{name} starts{f' after {waited:.1f} s in the queue' if waited >= AT_ONCE else ' at once'}"
+        if what == "resized":
+            nodes = _and(sorted(entry["detail"]["node"] for entry in entries))
+            has = f"all {cores} cores of {nodes} again" if cores == self.cores else f"{cores} cores of {nodes} now"
+            return f"{name} has {has}"
+        if what in _ENDS:
+            took = f" after {at - self._started[number]:.1f} s" if number in self._started else ""
+            return f"{name} {_ENDS[what]}{took}{_why(detail)}"
+        return "" if what in ("ordered", "ending") else f"{name}: {what}{_why(detail)}"
+
+
+def _kind(entry: dict[str, Any]) -> tuple[int, str, int | None]:
+    return entry["job"], entry["what"], entry["detail"].get("cores")
+
+
+def _why(detail: Mapping[str, Any]) -> str:
+    return f" ({detail['reason']})" if detail.get("reason") else ""
+
+
+def _and(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+Steps = dict[tuple[int, str, int], int]
+"""Steps that each rank has made, by number of its job, node, and pid there."""
+
+
+def gone_on(before: Steps, after: Steps, names: Mapping[int, str]) -> list[str]:
+    """Return in words how far the last rank of each job has come between two looks."""
+    words = []
+    for number in sorted({rank[0] for rank in before}):
+        ranks = [rank for rank in before if rank[0] == number]
+        if all(rank in after for rank in ranks):
+            first, last = (min(steps[rank] for rank in ranks) for steps in (before, after))
+            words.append(f"{names[number]} from step {first} to {last}")
+        else:
+            words.append(f"{names[number]} to its end")
+    return words
+
+
+# --- is it true? ---
+
+
+def double(tasks: Iterable[Mapping[str, Any]]) -> str:
+    """Return which CPUs two tasks of a node hold at once, as a sentence; empty: none."""
+    holders: Counter[int] = Counter()
+    for task in tasks:
+        mask = parse_cpulist(task["held"])
+        holders.update(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+    several = [cpu for cpu, count in holders.items() if count > 1]
+    return f"CPU {several[0]} is held by {holders[several[0]]} tasks at once." if several else ""
+
+
+def judge(submission: Submission, job: Mapping[str, Any], output: str) -> list[str]:
+    """Return in sentences what is wrong with a job that is over."""
+    name, found = f"{submission.name} (job {job['job']})", []
+    if job["state"] != COMPLETED or job["status"] != 0:
+        found.append(f"{name} is {job['state']} with status {job['status']}: {job['reason'] or 'no reason given'}.")
+    if job["attempt"] != 1:
+        found.append(f"{name} was started {job['attempt']} times.")
+    where, wanted = Counter(_RANK.findall(output)), dict.fromkeys(job["shares"], submission.tasks)
+    if job["state"] == COMPLETED and where != wanted:
+        found.append(f"the ranks of {name} were on {dict(where)}, not on {wanted}.")
+    if job["state"] == COMPLETED and not output.rstrip().endswith(" ok"):
+        found.append(f"{name} did not find its answer right: {output.rstrip().splitlines()[-1:]}.")
+    return found
+
+
+# --- pictures ---
+
+
+def chart(schedule: Schedule, names: Sequence[str], nodes: Sequence[str], width: int) -> list[str]:
+    """Return who had which core when: a line per core of each node, a letter per job, time to the right."""
+    span = span_of(schedule)
+    margin = max(map(len, nodes)) + 2
+    columns = max(10, width - margin)
+    seconds = max(1, -(-(span.end - span.begin) // columns))
+    rows = [["."] * -(-(span.end - span.begin) // seconds) for _ in range(schedule.nodes * schedule.cores)]
+    for box in boxes(schedule, span):
+        for row in rows[round(box.low * schedule.cores) : round(box.high * schedule.cores)]:
+            low, high = ((at - span.begin) // seconds for at in (box.begin, box.end))
+            row[low : max(high, low + 1)] = _LETTERS[box.job % 26] * max(high - low, 1)
+    lines = [
+        f"{nodes[number // schedule.cores] if number % schedule.cores == 0 else '':<{margin}}{''.join(row)}"
+        for number, row in enumerate(rows)
+    ]
+    legend = "  ".join(f"{_LETTERS[number % 26]} {name}" for number, name in enumerate(names))
+    return [*lines, f"{'':<{margin}}{legend}", f"{'':<{margin}}a column is {seconds} s, a line a core, a dot idle"]
