@@ -68,6 +68,11 @@ def test_eurora() -> None:
             "",
             ", queue day: it does not say expected_wait_s: write expected_wait_s = and a whole number of at least 1.",
         ),
+        (
+            "expected_wait_s = 60",
+            "expected_wait_s = 601",
+            ", queue day: it expects a wait of 601 s, and allows 600 s: write no more than is allowed.",
+        ),
         ('"fat"', '"thin"', ": the group 'thin' is there twice: give each a name of its own."),
         ('"gpu"', '"cores"', ": the resource 'cores' is there twice: give each a name of its own."),
         ('"gpu"', '"nodes"', ": a resource cannot be called 'nodes': choose another name."),

@@ -113,9 +113,9 @@ def test_simulate(log: Path, tmp_path: Path) -> None:
             ("--predict", "recent"),
             "--predict recent is for policies that plan with run times: choose easy, conservative, slurm or sd.",
         ),
-        (("--set", "window=1.5"), "policy cp: window is a whole number from 0 to 100"),
-        (("--set", "work=0"), "policy cp: work is a number above 0, up to 1000"),
-        (("--set", "most=-1"), "policy cp: most is a whole number of at least 0"),
+        (("--set", "window=1.5"), "policy cp: window is a whole number from 0 to 100."),
+        (("--set", "work=0"), "policy cp: work is a number above 0, up to 1000."),
+        (("--set", "most=-1"), "policy cp: most is a whole number of at least 0."),
     ],
 )
 def test_refused(log: Path, options: tuple[str, ...], sentence: str) -> None:

@@ -77,7 +77,7 @@ def test_options(tmp_path: Path) -> None:
     _, said = drom(*command, "--set", "cost=-1", code=1)
     plain, weighing = (drom(*command, "--set", f"cost={cost}")[0] for cost in (0, 60))
 
-    assert said.splitlines()[-1] == "drom: policy equipartition: cost is a number of seconds of at least 0"
+    assert said.splitlines()[-1] == "drom: policy equipartition: cost is a number of seconds of at least 0."
     assert resizes(weighing) < resizes(plain)
 
 

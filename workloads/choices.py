@@ -20,13 +20,13 @@ def read_choices(
     read: Callable[[str, str], tuple[V | None, str]],
     error: type[ValueError],
 ) -> dict[str, V]:
-    """Return values by name; the last one counts where a name is given twice.
+    """Return values by name; a choice may name several, with commas; the last one counts where one is named twice.
 
     `read` takes a name and its text and returns a value, None for one that cannot be, and what it has to be.
     Raises `error`, with `option` in its sentence, for such a value and for a name that is not among `names`.
     """
     chosen: dict[str, V] = {}
-    for choice in choices:
+    for choice in (part for several in choices for part in several.split(",")):
         name, _, text = choice.partition("=")
         if name not in names:
             msg = f"{option} {short(choice)}: there is no {short(name)}: choose {', '.join(names)}."

@@ -134,6 +134,8 @@ def _group(table: dict[str, Any], resources: tuple[str, ...], where: str) -> Gro
 def _queue(table: dict[str, Any], where: str) -> Queue:
     _known(table, set(Queue._fields), where)
     expected, most = (_whole(table, key, 1, where) for key in ("expected_wait_s", "maximum_wait_s"))
+    if expected > most:
+        _refuse(where, f"it expects a wait of {expected} s, and allows {most} s: write no more than is allowed")
     return Queue(_name(table, where), expected, most)
 
 

@@ -17,10 +17,10 @@ def check(options: dict[str, float]) -> str:
     """Return what is wrong with the parameters; empty where nothing is."""
     window, work, most = options.values()
     if not (0 <= window <= 100 and window.is_integer()):
-        return "window is a whole number from 0 to 100"
+        return "window is a whole number from 0 to 100."
     if not 0 < work <= 1000:
-        return "work is a number above 0, up to 1000"
-    return "" if most >= 0 and most.is_integer() else "most is a whole number of at least 0"
+        return "work is a number above 0, up to 1000."
+    return "" if most >= 0 and most.is_integer() else "most is a whole number of at least 0."
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:

@@ -36,7 +36,7 @@ COST = 0
 
 def check(options: Mapping[str, float]) -> str:
     """Return what is wrong with the parameters; empty if nothing is."""
-    return "" if 0 <= options["cost"] < math.inf else "cost is a number of seconds of at least 0"
+    return "" if 0 <= options["cost"] < math.inf else "cost is a number of seconds of at least 0."
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:

@@ -141,15 +141,15 @@ class Storm:
         """Have an agent that is ready. Only where the file system was full may one have ended by itself."""
         agent = self._stage.agent
         assert agent
+        try:
+            agent.await_log("event=ready", START_SECONDS)
+        except AssertionError as error:
+            if agent.process.poll() is None:
+                raise AssertionError(f"{error}\n{_what_it_does(agent.pid)}") from error
         if agent.process.poll() is not None:
             assert self._full, f"the agent ended by itself: {agent.log}"
             assert "Traceback" not in agent.log, agent.log
             self._stage.start_agent(ready=True)
-        else:
-            try:
-                agent.await_log("event=ready", START_SECONDS)
-            except AssertionError as error:
-                raise AssertionError(f"{error}\n{_what_it_does(agent.pid)}") from error
         self._full = False
 
     def _wrong(self) -> list[str]:
