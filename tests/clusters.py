@@ -33,7 +33,7 @@ class Cluster:
         self._home = folder
         self.options = options
         self.agents: dict[str, Agent] = {}
-        self.agent_options: tuple[str, ...] = ("--emulate", CORES)
+        self.agent_options: tuple[str, ...] = ("--emulate", CORES, *SERVES_METRICS)
         self._log = folder / "scheduler.log"
         self._process: subprocess.Popen[bytes] | None = None
 

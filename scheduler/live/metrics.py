@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from agent.metrics import Histogram
-from scheduler.live.jobs import ENDING, FINAL, PENDING, RUNNING, STARTING
+from scheduler.live.jobs import ENDING, FINAL, ON_NODES, PENDING, RUNNING, STARTING
 
 if TYPE_CHECKING:
     import threading
@@ -76,6 +76,20 @@ class ClusterCollector:
             total.add_metric([node.name], node.cores)
             held.add_metric([node.name], cluster.dispatch.held(node.index))
         yield from (total, held)
+        yield from self._running()
+
+    def _running(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        begun = GaugeMetricFamily("drom_scheduler_job_start_time_seconds", "When a job started.", labels=["job"])
+        limit = GaugeMetricFamily(
+            "drom_scheduler_job_limit_seconds", "How long a job that has started may take.", labels=["job", "class"]
+        )
+        for job in self._cluster.jobs.values():
+            if job.state in ON_NODES and job.started is not None:
+                begun.add_metric([str(job.number)], job.started)
+                limit.add_metric([str(job.number), job.spec.job_class], job.limit)
+        yield from (begun, limit)
 
     def _history(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
