@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -314,11 +315,14 @@ def queue(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write what has run as drom simulate does, for drom compare.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report on what has run, with pictures, as one file.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """List the jobs that wait and run: where, since when, and why not yet."""
-    if gantt or out:
-        _tell_history(scheduler, last if every else 100_000, gantt, out)
+    if gantt or out or html:
+        _tell_history(_ask(scheduler, "history", last=last if every else 100_000), gantt, out, html)
         return
     while True:
         value = _ask(scheduler, "queue", all=every, last=last)
@@ -330,22 +334,27 @@ def queue(
         time.sleep(1)
 
 
-def _tell_history(scheduler: str, last: int, gantt: Path | None, out: Path | None) -> None:
+def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:
     """Draw and write what has run."""
-    from scheduler import plots, results
+    from scheduler import plots, report, results
     from scheduler.live import accounting
 
-    told = _ask(scheduler, "history", last=last)
     schedule = accounting.schedule_of(told)
     if not len(schedule.runs):
         raise SchedulerError("no job has run yet, so there is nothing to draw or to write: see drom queue.")
     if gantt:
         plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), gantt)
         output.say(f"Drew {gantt}")
-    if out:
-        work = accounting.workload_of(told, schedule)
-        results.write_schedule(schedule, work, accounting.summary(told, schedule, work), out)
-        output.say(f"Wrote {out}: compare it with drom compare")
+    with TemporaryDirectory(prefix="drom-queue-") as scratch:
+        folder = out or Path(scratch) / told["name"]
+        if out or html:
+            work = accounting.workload_of(told, schedule)
+            results.write_schedule(schedule, work, accounting.summary(told, schedule, work), folder)
+        if out:
+            output.say(f"Wrote {out}: compare it with drom compare")
+        if html:
+            report.write_report([folder], html)
+            output.say(f"Wrote {html}")
 
 
 @app.command()

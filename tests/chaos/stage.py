@@ -118,7 +118,13 @@ class Stage:
 
     def start_agent(self, *, ready: bool) -> None:
         """Start the next agent; wait until it is ready if asked to."""
-        options = Options(runtime_dir=str(self.dir), capacity=SLOTS, grace=0.3, **self.node.options)  # type: ignore[arg-type]
+        options = Options(  # the events of thousands of faults would fill the file system for good
+            runtime_dir=str(self.dir),
+            capacity=SLOTS,
+            grace=0.3,
+            events_size="64K",
+            **self.node.options,  # type: ignore[arg-type]
+        )
         self.agent = launch_agent(
             self.dir,
             served=options,

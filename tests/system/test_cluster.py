@@ -161,11 +161,14 @@ def test_jobs_wait_for_each_other_and_for_their_user(here: Cluster) -> None:
 
 
 def test_what_ran_is_told_as_of_a_simulation(here: Cluster) -> None:
-    """As a chart, as a folder that `drom compare` takes, and to Prometheus."""
+    """As a chart, as a folder that `drom compare` takes, as a page, and to Prometheus."""
     good = here.submit("--time", "5", "--", "true")
     here.await_state(good, "completed")
-    told = here.cli("queue", "--gantt", "ran.png", "--out", "ran")
-    assert told.stdout == "Drew ran.png\nWrote ran: compare it with drom compare\n", told.stderr
+    told = here.cli("queue", "--gantt", "ran.png", "--out", "ran", "--html", "ran.html")
+    assert told.stdout == "Drew ran.png\nWrote ran: compare it with drom compare\nWrote ran.html\n", told.stderr
+    page = (here.folder / "ran.html").read_text(encoding="utf-8")
+    assert "<h1>ran</h1>" in page
+    assert "data:image/png;base64," in page
     assert (here.folder / "ran.png").read_bytes().startswith(b"\x89PNG")
     rows = (here.folder / "ran/jobs.csv").read_text(encoding="utf-8").splitlines()
     mine = next(row.split(",") for row in rows if row.startswith(f"{good},"))
