@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -50,14 +51,17 @@ class Bar:
 
 @contextmanager
 def interruptible(words: str, left: str) -> Iterator[Bar]:
-    """Show a bar on stderr meanwhile. On Ctrl-C say what is left of the work, and exit with 130."""
+    """Show a bar on stderr meanwhile. On Ctrl-C or SIGTERM say what is left of the work, and exit with 130."""
     bar = Bar(sys.stderr, words)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield bar
     except KeyboardInterrupt:
         bar.clear()
         sys.stderr.write(f"drom: interrupted: {left}.\n")
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     bar.clear()
 
 

@@ -2,15 +2,14 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+
+import pytest
 
 from scheduler import progress
-from scheduler.progress import Bar, saying
-
-if TYPE_CHECKING:
-    import pytest
+from scheduler.progress import Bar, interruptible, saying
 
 
 class Terminal(io.StringIO):
@@ -75,3 +74,15 @@ def test_what_is_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert stream.getvalue() == "\r\033[Kreading ...\r\033[K"
     assert file.getvalue() == ""
+
+
+def test_sigterm_is_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
+    """Work that somebody ends says what is left of it, as on Ctrl-C; afterwards the signal means what it did."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as end, interruptible("working", "half of it is written"):
+        signal.raise_signal(signal.SIGTERM)
+
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "drom: interrupted: half of it is written.\n"
+    assert signal.getsignal(signal.SIGTERM) == before
