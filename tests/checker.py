@@ -260,10 +260,14 @@ def _lives(stats: dict[int, _Stat], who: Who) -> bool:
 
 
 def _at_rest(reading: Reading) -> bool:
-    """Say whether the agent and the first processes and responders of its tasks all sleep, or have ended."""
-    everybody = {reading.agent, *(who for slot in reading.slots for who in (slot.who, slot.responder))}
-    states = [(_fields(f"/proc/{pid}/stat") or [b"X"])[0] for pid, _ in everybody if pid]
-    return not {b"R", b"D", b"T"} & set(states)
+    """Say whether the agent sleeps, and the first processes and responders of its tasks do, or have ended."""
+    everybody = {who for slot in reading.slots for who in (slot.who, slot.responder)}
+    states = {_state(pid) for pid, _ in everybody if pid}
+    return _state(reading.agent[0]) == b"S" and not states & {b"R", b"D", b"T"}
+
+
+def _state(pid: int) -> bytes:
+    return (_fields(f"/proc/{pid}/stat") or [b"X"])[0]
 
 
 def _members(stats: dict[int, _Stat], slots: tuple[Slot, ...]) -> dict[int, set[int]]:
