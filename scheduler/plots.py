@@ -139,7 +139,8 @@ def days_figure(runs: Mapping[str, Schedule]) -> Figure:
         )
         starts = counts_per(length, span, table["start"][malleable(table, schedule.cores)])
         lower.stairs(starts, np.arange(len(starts) + 1), color=colour, fill=len(runs) == 1)
-    upper.set_yscale("log")
+    if any(np.nan_to_num(line.get_ydata()).max(initial=0) > 0 for line in upper.get_lines()):
+        upper.set_yscale("log")
     name_axes(upper, "Slowdown", "", f"mean of the jobs submitted in each {word}")
     name_axes(lower, "Malleable starts", f"{word}s from the first submission", f"starts per {word}")
     lower.set_ylim(0, max(1, lower.get_ylim()[1]))

@@ -17,6 +17,7 @@ from scheduler.live.directives import directives
 from scheduler.live.spec import (
     Dependency,
     Spec,
+    check,
     from_json,
     parse_amounts,
     parse_dependencies,
@@ -117,3 +118,21 @@ def test_a_script_is_read_up_to_its_first_command() -> None:
     for line in ("#DROM --job-name 'a", "#DROM nodes=2"):
         with pytest.raises(SchedulerError, match=r"^job.sh, line 2: .*\.$"):
             directives("#!/bin/sh\n" + line, "job.sh")
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("true\n", "a script says in its first line what runs it: write for example #!/bin/sh."),
+        (
+            "#!/bin/sh\n#DROM --nodes 1\n\n  # later\n",
+            "the script has no command, only comments: write below them what is to be run.",
+        ),
+    ],
+)
+def test_what_is_no_script_is_refused(script: str, sentence: str) -> None:
+    """Before it waits in a queue to do nothing."""
+    with pytest.raises(SchedulerError) as refused:
+        check(Spec(script=script, folder="/"))
+
+    assert str(refused.value) == sentence

@@ -53,13 +53,13 @@ def explain(job: Job, cluster: Cluster, now: float) -> list[str]:
         return _on_nodes(job, cluster, now)
     took = "" if job.started is None or job.ended is None else f" after {duration(job.ended - job.started)}"
     about = f": {job.reason}" if job.reason else "" if not job.status else f": it returned {job.status}"
-    return [f"It is over: {job.state}{took}{about}."]
+    return [f"It is over: {job.state}{took}{about.removesuffix('.')}."]
 
 
 def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [f"It waits: {why(job, cluster)}."]
     if job.reason:
-        said.append(f"Last time: {job.reason}.")
+        said.append(f"Last time: {job.reason.removesuffix('.')}.")
     controller = cluster.controller
     if controller and controller.waits(job.number):
         waiting, _ = controller.counts

@@ -120,8 +120,8 @@ def check(spec: Spec) -> None:
     """Raise SchedulerError with the first thing that is wrong whatever the cluster is like."""
     if not (spec.command or spec.script):
         raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
-    if spec.script and not spec.script.startswith("#!"):
-        raise SchedulerError("a script says in its first line what runs it: write for example #!/bin/sh.")
+    if spec.script:
+        _check_script(spec.script)
     for name, least, most in _RANGES:
         value = getattr(spec, name)
         if not least <= value <= most:
@@ -141,6 +141,13 @@ def check(spec: Spec) -> None:
         raise SchedulerError("no text of a job may hold a zero byte.")
     if not spec.folder.startswith("/"):
         raise SchedulerError("the folder in which a job runs is given by its whole path: see --chdir.")
+
+
+def _check_script(text: str) -> None:
+    if not text.startswith("#!"):
+        raise SchedulerError("a script says in its first line what runs it: write for example #!/bin/sh.")
+    if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+        raise SchedulerError("the script has no command, only comments: write below them what is to be run.")
 
 
 _RANGES = (
