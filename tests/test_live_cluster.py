@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.live.jobs import FINAL
@@ -63,6 +64,37 @@ def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: P
 
     here.settle()
     assert here.cluster.jobs[guest.number].shares == {"n0": 2, "n1": 2}
+    here.store.close()
+
+
+def test_a_guest_whose_mate_ends_instead_of_shrinking_starts_with_what_it_is_held_at(tmp_path: Path) -> None:
+    """It has all cores at once, and the next guest waits until it has given some up."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    node = here.nodes["n0"]
+    here.settle()
+    mate = here.submit(spec(1, 60))
+    assert mate
+    here.settle()
+    guest = here.submit(spec(1, 20))
+    assert guest
+    here.turn(1.0)
+    node.end((mate.number, 1), 0)
+    while node.inbox:
+        node.read()
+    while node.outbox:
+        here.hear(node)
+    here.turn(1.0)
+    (start,) = [message for message in node.inbox if isinstance(message, say.Start)]
+    here.settle()
+    other = here.submit(spec(1, 1))
+    assert other
+    here.turn(1.0)
+
+    assert start.cores == node.cores
+    assert here.cluster.dispatch.waiting_for(other.number) == [guest.number]
+    here.settle()
+    here.check()
+    assert {here.cluster.jobs[job.number].state for job in (guest, other)} == {"running"}
     here.store.close()
 
 

@@ -100,6 +100,8 @@ class Cluster(Membership):
                     job.shares[self._names[index]] = cores
                     job.limit = controller.limit(number)
                     self.unsaved[number] = job
+                    if number in self.dispatch.placed:  # its mate has ended before it had shrunk
+                        self.dispatch.place(number, self.dispatch.placed[number] | {index: cores})
         self._give_orders(now)
 
     def next_look(self) -> float:
