@@ -135,7 +135,7 @@ def test_deviation() -> None:
 def test_numbers_of_the_paper() -> None:
     """Tables 1 and 2 as printed; nothing is given for what only the figures show."""
     static = [[row.paper.value for row in table_1(number, {}) if row.paper] for number in (1, 4)]
-    shares = [row.paper.value for row in workload_5(1) if row.place == "Table 2" and row.paper]
+    shares = [row.paper.value for row in workload_5(1, {}) if row.place == "Table 2" and row.paper]
     given = [row.what for row in figures_1_to_3(4, {}) if row.paper is not None]
 
     assert static == [[122_152, 3339.5, 899_888], [29_858.5, 3666.5, 21_615_111]]

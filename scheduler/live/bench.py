@@ -3,32 +3,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import zmq
-
-from agent import claims, control
 from agent.bench import machine
-from agent.control import ControlError
 from agent.steward import protocol as say
 from scheduler.bench import figure
 from scheduler.compiling import load_policy
 from scheduler.live.cluster import Cluster
-from scheduler.live.jobs import COMPLETED, User
+from scheduler.live.jobs import User
 from scheduler.live.settings import Settings
 from scheduler.live.spec import Spec
+from scheduler.live.stage import Client, agents, await_that, scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 NODES, CORES = 4, 4
 LARGE, WIDE, QUEUED = 49, 48, 10_000
@@ -37,7 +31,8 @@ PASSES = 30
 STARTS = 30
 SUBMISSIONS = 2000
 NOTHINGS = 400
-PATIENCE = 300.0
+FREELY = ("--set", "max_slowdown=infinite")
+EMULATED = ("--emulate", f"pack:1 core:{CORES} pu:1")
 WORDS = ("interval=1", "reservations=nodes", "resolution=1", "max_slowdown=infinite")
 
 MATE = """
@@ -45,8 +40,9 @@ import dromlib, time
 session = dromlib.attach()
 open("mate", "w").close()
 while True:
-    if session.poll():
-        session.apply()
+    grant = session.poll()
+    if grant:
+        session.apply(grant)
     time.sleep(0.01)
 """
 """A malleable program that looks each 10 ms."""
@@ -103,109 +99,20 @@ def _pass_ms() -> float:
 
 def _once() -> Iterator[tuple[str, float]]:
     with TemporaryDirectory(prefix="drom-bench-") as folder:
-        for name, durable in (("NORMAL", False), ("FULL", True)):
-            with _scheduler(Path(folder) / name, durable=durable) as client, _agents(Path(folder) / name, 1):
+        for name, durable in (("NORMAL", ()), ("FULL", ("--durable",))):
+            home = Path(folder) / name
+            with scheduler(home, *FREELY, *durable) as client, agents(home, 1, EMULATED):
                 client.await_nodes(1)
                 yield name, _submissions(client)
         home = Path(folder) / "cluster"
-        with _scheduler(home) as client, _agents(home, NODES):
+        with scheduler(home, *FREELY) as client, agents(home, NODES, EMULATED):
             client.await_nodes(NODES)
             yield "start", statistics.median(_start_ms(client, home) for _ in range(STARTS))
             yield "jobs", _job_ms(client, home)
             yield "guest", statistics.median(_guest_ms(client, home, turn) for turn in range(5))
 
 
-class _Client:
-    """One connection to a scheduler, for many orders."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], state: Path) -> None:
-        self._sock: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        self._sock.setsockopt(zmq.LINGER, 0)
-        self._sock.connect(control.endpoint(state, "control"))
-
-    def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-        """Give an order and return the answer."""
-        self._sock.send(json.dumps({"protocol": control.PROTOCOL, "order": name, **fields}).encode())
-        if not self._sock.poll(int(PATIENCE * 1000)):
-            raise ControlError("the scheduler of the benchmark does not answer: its words stand above.")
-        answer = json.loads(self._sock.recv())
-        if not answer["ok"]:
-            raise ControlError(answer["error"])
-        return answer["value"]
-
-    def submit(self, home: Path, *command: str, **more: object) -> int:
-        """Submit a job and return its number."""
-        spec = Spec(command=command, folder=str(home), time=600, environment={"PATH": os.environ["PATH"]})
-        jobs = self.ask("submit", jobs=[spec.to_json() | more])["jobs"]
-        return int(jobs[0])
-
-    def await_nodes(self, count: int) -> None:
-        """Wait until so many nodes are up."""
-        _await(lambda: sum(node["state"] == "up" for node in self.ask("nodes")["nodes"]) == count)
-
-    def await_end(self, job: int) -> None:
-        """Wait until a job is over. Raises ControlError if it did not end well."""
-        _await(lambda: self.ask("job", job=job)["ended"] is not None)
-        state = self.ask("job", job=job)["state"]
-        if state != COMPLETED:
-            msg = f"a job of the benchmark is {state}: {self.ask('job', job=job)['reason']}."
-            raise ControlError(msg)
-
-    def close(self) -> None:
-        """Hang up."""
-        self._sock.close()
-
-
-def _await(predicate: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not predicate():
-        if time.monotonic() > deadline:
-            raise ControlError("a part of the benchmark's cluster does not answer: its words stand above.")
-        time.sleep(0.01)
-
-
-@contextlib.contextmanager
-def _scheduler(home: Path, *, durable: bool = False) -> Iterator[_Client]:
-    """Run a scheduler with its state in `home` and give a connection to it."""
-    home.mkdir()
-    words = ["scheduler", "--state", str(home), "--set", "max_slowdown=infinite", *(["--durable"] if durable else [])]
-    with _process(home / "scheduler.log", *words) as process, zmq.Context() as context:
-        _await(lambda: (home / "control").exists() or process.poll() is not None)
-        client = _Client(context, home)
-        try:
-            yield client
-        finally:
-            client.close()
-
-
-@contextlib.contextmanager
-def _agents(home: Path, count: int) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for number in range(count):
-            words = ["--emulate", f"pack:1 core:{CORES} pu:1", "--scheduler", f"ipc://{home}/agents"]
-            words += ["--runtime-dir", str(home / f"n{number}"), "--node", f"n{number}"]
-            stack.enter_context(_process(home / f"n{number}.log", "agent", *words))
-        yield
-
-
-@contextlib.contextmanager
-def _process(log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    claimed = log.parent / "claims"
-    claimed.mkdir(exist_ok=True)
-    environment = dict(os.environ) | {claims.VARIABLE: str(claimed)}
-    with log.open("wb") as stream:
-        process = subprocess.Popen([sys.executable, "-m", "agent", *words], stderr=stream, env=environment)
-    try:
-        yield process
-    except ControlError:
-        sys.stderr.write(log.read_text(encoding="utf-8"))
-        raise
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _submissions(client: _Client) -> float:
+def _submissions(client: Client) -> float:
     """Return the milliseconds of a submission by one user, each of which is on disk before the next begins."""
     folder = Path("/")
     begin = time.monotonic()
@@ -214,31 +121,31 @@ def _submissions(client: _Client) -> float:
     return 1e3 * (time.monotonic() - begin) / SUBMISSIONS
 
 
-def _start_ms(client: _Client, home: Path) -> float:
+def _start_ms(client: Client, home: Path) -> float:
     begin = time.time()
     job = client.submit(home, "date", "+%s.%N", output="start")
     client.await_end(job)
     return 1e3 * (float((home / "start").read_text(encoding="utf-8")) - begin)
 
 
-def _guest_ms(client: _Client, home: Path, turn: int) -> float:
+def _guest_ms(client: Client, home: Path, turn: int) -> float:
     """Return how long a guest takes from its submission to its first instruction, as all nodes have a mate."""
     mates = [client.submit(home, sys.executable, "-c", MATE) for _ in range(NODES)]
-    _await(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
-    _await((home / "mate").exists)
+    await_that(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
+    await_that((home / "mate").exists)
     begin = time.time()
     guest = client.submit(home, "date", "+%s.%N", output=f"guest{turn}", time=60)
     client.await_end(guest)
     for mate in mates:
         client.ask("cancel", job=mate)
-    _await(lambda: not client.ask("queue")["jobs"])
+    await_that(lambda: not client.ask("queue")["jobs"])
     return 1e3 * (float((home / f"guest{turn}").read_text(encoding="utf-8")) - begin)
 
 
-def _job_ms(client: _Client, home: Path) -> float:
+def _job_ms(client: Client, home: Path) -> float:
     """Return the milliseconds from one end of such a job to the next."""
     spec = Spec(command=("true",), folder=str(home), time=60, output="nothing", job_class="rigid").to_json()
     begin = time.monotonic()
     client.ask("submit", jobs=[spec] * NOTHINGS)
-    _await(lambda: not client.ask("queue")["jobs"])
+    await_that(lambda: not client.ask("queue")["jobs"])
     return 1e3 * (time.monotonic() - begin) / NOTHINGS

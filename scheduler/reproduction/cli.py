@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent.words import counted, duration
 from scheduler.progress import Bar, all_or_nothing, interruptible, saying
 
 if TYPE_CHECKING:
@@ -40,12 +41,31 @@ def sd_policy(
     ] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the models of workloads 1, 2 and 5.")] = 1,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="Workload 5: rehearsal, cores, nodes; default: all, which takes hours."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=30, help="Workload 5: seeds of each part.")
+    ] = None,
+    first: Annotated[int | None, typer.Option(metavar="N", min=1, help="Workload 5: only the first N jobs.")] = None,
+    compression: Annotated[
+        float | None, typer.Option(metavar="F", min=1, max=1000, help="Workload 5: how much faster emulated nodes run.")
+    ] = None,
+    curves: Annotated[
+        str, typer.Option(metavar="NAME", help="Workload 5: mixed, or ideal, on emulated nodes.")
+    ] = "mixed",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Run the simulations of the SD-Policy paper (ICPP 2019); print its tables and figures beside its numbers."""
+    """Run the simulations of the SD-Policy paper (ICPP 2019), or its workload 5; print its numbers beside ours."""
     numbers = _numbers(workload, log)
+    of_five = {"scale": scale, "seeds": seeds, "first": first, "compression": compression}
+    _check_five(numbers, scale, curves, [name for name, value in of_five.items() if value is not None])
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-reproduce-")))
+        if numbers == [5]:
+            _run_five(folder, out, {**of_five, "seed": seed, "curves": curves}, as_json=json)
+            return
         sources = _sources([number for number in numbers if number != 5], log, folder, seed)
         interrupted = _simulate(sources, folder, jobs or len(os.sched_getaffinity(0)))
         outcomes = _outcomes(numbers, sources, folder, seed)
@@ -166,6 +186,39 @@ def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
     return numbers
 
 
+def _check_five(numbers: list[int], parts: list[str] | None, curves: str, given: list[str]) -> None:
+    """Refuse options of workload 5 where it is not run, and parts of it that there are not."""
+    if given and numbers != [5]:
+        msg = f"--{given[0]} is of workload 5, which is run alone: add --workload 5."
+        raise typer.BadParameter(msg)
+    if not set(parts or ()) <= {"rehearsal", "cores", "nodes"}:
+        raise typer.BadParameter("--scale is rehearsal, cores or nodes.")
+    if curves not in {"mixed", "ideal"}:
+        raise typer.BadParameter("--curves is mixed or ideal.")
+
+
+def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json: bool) -> None:
+    """Run workload 5, or what is left of it, and tell."""
+    from scheduler.reproduction.real import command
+
+    parts = asked.pop("scale") or command.PARTS
+    wanted = command.Wanted(parts, **asked)
+    tasks = command.left(wanted, folder)
+    kept = "nothing is kept" if out is None else "the runs that had ended are kept, for the same command"
+    if tasks:
+        long = duration(sum(task.seconds() for task in tasks))
+        typer.echo(f"drom: {counted(len(tasks), 'run')} to make, of at least {long} together.", err=True)
+    with interruptible("running", kept) as bar:
+        command.make_all(tasks, folder, bar.show)
+    with interruptible("simulating", kept) as bar:
+        rehearsed = command.rehearse(wanted, folder, bar.show)
+    outcomes = [command.outcome(folder, wanted.seed, rehearsed)]
+    told = _told(outcomes)
+    _print(outcomes, told, as_json=as_json)
+    if out is not None:
+        _write(outcomes, told, out, draw=False)
+
+
 def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> dict[int, Source]:
     from scheduler.reproduction.logs import source_of
     from scheduler.reproduction.outcome import folder_of
@@ -197,10 +250,11 @@ def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
 
 
 def _outcomes(numbers: list[int], sources: dict[int, Source], folder: Path, seed: int) -> list[Outcome]:
-    from scheduler.reproduction.outcome import outcome_of, real_run
+    from scheduler.reproduction.outcome import outcome_of
+    from scheduler.reproduction.real.command import outcome
 
     with saying("reading results"):
-        return [real_run(seed) if n == 5 else outcome_of(n, sources[n], folder) for n in numbers]
+        return [outcome(folder, seed) if n == 5 else outcome_of(n, sources[n], folder) for n in numbers]
 
 
 def _told(outcomes: list[Outcome]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scheduler.errors import SchedulerError
 from scheduler.reproduction.classes import class_rows, day_rows
 from scheduler.reproduction.settings import EXPERIMENTS, MAXSD_10, SETTINGS, STATIC
-from scheduler.reproduction.tables import Row, figure_7, figure_8, figures_1_to_3, lines, table_1, workload_5
+from scheduler.reproduction.tables import Row, figure_7, figure_8, figures_1_to_3, lines, table_1
 from scheduler.results import load, load_schedule
 from scheduler.running import Run
 from workloads.errors import counted
@@ -78,15 +78,6 @@ def _classes_and_days(runs: dict[str, Metrics], folder: Path) -> list[Row]:
         return figure_7(runs)
     pair = [load_schedule(folder_of(folder, 4, setting.name)) for setting in (STATIC, MAXSD_10)]
     return [*class_rows(*pair), *figure_7(runs), *day_rows(*pair)]
-
-
-def real_run(seed: int) -> Outcome:
-    """Return what there is to say about workload 5, which the authors ran on a real machine."""
-    note = (
-        "2,000 jobs of real applications on 49 nodes of 48 cores: a run, which no simulation repeats. Of the mix of "
-        f"applications only the shares are given; `drom workload make --mix` draws from them, here with seed {seed}."
-    )
-    return Outcome(5, "Cirne model as real applications", [note], False, {}, workload_5(seed), complete=True)
 
 
 def _whole(folder: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from scheduler.reproduction.real.settings import (
     LARGEST,
     LOAD,
     LONGEST_REQUEST,
+    MARGIN,
     NODES,
     ROLES,
     SMALL_NODES,
@@ -64,3 +66,14 @@ def speeds(application: str, curves: str, cores: int = NODES.cores) -> list[floa
         return [float(speed) for speed in counts / cores]
     found = downey(counts, role.parallelism, role.sigma)
     return [float(speed) for speed in found / found[-1]]
+
+
+def limit_of(job: Made, scale: Scale, compression: float) -> int:
+    """Return the time limit of a job in seconds of the run."""
+    return math.ceil(scale.patience * job.requested / compression) + MARGIN
+
+
+def measured_speeds(half: float, cores: int = NODES.cores) -> list[float]:
+    """Return speeds on straight lines through that of half of the cores, which is at least a half and at most 1."""
+    found = np.interp(np.arange(1, cores + 1), (0, cores / 2, cores), (0, min(1.0, max(0.5, half)), 1))
+    return [float(speed) for speed in found]

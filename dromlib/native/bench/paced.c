@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* paced.c - a program that only pretends to compute: it progresses at the speed of the cores that it is granted, asleep.
+ *
+ *     paced WORK SPEED...          a job of WORK seconds at speed 1; the k-th SPEED is that with k cores of a node
+ *     paced --on FILE INDEX        the same job on another of its nodes; the first one starts it there
+ *
+ * On several nodes (DROM_NODELIST) it starts itself on the others through the agents, as mpirun does its daemons, and the
+ * slowest node rules: its work is divided once and for all. It says when it began and when it was done, in unix seconds.
+ * Exit 0: done. 1: no agent, or a node was lost. 2: wrong usage. */
+#include <drom.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_NODES = 1024, LOOK_MS = 20, WHOLE_DAY_MS = 86400000 };
+
+static char path[PATH_MAX];
+
+static double seconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int fail(const char *sentence)
+{
+    fprintf(stderr, "paced: %s\n", sentence);
+    return 1;
+}
+
+static void leave(int number)
+{
+    unlink(path);
+    _exit(128 + number);
+}
+
+/* The cores that each node of the job has now, for all of its processes. */
+static atomic_int *open_table(int flags)
+{
+    int file = open(path, O_RDWR | O_CLOEXEC | flags, 0600);
+    if (file < 0 || ((flags & O_CREAT) && ftruncate(file, MOST_NODES * sizeof(atomic_int))))
+        return NULL;
+    void *table = mmap(NULL, MOST_NODES * sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    return table == MAP_FAILED ? NULL : table;
+}
+
+/* Take a grant that is waiting, and say how many cores that leaves. */
+static void take(drom *d, atomic_int *cores)
+{
+    drom_grant grant;
+    if (drom_take(d, &grant) > 0) {
+        drom_apply(d, &grant);
+        atomic_store(cores, (int)grant.ncpus);
+    }
+}
+
+/* Start the program on another node; its process here lives as long as the one there. */
+static int start_on(const char *node, int index)
+{
+    char program[PATH_MAX], number[16];
+    const char *agent = getenv("OMPI_MCA_plm_rsh_agent");
+    char *space = agent ? strrchr(agent, ' ') : NULL;
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (!space || length < 0)
+        return -1;
+    char *step = strndup(agent, (size_t)(space - agent));
+    program[length] = '\0';
+    snprintf(number, sizeof number, "%d", index);
+    pid_t child = fork();
+    if (child == 0) {
+        execl(step, step, space + 1, node, "drom-run", "--await", "--", program, "--on", path, number, (char *)NULL);
+        _exit(127);
+    }
+    free(step);
+    return child < 0 ? -1 : 0;
+}
+
+static int follow(const char *table, const char *index)
+{
+    snprintf(path, sizeof path, "%s", table);
+    atomic_int *cores = open_table(0);
+    drom *d = drom_attach();
+    if (!cores || drom_mode(d) != DROM_RESPONDER)
+        return fail("an agent is needed, and the file of the first node.");
+    for (;;) { /* until the job is over, and its processes are ended */
+        take(d, &cores[atoi(index)]);
+        drom_wait(d, -1);
+        if (drom_mode(d) != DROM_RESPONDER)
+            return 0;
+    }
+}
+
+/* The speed of the slowest node; 0 before all have begun. */
+static double speed_of(const double *speeds, int most, atomic_int *cores, int nodes)
+{
+    double least = HUGE_VAL;
+    for (int i = 0; i < nodes; i++) {
+        int has = atomic_load(&cores[i]);
+        least = fmin(least, has > 0 ? speeds[has < most ? has : most] : 0);
+    }
+    return least;
+}
+
+static int lead(double work, const double *speeds, int most)
+{
+    int nodes = 1;
+    char *list = getenv("DROM_NODELIST");
+    snprintf(path, sizeof path, "%s/paced-%ld", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (long)getpid());
+    atomic_int *cores = open_table(O_CREAT | O_EXCL);
+    drom *d = drom_attach();
+    signal(SIGTERM, leave);
+    if (!cores || drom_mode(d) != DROM_RESPONDER) {
+        unlink(path);
+        return fail("an agent is needed, and a folder for temporary files.");
+    }
+    strtok(list, ",");
+    for (char *node; list && (node = strtok(NULL, ",")) && nodes < MOST_NODES; nodes++)
+        if (start_on(node, nodes)) {
+            unlink(path);
+            return fail("the other nodes cannot be reached.");
+        }
+    take(d, &cores[0]);
+    double speed = 0, done = 0, began = 0;
+    for (double last = seconds(CLOCK_MONOTONIC); done < work;) {
+        double left_ms = speed > 0 ? ceil(1e3 * (work - done) / speed) : LOOK_MS;
+        double most_ms = nodes > 1 || speed == 0 ? LOOK_MS : WHOLE_DAY_MS;
+        drom_wait(d, (int)fmin(left_ms, most_ms));
+        double now = seconds(CLOCK_MONOTONIC);
+        done += speed * (now - last);
+        last = now;
+        if (drom_poll(d))
+            take(d, &cores[0]);
+        speed = speed_of(speeds, most, cores, nodes);
+        if (began == 0 && speed > 0)
+            began = seconds(CLOCK_REALTIME);
+        drom_progress(d, (uint64_t)(1e3 * done));
+        if (nodes > 1 && waitpid(-1, NULL, WNOHANG) > 0) {
+            unlink(path);
+            return fail("a node was lost.");
+        }
+    }
+    unlink(path);
+    printf("paced: %.3f %.3f\n", began, seconds(CLOCK_REALTIME));
+    drom_detach(d);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    double speeds[MOST_NODES] = {0}, work = argc > 2 ? strtod(argv[1], NULL) : 0;
+    if (argc == 4 && !strcmp(argv[1], "--on"))
+        return follow(argv[2], argv[3]);
+    int most = argc - 2 < MOST_NODES ? argc - 2 : MOST_NODES - 1;
+    for (int i = 1; i <= most; i++)
+        if ((speeds[i] = strtod(argv[i + 1], NULL)) <= 0)
+            work = 0;
+    if (!(work > 0)) {
+        fputs("paced: usage: paced WORK SPEED..., each above 0\n", stderr);
+        return 2;
+    }
+    return lead(work, speeds, most);
+}
