@@ -11,15 +11,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dromlib import layout, native
+from tests.agents import lives, wait_until
 from tests.doors import open_door
 from tests.system.test_openmp import has_libomp
-from tests.test_drom_run import run
+from tests.test_drom_run import run, start_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PRELOAD = ("sh", "-c", "echo $LD_PRELOAD")
 OUTSIDE = "it is bound from outside."
+ENDLESS = r"""
+#include <stdio.h>
+#include <unistd.h>
+int main(void)
+{
+    FILE *file = fopen("PLACE/pid", "w");
+    fprintf(file, "%d", getpid());
+    fclose(file);
+    for (;;)
+        puts("libm.so.6 => /lib/libm.so.6");
+}
+"""
+"""A loader that says in a file who it is, and does not stop to speak."""
 
 
 def run_granted(folder: Path, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -31,13 +45,15 @@ def run_granted(folder: Path, *words: str | Path, **extra: str) -> subprocess.Co
         (folder / "door").unlink(missing_ok=True)
 
 
-def compiled(folder: Path, name: str, *flags: str, compiler: str = "gcc") -> Path:
-    """Return a program that does nothing."""
+def compiled(
+    folder: Path, name: str, *flags: str, compiler: str = "gcc", text: str = "int main(void) { return 0; }"
+) -> Path:
+    """Return a program; it does nothing, if nothing else is said."""
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
     target = folder / name
     command = [compiler, "-xc", "-", *flags, "-o", str(target)]
-    done = subprocess.run(command, input="int main(void) { return 0; }", text=True, capture_output=True, check=False)
+    done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
     if done.returncode:
         pytest.skip(f"{compiler} {' '.join(flags)} does not work here")
     return target
@@ -96,6 +112,20 @@ def test_a_child_of_musl_starts(tmp_path: Path) -> None:
     done = run_granted(tmp_path, "--", "sh", "-c", f"{program}; echo $?")
 
     assert done.stdout == "0\n", done.stderr
+
+
+def test_a_killed_launcher_leaves_no_loader_behind(tmp_path: Path) -> None:
+    """A loader that is asked about a program ends when nobody reads any more what it says."""
+    loader = compiled(tmp_path, "loader", "-static", text=ENDLESS.replace("PLACE", str(tmp_path)))
+    program = compiled(tmp_path, "program", f"-Wl,--dynamic-linker={loader}")
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        launcher = start_run("--runtime-dir", tmp_path, "--", program)
+        file = tmp_path / "pid"
+        pid = int(wait_until(lambda: file.read_text() if file.exists() else "", lambda: "the loader is not asked"))
+        launcher.kill()
+        launcher.communicate()
+
+    wait_until(lambda: not lives(pid), lambda: f"{pid} lives")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a program of another user")

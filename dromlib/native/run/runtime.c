@@ -20,10 +20,11 @@ struct binding {
     char missing[64]; /* a symbol that is left to libgomp */
 };
 
-static _Noreturn void load(const struct program *program, const char *path, const char *library, int out)
+static _Noreturn void load(const struct program *program, const char *path, const char *library, const int ends[2])
 {
-    dup2(out, STDOUT_FILENO);
-    dup2(out, STDERR_FILENO);
+    close(ends[0]); /* whoever is to read may be killed, and nobody waits for a reader that is gone */
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
     unsetenv("LD_DEBUG_OUTPUT");
     setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
     if (library) {
@@ -65,7 +66,7 @@ static bool ask_loader(struct binding *found, const struct program *program, con
         return false;
     pid_t child = fork();
     if (child == 0)
-        load(program, path, library, ends[1]);
+        load(program, path, library, ends);
     close(ends[1]);
     FILE *out = fdopen(ends[0], "r");
     while (child > 0 && out && getline(&line, &size, out) > 0)
