@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import signal
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from agent import claims
 from tests.children import Child, build, running
+from tests.leftovers import no_registrations
 from tests.schedules import SHARING
 
 if TYPE_CHECKING:
@@ -43,13 +40,9 @@ def _claims_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="session", autouse=True)
 def _registrations_of_the_killed() -> Iterator[None]:
-    """Remove what LLVM's OpenMP notes in /dev/shm for each process, and a killed one leaves there."""
-    begin = time.time()
-    yield
-    for note in Path("/dev/shm").glob(f"__KMP_REGISTERED_LIB_*_{os.getuid()}"):
-        with contextlib.suppress(FileNotFoundError):
-            if note.stat().st_mtime >= begin and not Path(f"/proc/{note.name.split('_')[-2]}").exists():
-                note.unlink()
+    """Leave nothing of killed OpenMP programs in /dev/shm."""
+    with no_registrations():
+        yield
 
 
 @pytest.fixture(scope="session")

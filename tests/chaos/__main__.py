@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.run import chaos
+from tests.leftovers import no_registrations
 
 
 def main() -> int:
@@ -29,7 +30,7 @@ def main() -> int:
     def tell(words: str) -> None:
         sys.stderr.write(f"\r\x1b[K{words}" if sys.stderr.isatty() else f"{words}\n")
 
-    with tempfile.TemporaryDirectory(prefix="drom-chaos-", dir="/tmp") as folder:
+    with no_registrations(), tempfile.TemporaryDirectory(prefix="drom-chaos-", dir="/tmp") as folder:
         outcome = chaos(Path(folder), seed, options.faults, tell, options.minutes * 60)
     tell("")
     print(f"seed {seed}\n\n{outcome.table()}\n\n{outcome.summary()}")

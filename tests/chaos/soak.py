@@ -20,6 +20,7 @@ from tests.agents import SECONDS
 from tests.chaos import plan
 from tests.chaos.stage import REAL, Clock, Stage, stage
 from tests.chaos.storm import Outcome, Storm
+from tests.leftovers import no_registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60, help="how long (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="what is to happen (%(default)s)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="drom-soak-", dir="/tmp") as folder:
+    with no_registrations(), tempfile.TemporaryDirectory(prefix="drom-soak-", dir="/tmp") as folder:
         outcome, early, late = soak(Path(folder), options.seed, options.minutes * 60, lambda _: None)
     grown = late.memory_mb - early.memory_mb
     come = outcome.life["a program comes"]
