@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from scheduler.reproduction.real.settings import Scale
 
 LOOK_S = 1.0
-"""Seconds between two looks at a queue into which nothing is submitted any more."""
+COSTS = 50
+"""Least time between two looks at a queue that only gets shorter: seconds, and how many times what a look takes."""
 LAUNCH = '#!/bin/sh\nexec "$@"\n'
 """A job of several nodes is a script: it starts itself on the other ones."""
 
@@ -137,9 +138,11 @@ def _submit_all(
 
 def _await_ends(client: Client, count: int, show: Callable[[float], None]) -> None:
     """Wait until the queue is empty."""
+    begin = time.monotonic()
     while left := len(client.ask("queue")["jobs"]):
         show((1 + 2 * (1 - left / count)) / 3)
-        time.sleep(LOOK_S)
+        time.sleep(max(LOOK_S, COSTS * (time.monotonic() - begin)))
+        begin = time.monotonic()
 
 
 def _clear(client: Client) -> None:
