@@ -10,7 +10,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel manual test test-random test-crash chaos soak fuzz test-programs test-vm lint demo demo-cluster bench clean
+.PHONY: help setup kernel manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster lint demo demo-cluster bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,12 @@ test-programs: $(READY) ## put real programs of Debian and PyPI through storms o
 
 test-vm: $(READY) ## run the tests that boot virtual machines
 	$(PYTEST) -m vm
+
+test-cluster: $(READY) ## run the tests on clusters of namespaces, as root
+	$(PYTEST) -m cluster tests/cluster
+
+chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root; KILLS (500) and SEED may be set
+	$(VENV)/bin/python -m tests.cluster --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
 
 manual: $(READY) ## write the manual pages of the commands anew
 	$(VENV)/bin/python scripts/manual.py

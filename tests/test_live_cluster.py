@@ -98,6 +98,29 @@ def test_a_guest_whose_mate_ends_instead_of_shrinking_starts_with_what_it_is_hel
     here.store.close()
 
 
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_launcher_that_fails_as_a_node_is_lost_is_lost_with_it(tmp_path: Path, *, requeue: bool) -> None:
+    """The former notices first, as mpirun does; its job is begun anew, or fails, as it asked."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2, requeue=requeue))
+    assert job
+    here.settle()
+    here.nodes["n0"].end((job.number, 1), 205)
+    here.hear(here.nodes["n0"])
+    assert job.state == "ending"
+    here.nodes["n1"].known.clear()
+    here.nodes["n1"].launched.clear()
+    here.settle()
+
+    here.join(here.nodes["n1"])
+    here.settle()
+
+    found = here.cluster.jobs[job.number]
+    assert (found.state, found.attempt) == (("running", 2) if requeue else ("node_fail", 1))
+    here.store.close()
+
+
 class LiveCluster(RuleBasedStateMachine):
     """Users, agents, the clock and `kill -9` in any order."""
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import zmq
 
 from agent import keys
+from agent.crowd import next_event
 from agent.steward import protocol
 
 if TYPE_CHECKING:
@@ -15,12 +17,16 @@ if TYPE_CHECKING:
 
     from agent.keys import Keys
     from agent.log import Log
-    from agent.steward.protocol import FromAgent, Hello, No, ToAgent, Welcome
+    from agent.steward.protocol import FromAgent, Hello, ToAgent, Welcome
 
 PATIENCE = 3.0
 """Seconds from one Hello to the next, as long as nobody welcomes the node."""
 DEAD_MS = 10_000
 """A connection on which nothing comes for so long, in spite of ZeroMQ's own heartbeats, is made anew."""
+_UNKNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+SURE = 3
+"""So often in a row a handshake has to fail without a reason before it is the fault of keys: somebody may have died."""
 
 
 def host_of(address: str) -> str:
@@ -63,8 +69,11 @@ class Link:
             (zmq.IPV6, 1),
         ):
             self._socket.setsockopt(option, value)
+        self._own, self._failures = own, 0
+        self._monitor: zmq.Socket[bytes] | None = None
         if own:
             keys.guard_client(self._socket, own, host_of(address))
+            self._monitor = self._socket.get_monitor_socket(_UNKNOWN | _STRANGE)
         self._socket.connect(address)
         self.fd = int(self._socket.getsockopt(zmq.FD))
 
@@ -92,6 +101,7 @@ class Link:
     def introduce(self, hello: Hello, now: float) -> None:
         """Say who this is, and again after a while unless somebody answers. `now` is of CLOCK_MONOTONIC."""
         self.cluster = None
+        self._hear_of_handshakes()
         self._unsaid = not self.send(hello)
         self._next = now + PATIENCE
 
@@ -99,16 +109,31 @@ class Link:
         """Take in that the node is in a cluster."""
         if self.cluster is None:
             self._log("joined cluster", cluster=message.name, address=self.address)
-        self.cluster, self._told, self._unsaid = message.name, "", False
+        self.cluster, self._told, self._unsaid, self._failures = message.name, "", False, 0
         self._heartbeat = min(max(message.heartbeat, 0.05), 60.0)
         self._next = now + self._heartbeat
 
-    def turned_away(self, message: No) -> None:
+    def turned_away(self, reason: str) -> None:
         """Take in that the node may not join, and tell of it once."""
         self.cluster = None
-        if message.reason != self._told:
-            self._told = message.reason
-            self._log("turned away", address=self.address, reason=message.reason)
+        if reason != self._told:
+            self._told = reason
+            self._log("turned away", address=self.address, reason=reason)
+
+    def _hear_of_handshakes(self) -> None:
+        """Take in that the two sides do not know each other's keys, and try again: ZeroMQ does not."""
+        event = 0
+        with suppress(zmq.Again):
+            while self._monitor:
+                event, _ = next_event(self._monitor, zmq.NOBLOCK)
+                self._failures += 1
+        if not (event and self._own):
+            return
+        if event & _UNKNOWN or self._failures >= SURE:
+            self.turned_away(_why_not(event, self._own, self.address))
+        with suppress(zmq.ZMQError):  # it has been given up already
+            self._socket.disconnect(self.address)
+        self._socket.connect(self.address)
 
     def is_due(self, now: float) -> bool:
         """Say whether it is time to say something: who just connected is told at once."""
@@ -116,6 +141,7 @@ class Link:
 
     def beat(self, alive: FromAgent, now: float) -> None:
         """Say that the agent lives, whether anybody hears it or not."""
+        self._hear_of_handshakes()
         self.send(alive)
         self._next = now + self._heartbeat
 
@@ -126,3 +152,12 @@ class Link:
     def close(self) -> None:
         """Close the connection."""
         self._context.destroy(linger=0)
+
+
+def _why_not(event: int, own: Keys, address: str) -> str:
+    """Return what a failed handshake says of the keys of both sides, as a sentence."""
+    if event & _UNKNOWN:
+        hint = f"run `drom keys trust FILE NODE` there with {own.folder / keys.PUBLIC}."
+        return f"the scheduler does not know our key: {hint}"
+    hint = f"`drom keys trust FILE {host_of(address)}` with its identity.key."
+    return f"the scheduler has another key than we know it by, or none: {hint}"

@@ -162,7 +162,7 @@ class Steward(Nobody):
                 if not attempt.lives:
                     self._tell(attempt)
         elif isinstance(message, protocol.No):
-            link.turned_away(message)
+            link.turned_away(message.reason)
         elif isinstance(message, protocol.Who):
             link.introduce(self._hello(), now)
         elif isinstance(message, protocol.Start):

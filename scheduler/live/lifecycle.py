@@ -16,7 +16,7 @@ from scheduler.interface import RIGID
 from scheduler.live import admission
 from scheduler.live.controller import Demand
 from scheduler.live.dispatch import Dispatch
-from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
+from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FAILED, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
 from scheduler.live.launching import start_of
 
 if TYPE_CHECKING:
@@ -167,9 +167,15 @@ class Lifecycle:
         """Return what becomes of a job that its nodes have lost."""
         return REQUEUE if job.spec.requeue else NODE_FAIL
 
+    def _blame(self, job: Job) -> None:
+        """Take in that a node has lost its part of a job: where its launcher has failed meanwhile, that is why."""
+        if job.verdict == FAILED:
+            job.verdict = self._after_loss(job)
+
     def _lost_on(self, node: Node, job: Job, now: float) -> None:
         """A node does not know a job any more that ran there."""
         job.reason = f"node {node.name} has lost it"
+        self._blame(job)
         self._leave(node, job)
         self._end(job, self._after_loss(job), now)
 

@@ -187,6 +187,8 @@ class Membership(Lifecycle):
         if launcher:
             job.status = message.status
             job.reason = job.reason or message.note
+        elif message.note:
+            self._blame(job)
         self._leave(node, job)
         verdict = job.verdict or (COMPLETED if message.status == 0 else FAILED)
         if launcher and message.note and not job.verdict:
@@ -225,5 +227,6 @@ class Membership(Lifecycle):
             job.reason = f"node {node.name} went down"
             job.left.remove(node.name)
             self.dispatch.gone(node.index, job.number)
+            self._blame(job)
             self._end(job, self._after_loss(job), now)
         self._refresh(node)

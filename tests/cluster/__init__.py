@@ -1,0 +1,1 @@
+"""A cluster of namespaces under its tests, with what happens to clusters."""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection of an agent to its scheduler, behind keys: who is not known is told, and let in once he is."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent import keys
+from agent.log import Log
+from agent.remote import Gate
+from agent.steward import link
+from agent.steward import protocol as say
+from agent.steward.link import Link
+from tests.agents import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HELLO = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())
+
+
+class Node:
+    """A node that introduces itself again and again to the scheduler behind a gate; `said` is its log."""
+
+    def __init__(self, gate: Gate, own: keys.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(link, "PATIENCE", 0.05)
+        self._gate, self._stream = gate, io.StringIO()
+        self.link = Link(f"tcp://127.0.0.1:{gate.port}", Log(self._stream, form="json"), own)
+
+    @property
+    def said(self) -> list[str]:
+        """Why it has been turned away, as its log says."""
+        records = [json.loads(line) for line in self._stream.getvalue().splitlines()]
+        return [record["reason"] for record in records if record["event"] == "turned away"]
+
+    def is_heard(self) -> bool:
+        """Say who it is; return whether the scheduler has heard it."""
+        if self.link.is_due(now := time.monotonic()):
+            self.link.introduce(HELLO, now)
+        return bool(self._gate.sock.poll(1))
+
+    def is_told(self) -> bool:
+        """Say who it is; return whether the node has been told why it may not join."""
+        return not self.is_heard() and bool(self.said)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> keys.Keys:
+    """Return the keys of the scheduler."""
+    return keys.make(tmp_path / "head")
+
+
+def test_a_key_that_is_not_known_is_told_and_let_in_once_it_is(
+    tmp_path: Path, head: keys.Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one sentence, however often it tries; nobody has to start the agent again."""
+    own = keys.make(tmp_path / "node")
+    keys.trust(own, head.folder / keys.PUBLIC, "127.0.0.1")
+    gate = Gate("127.0.0.1:0", head)
+    node = Node(gate, own, monkeypatch)
+    wait_until(node.is_told, lambda: node.said)
+    keys.trust(head, own.folder / keys.PUBLIC, "n1")
+
+    wait_until(node.is_heard, lambda: node.said)
+
+    hint = f"run `drom keys trust FILE NODE` there with {own.folder / keys.PUBLIC}."
+    assert node.said == [f"the scheduler does not know our key: {hint}"]
+    node.link.close()
+    gate.close()
+
+
+def test_a_scheduler_with_another_key_is_told_of(
+    tmp_path: Path, head: keys.Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node believes that it is another one's."""
+    own, other = keys.make(tmp_path / "node"), keys.make(tmp_path / "other")
+    keys.trust(own, other.folder / keys.PUBLIC, "127.0.0.1")
+    gate = Gate("127.0.0.1:0", head)
+    node = Node(gate, own, monkeypatch)
+
+    wait_until(node.is_told, lambda: node.said)
+
+    hint = "`drom keys trust FILE 127.0.0.1` with its identity.key."
+    assert node.said == [f"the scheduler has another key than we know it by, or none: {hint}"]
+    node.link.close()
+    gate.close()
