@@ -7,6 +7,7 @@ import argparse
 import math
 import os
 import secrets
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="what is to happen (drawn by chance, and told)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="how long at most (as long as it takes)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it, nothing is left
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     if len(os.sched_getaffinity(0) & {0, 1}) < 2:
         sys.stderr.write("chaos: needs CPUs 0 and 1: run it where both may be used.\n")
