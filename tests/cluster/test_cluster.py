@@ -73,10 +73,10 @@ def test_ranks_are_bound_to_the_cores_of_their_node(tmp_path: Path) -> None:
 
 def test_mates_make_room_and_have_their_cores_back(here: Rig, ring: Path) -> None:
     """A guest of two nodes starts at once beside an MPI job that has them, on half of the cores."""
-    mate = here.submit(str(ring), "1000", nodes=2, **LONG)
+    mate = here.submit(str(ring), "4000", nodes=2, **LONG)
     here.await_held(mate, {"n1": 4, "n2": 4})
-    guest = here.submit(str(ring), "1000", nodes=2, time=600)
-    alone = here.submit(str(ring), "1000", nodes=1, tasks=2, **LONG)
+    guest = here.submit(str(ring), "4000", nodes=2, time=600)
+    alone = here.submit(str(ring), "4000", nodes=1, tasks=2, **LONG)
 
     for number in (mate, guest):
         here.await_held(number, {"n1": 2, "n2": 2})
@@ -91,7 +91,7 @@ def test_mates_make_room_and_have_their_cores_back(here: Rig, ring: Path) -> Non
 
 def test_a_killed_scheduler_loses_nothing(here: Rig, ring: Path) -> None:
     """MPI jobs make steps meanwhile and are found again; what ended has its status, and nobody starts twice."""
-    runs = here.submit(str(ring), "1000", nodes=2, **LONG)
+    runs = here.submit(str(ring), "4000", nodes=2, **LONG)
     ends = here.submit(script="#!/bin/sh\necho here >> once\nread x < gate\nexit 7\n", nodes=1, **LONG)
     os.mkfifo(here.work / "gate")
     here.await_lines("once", 1)
@@ -114,31 +114,34 @@ def test_a_killed_scheduler_loses_nothing(here: Rig, ring: Path) -> None:
 
 
 def test_killed_agents_take_their_jobs_up_again(here: Rig, ring: Path) -> None:
-    """The ranks of an MPI job run on without the agents of all its nodes, shrink under the next ones, and end well."""
-    number = here.submit(str(ring), "40", nodes=2, **LONG)
+    """The ranks of an MPI job run on without the agents of its nodes, shrink under the next ones, and grow again."""
+    number = here.submit(str(ring), "4000", nodes=2, **LONG)
     before = here.await_steps(number, 2)
     for name in ("n1", "n2"):
         here.agents[name].end(signal.SIGKILL)
     for name in ("n1", "n2"):
         here.start_agent(name)
-    assert here.steps(number).keys() == before.keys()
-    guest = here.submit(str(ring), "1", nodes=2, time=60)
-    here.await_held(guest, {"n1": 2, "n2": 2})
+    here.await_nodes(up=here.names)
+    assert here.await_steps(number, 2, max(before.values())).keys() == before.keys()
+    here.ask("drain", node="n3", reason="so that a guest needs mates")
+    guest = here.submit(str(ring), "8", nodes=2, time=60)
+    here.await_held(number, {"n1": 2, "n2": 2})
 
-    for job in (guest, number):
-        value = here.await_state(job, "completed", "failed")
-        assert (value["status"], value["attempt"]) == (0, 1), here.output(job)
+    assert here.await_state(guest, "completed", "failed")["status"] == 0, here.output(guest)
+    here.await_held(number, {"n1": 4, "n2": 4})
+    assert here.job(number)["attempt"] == 1
+    here.ask("drain", node="n3", reason="")
 
 
 def test_a_short_cut_harms_nobody(here: Rig, ring: Path) -> None:
     """A node whose cable is pulled for less than the silence that is allowed keeps its ranks and its place."""
-    number = here.submit(str(ring), "40", nodes=2, **LONG)
+    number = here.submit(str(ring), "4000", nodes=2, **LONG)
     before = here.await_steps(number, 2)
     here.network.disconnect("n2")
     here.network.connect("n2")
 
-    here.await_steps(number, 2, max(before.values()))
-    assert here.await_state(number, "completed", "failed")["status"] == 0, here.output(number)
+    after = here.await_steps(number, 2, max(before.values()))
+    assert here.await_steps(number, 2, max(after.values())).keys() == before.keys()
     assert here.job(number)["attempt"] == 1
 
 
@@ -175,7 +178,7 @@ def test_a_node_that_disappears_loses_its_jobs_as_they_asked(here: Rig) -> None:
 def test_a_node_whose_power_is_cut_starts_its_jobs_anew(here: Rig, ring: Path) -> None:
     """An MPI job that has lost one of its nodes leaves the other, and begins again on two that are there."""
     here.ask("drain", node="n3", reason="not yet")
-    number = here.submit(str(ring), "1000", nodes=2, job_class="rigid", **LONG)
+    number = here.submit(str(ring), "4000", nodes=2, job_class="rigid", **LONG)
     here.await_steps(number, 2)
     here.network.power_off("n2")
     here.agents["n2"].end(signal.SIGKILL)
