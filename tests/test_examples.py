@@ -157,14 +157,16 @@ def test_never_uses_more_threads_than_at_its_start(programs: dict[str, Path], tm
             stdout=subprocess.DEVNULL,
             text=True,
         )
-        with process:
+        try:
             epoch = registry.publish(0, sum(1 << cpu for cpu in cpus))
             await_epoch(registry, process, epoch)
             await_regions(registry, process)
 
             assert process.poll() is None
             assert thread_count(process.pid) == 1
+        finally:
             process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize(
