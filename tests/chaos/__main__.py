@@ -7,13 +7,13 @@ import argparse
 import math
 import os
 import secrets
-import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.chaos.run import chaos
 from tests.leftovers import no_registrations
+from tests.storms import end_on_sigterm, report, tell
 
 
 def main() -> int:
@@ -23,21 +23,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="what is to happen (drawn by chance, and told)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="how long at most (as long as it takes)")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it, nothing is left
+    end_on_sigterm()
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     if len(os.sched_getaffinity(0) & {0, 1}) < 2:
         sys.stderr.write("chaos: needs CPUs 0 and 1: run it where both may be used.\n")
         return 2
 
-    def tell(words: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{words}" if sys.stderr.isatty() else f"{words}\n")
-
     with no_registrations(), tempfile.TemporaryDirectory(prefix="drom-chaos-", dir="/tmp") as folder:
         outcome = chaos(Path(folder), seed, options.faults, tell, options.minutes * 60)
-    tell("")
-    print(f"seed {seed}\n\n{outcome.table()}\n\n{outcome.summary()}")
-    print("\n".join(outcome.violations))
-    return bool(outcome.violations)
+    return report(seed, outcome)
 
 
 if __name__ == "__main__":

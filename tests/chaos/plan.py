@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to happen, as a function of a seed alone: the same seed gives the same acts in the same order.
-
-Whom an act meets and in which state depends on the machine as well: a run can be repeated, its interleavings cannot.
-"""
+"""What is to happen, as a function of a seed alone: the same seed gives the same acts in the same order."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from tests.storms import Act, draw
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -36,28 +33,6 @@ PAUSE = 0.012
 """Mean seconds between two acts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
-    """One thing that happens: after so many seconds, to somebody; `choice` decides the rest, as its own seed."""
-
-    kind: str
-    pause: float
-    choice: int
-
-    @property
-    def is_fault(self) -> bool:
-        """Whether it counts as a fault."""
-        return self.kind in FAULTS
-
-    def chance(self) -> random.Random:
-        """Return what all choices within this act come from."""
-        return random.Random(self.choice)
-
-
 def acts(seed: int, without: Collection[str] = ()) -> Iterator[Act]:
     """Return acts without end; none of the kinds named."""
-    chance = random.Random(seed)
-    weights = {kind: weight for kind, weight in (FAULTS | LIFE).items() if kind not in without}
-    while True:
-        (kind,) = chance.choices(list(weights), list(weights.values()))
-        yield Act(kind, chance.expovariate(1 / PAUSE), chance.getrandbits(32))
+    return draw(seed, {kind: weight for kind, weight in (FAULTS | LIFE).items() if kind not in without}, PAUSE)

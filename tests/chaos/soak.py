@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import os
 import re
-import signal
 import statistics
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from tests.chaos import plan
 from tests.chaos.stage import REAL, Clock, Stage, stage
 from tests.chaos.storm import Outcome, Storm
 from tests.leftovers import no_registrations
+from tests.storms import end_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60, help="how long (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="what is to happen (%(default)s)")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it, nothing is left
+    end_on_sigterm()
     with no_registrations(), tempfile.TemporaryDirectory(prefix="drom-soak-", dir="/tmp") as folder:
         outcome, early, late = soak(Path(folder), options.seed, options.minutes * 60, lambda _: None)
     grown = late.memory_mb - early.memory_mb

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.chaos.stage import Clock, Stage
+    from tests.storms import Act
 
 BETWEEN_CALMS = 30
 """Faults."""
@@ -76,7 +77,7 @@ class Storm:
         self._tell = tell
         self._full = False
 
-    def run(self, acts: Iterator[plan.Act], enough: Callable[[Outcome], bool]) -> Outcome:
+    def run(self, acts: Iterator[Act], enough: Callable[[Outcome], bool]) -> Outcome:
         """Return what came of it; it ends at the first violation that the stage itself shows."""
         begin = time.monotonic()
         what = "proc" if self._real else "registry"
@@ -98,16 +99,17 @@ class Storm:
     def _real(self) -> bool:
         return not self._stage.node.emulated
 
-    def _blow(self, acts: Iterator[plan.Act], enough: Callable[[Outcome], bool]) -> None:
+    def _blow(self, acts: Iterator[Act], enough: Callable[[Outcome], bool]) -> None:
         since = 0
         while not enough(self.outcome):
             act = next(acts)
             time.sleep(act.pause)
             if not self._faults.does[act.kind](act.chance()):
                 continue
-            (self.outcome.faults if act.is_fault else self.outcome.life)[act.kind] += 1
+            is_fault = act.kind in plan.FAULTS
+            (self.outcome.faults if is_fault else self.outcome.life)[act.kind] += 1
             self._full |= act.kind == "file system full"
-            since += act.is_fault
+            since += is_fault
             if since >= BETWEEN_CALMS:
                 self._calm()
                 since = 0

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to happen to a cluster, as a function of a seed alone: the same seed gives the same acts in the same order.
-
-Whom an act meets, and in which state, depends on the machine as well: a run can be repeated, its interleavings cannot.
-"""
+"""What is to happen to a cluster, as a function of a seed alone: a seed gives the same acts in the same order."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from tests.storms import Act, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,27 +18,6 @@ PAUSE = 0.05
 """Mean seconds between two acts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
-    """One thing that happens: after so many seconds, to somebody; `choice` decides the rest, as its own seed."""
-
-    kind: str
-    pause: float
-    choice: int
-
-    @property
-    def is_kill(self) -> bool:
-        """Whether it counts as a kill."""
-        return self.kind in KILLS
-
-    def chance(self) -> random.Random:
-        """Return what all choices within this act come from."""
-        return random.Random(self.choice)
-
-
 def acts(seed: int) -> Iterator[Act]:
     """Return acts without end."""
-    chance, weights = random.Random(seed), KILLS | LIFE
-    while True:
-        (kind,) = chance.choices(list(weights), list(weights.values()))
-        yield Act(kind, chance.expovariate(1 / PAUSE), chance.getrandbits(32))
+    return draw(seed, KILLS | LIFE, PAUSE)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.control import ControlError
 from scheduler.demo.cluster import HEAD
+from scheduler.live.jobs import FINAL
 from tests.agents import wait_until
 from tests.cluster import plan
 from tests.cluster.ledger import SCRIPT, Known, violations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.cluster.rig import Rig
+    from tests.storms import Act
 
 MOST = 40
 """Jobs that wait or run at most: more only wait longer."""
 PATIENCE = 600
 """Seconds in which all jobs have to come to their ends once nobody is killed any more."""
-OVER = ("completed", "failed", "cancelled", "timeout", "node_fail")
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Storm:
         self._known: dict[int, Known] = {}
         self.outcome = Outcome()
 
-    def run(self, acts: Iterator[plan.Act], kills: int) -> Outcome:
+    def run(self, acts: Iterator[Act], kills: int) -> Outcome:
         """Return what came of so many kills."""
         begin = time.monotonic()
         does = {kind: getattr(self, f"_{kind}") for kind in plan.KILLS | plan.LIFE}
@@ -74,8 +75,9 @@ class Storm:
             act = next(acts)
             time.sleep(act.pause)
             if does[act.kind](act.chance()):
-                (self.outcome.kills if act.is_kill else self.outcome.life)[act.kind] += 1
-                if act.is_kill and self.outcome.kills.total() % 20 == 0:
+                is_kill = act.kind in plan.KILLS
+                (self.outcome.kills if is_kill else self.outcome.life)[act.kind] += 1
+                if is_kill and self.outcome.kills.total() % 20 == 0:
                     self._tell(f"{self.outcome.kills.total()} kills, {len(self._known)} jobs")
         self._calm()
         self._judge()
@@ -172,7 +174,7 @@ class Storm:
         for number, known in self._known.items():
             lines = self._here.lines(f"ledger.{number}")
             self.outcome.attempts += sum(not line.startswith("end") for line in lines)
-            if number not in told or told[number]["state"] not in OVER:
+            if number not in told or told[number]["state"] not in FINAL:
                 found.append(f"job {number} is lost: {told.get(number)}")
                 continue
             self.outcome.states[told[number]["state"]] += 1
