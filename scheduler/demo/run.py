@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scheduler.demo.play import Outcome
+    from scheduler.schedule import Schedule
 
 SCHEMA_VERSION = 1
 RUNS = {"sd": "SD-Policy: running jobs shrink for others", "slurm": "static backfill: jobs keep their cores"}
@@ -85,8 +86,14 @@ def _run(out: Path, *, as_json: bool) -> int:
             paper.heading(f"{title} (--policy {policy})")
             outcome = _play(Path(folder) / policy, policy, program, paper)
             value["problems"] += [f"under {policy}: {problem}" for problem in outcome.problems]
-            value["runs"][policy] = _account(outcome, out, policy)
-            _draw(outcome, policy, out, paper)
+            account = accounting.account(outcome.history, accounting.schedule_of(outcome.history))
+            results.write_schedule(*account, out / policy)
+            value["runs"][policy] = {
+                "summary": account.summary,
+                "looks": outcome.looks,
+                "scheduler_back_s": round(outcome.back_s, 3),
+            }
+            _draw(account.schedule, outcome.history, out / f"{policy}.png", paper)
     _compare(value, paper, out)
     if as_json:
         sys.stdout.write(json.dumps(value) + "\n")
@@ -100,25 +107,13 @@ def _play(folder: Path, policy: str, program: Path, paper: Paper) -> Outcome:
         return Play(cluster, program, MIX, lambda line: paper.write(f"{line}\n")).run()
 
 
-def _account(outcome: Outcome, out: Path, policy: str) -> dict[str, Any]:
-    """Write what has run as `drom simulate` does, and return its summary."""
-    told = outcome.history
-    schedule = accounting.schedule_of(told)
-    work = accounting.workload_of(told, schedule)
-    summary = accounting.summary(told, schedule, work)
-    results.write_schedule(schedule, work, summary, out / policy)
-    return {"summary": summary, "looks": outcome.looks, "scheduler_back_s": round(outcome.back_s, 3)}
-
-
-def _draw(outcome: Outcome, policy: str, out: Path, paper: Paper) -> None:
-    schedule = accounting.schedule_of(outcome.history)
-    names = [job["name"] for job in outcome.history["jobs"]]
+def _draw(schedule: Schedule, told: dict[str, Any], picture: Path, paper: Paper) -> None:
+    names = [job["name"] for job in told["jobs"]]
     paper.heading("Who had which cores")
-    for line in story.chart(schedule, names, outcome.history["nodes"], paper.width):
+    for line in story.chart(schedule, names, told["nodes"], paper.width):
         paper.write(f"{line}\n")
-    picture = out / f"{policy}.png"
     try:
-        plots.write(plots.gantt_figure(schedule, RUNS[policy]), picture)
+        plots.write(plots.gantt_figure(schedule, RUNS[picture.stem]), picture)
     except WorkloadError as error:
         paper.write(f"{error}\n")
     else:

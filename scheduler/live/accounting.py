@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -116,6 +116,20 @@ def workload_of(told: dict[str, Any], schedule: Schedule) -> Workload:
         "user": np.array([users[job["user"]] for job in told["jobs"]], np.int64),
     }
     return make_workload(columns, comments=(f"; Note: what ran on the cluster {told['name']}",), source=told["name"])
+
+
+class Account(NamedTuple):
+    """What has run, as results of a simulation are written down."""
+
+    schedule: Schedule
+    work: Workload
+    summary: dict[str, Any]
+
+
+def account(told: dict[str, Any], schedule: Schedule) -> Account:
+    """Return all that there is to say of a scheduler's answer to `history`, whose schedule that is."""
+    work = workload_of(told, schedule)
+    return Account(schedule, work, summary(told, schedule, work))
 
 
 def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[str, Any]:

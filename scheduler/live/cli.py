@@ -348,8 +348,7 @@ def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, ht
     with TemporaryDirectory(prefix="drom-queue-") as scratch:
         folder = out or Path(scratch) / told["name"]
         if out or html:
-            work = accounting.workload_of(told, schedule)
-            results.write_schedule(schedule, work, accounting.summary(told, schedule, work), folder)
+            results.write_schedule(*accounting.account(told, schedule), folder)
         if out:
             output.say(f"Wrote {out}: compare it with drom compare")
         if html:
