@@ -7,10 +7,11 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from agent import processes
+from agent.census import Census, Scan
 from agent.processes import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from agent.jobs import Task
     from agent.node import Node
@@ -34,6 +35,7 @@ class Following:
         self._node = node
         self._ended = ended
         self._pidfds: dict[int, dict[Identity, int]] = {}
+        self._scan = Scan()
 
     def follow(self, task: Task, who: Identity) -> None:
         """Watch a process of a task, unless it is watched already."""
@@ -83,15 +85,16 @@ class Following:
 
     def processes_of(self, task: Task) -> Callable[[], set[int]]:
         """Return what finds the pids of the processes of a task, also of one that was let go, each time anew."""
-        who = first_process(task)
-        others = self._node.tasks
-        return lambda: processes.task_processes(who, task.arrival.uid, map(first_process, others.values()))
+        return lambda: self._census((task,)).processes(first_process(task), task.arrival.uid)
 
     def processes_of_all(self, slots: Collection[int]) -> dict[int, set[int]]:
         """Return the pids of each task's processes, by slot, in one look at all processes."""
-        tasks = self._node.tasks
-        census = processes.Census(map(first_process, tasks.values()))
+        tasks, census = self._node.tasks, self._census()
         return {slot: census.processes(first_process(tasks[slot]), tasks[slot].arrival.uid) for slot in slots}
+
+    def _census(self, more: Iterable[Task] = ()) -> Census:
+        """Take a census for the tasks of the node and `more`."""
+        return Census(map(first_process, (*self._node.tasks.values(), *more)), self._scan.take())
 
     def close(self) -> None:
         """Stop watching; the loop is about to end."""

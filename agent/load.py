@@ -45,7 +45,8 @@ class Meter:
         The time runs from the last look; the first one finds nothing. `tasks` are the first processes of tasks.
         """
         times = cpu_times.scan_times(self._proc)
-        ticks = {who: used for who, used in times.ticks.items() if who.pid not in times.below(tasks)}
+        managed = times.below(tasks)
+        ticks = {who: used for who, used in times.ticks.items() if who.pid not in managed}
         before, since = self._ticks, self._at
         self._ticks, self._at = ticks, now
         if since is None or now <= since:

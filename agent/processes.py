@@ -15,7 +15,6 @@ import select
 import signal
 import socket
 import struct
-from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,49 +237,6 @@ def process_tree(root_pid: int, proc: str = "/proc") -> set[int]:
     return {pid for pid, owner in owners.items() if owner == root_pid}
 
 
-class Census:
-    """All processes at one moment, told apart by the tasks whose first processes are `firsts`."""
-
-    def __init__(self, firsts: Iterable[Identity], proc: str = "/proc") -> None:
-        self._proc = proc
-        self._stats = stats = scan(proc)
-        self._roots = {who.pid for who in firsts if who.pid in stats and stats[who.pid].start_time == who.start_time}
-        owners = owners_of(stats, self._roots)
-        self._below = _by_owner(owners)
-        strays = (pid for pid, stat in stats.items() if not owners[pid] and not owners.get(stat.ppid, 0))
-        self._strays = sorted(strays, key=lambda pid: stats[pid].start_time)
-
-    def processes(self, first: Identity, uid: int) -> set[int]:
-        """Return the pids of the task whose first process is `first`, one of those the census was taken for.
-
-        Those are its descendants, and orphans with their descendants: processes of user `uid` that started no earlier
-        than the task, whose parent is outside every task, and whose environment holds its ``DROM_TASK``. Nothing below
-        the first process of another task belongs to it.
-        """
-        stats = self._stats
-        alive = first.pid in stats and stats[first.pid].start_time == first.start_time
-        mine = set(self._below[first.pid]) if alive else set()
-        no_earlier = bisect_left(self._strays, first.start_time, key=lambda pid: stats[pid].start_time)
-        if strays := self._strays[no_earlier:]:
-            reapers, mark = _reapers(stats, first), f"DROM_TASK={first}".encode()
-            orphans = {p for p in strays if stats[p].ppid in reapers and _is_orphan(p, uid, mark, self._proc)}
-            below = _by_owner(owners_of(stats, self._roots | orphans)) if orphans else {}
-            mine = mine.union(*(below[orphan] for orphan in orphans))
-        return mine
-
-
-def _by_owner(owners: Mapping[int, int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for pid, owner in owners.items():
-        found.setdefault(owner, []).append(pid)
-    return found
-
-
-def task_processes(identity: Identity, uid: int, others: Iterable[Identity] = (), proc: str = "/proc") -> set[int]:
-    """Return the pids of the task whose first process is `identity`, in a census taken for it and the `others`."""
-    return Census((identity, *others), proc).processes(identity, uid)
-
-
 def owners_of(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
     """Return for each pid its nearest ancestor in `roots`, itself included; 0 where there is none."""
     owners: dict[int, int] = {0: 0, **{root: root for root in roots}}
@@ -294,26 +250,6 @@ def owners_of(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, in
         owners.update(dict.fromkeys(path, owners[at]))
     del owners[0]
     return owners
-
-
-def _reapers(stats: Mapping[int, Stat], identity: Identity) -> set[int]:
-    """Return who may have adopted orphans of a task: its ancestors, or when it is gone whoever is as old as it."""
-    root = stats.get(identity.pid)
-    if root is None or root.start_time != identity.start_time:
-        return {pid for pid, stat in stats.items() if stat.start_time <= identity.start_time}
-    reapers, at = {1}, root.ppid
-    while at in stats and at not in reapers:
-        reapers.add(at)
-        at = stats[at].ppid
-    return reapers
-
-
-def _is_orphan(pid: int, uid: int, mark: bytes, proc: str) -> bool:
-    try:
-        owned = Path(f"{proc}/{pid}").stat().st_uid == uid
-    except OSError:
-        return False
-    return owned and mark in environment(pid, proc)
 
 
 def threads(pid: int, proc: str = "/proc") -> list[int]:

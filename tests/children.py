@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import processes
+from agent.census import Census
 from agent.processes import Identity
 from dromlib.cpulist import mask_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 NOW = mask_of(os.sched_getaffinity(0))
@@ -24,6 +25,12 @@ ONE = NOW & -NOW
 UID = os.getuid()
 
 needs_two_cpus = pytest.mark.skipif(NOW.bit_count() < 2, reason="needs two CPUs in our affinity")
+
+
+def task_processes(first: Identity, uid: int, others: Iterable[Identity] = (), proc: str = "/proc") -> set[int]:
+    """Return the pids of the task whose first process is `first`, in a census taken for it and the `others`."""
+    return Census((first, *others), processes.scan(proc), proc).processes(first, uid)
+
 
 # Each program answers one line on stdout for each word on stdin, and ends at the end of its input.
 PROGRAM = r"""
@@ -116,7 +123,7 @@ class Child:
 
     def masks(self) -> set[int]:
         """Return the different masks of the task's threads."""
-        return set(processes.thread_masks(processes.task_processes(self.identity, UID)).values())
+        return set(processes.thread_masks(task_processes(self.identity, UID)).values())
 
 
 @contextmanager

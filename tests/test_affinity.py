@@ -11,7 +11,7 @@ import pytest
 from agent import affinity, processes
 from agent.affinity import Result
 from dromlib.cpulist import MAX_CPUS, cpus
-from tests.children import NOW, ONE, UID, Child, needs_two_cpus, our_masks, running
+from tests.children import NOW, ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -29,7 +29,7 @@ def _own_mask_stays() -> Iterator[None]:
 
 def task(child: Child) -> Callable[[], set[int]]:
     """Return what finds the processes of a child's task."""
-    return lambda: processes.task_processes(child.identity, UID)
+    return lambda: task_processes(child.identity, UID)
 
 
 @needs_two_cpus

@@ -17,7 +17,7 @@ import pytest
 
 from agent import affinity, processes
 from agent.processes import Identity, Stat
-from tests.children import ONE, UID, Child, needs_two_cpus, our_masks, running, until
+from tests.children import ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,8 +132,8 @@ class TestPidfd:
 
             assert pidfd is not None
             assert not ended(pidfd)
-            assert {child.pid} == processes.task_processes(child.identity, UID)
-            assert affinity.bind(lambda: processes.task_processes(child.identity, UID), ONE).settled
+            assert {child.pid} == task_processes(child.identity, UID)
+            assert affinity.bind(lambda: task_processes(child.identity, UID), ONE).settled
             (worker,) = set(processes.threads(child.pid)) - {child.pid}
             assert processes.thread_masks([child.pid])[worker] == ONE
             child.popen.communicate()
@@ -149,7 +149,7 @@ class TestTree:
         fork = int(child.ask("fork"))
 
         assert {child.pid, fork} == processes.process_tree(child.pid)
-        assert {child.pid, fork} == processes.task_processes(child.identity, UID)
+        assert {child.pid, fork} == task_processes(child.identity, UID)
         assert {fork} == processes.process_tree(fork)
         assert {child.pid, fork} < processes.process_tree(os.getpid())
 
@@ -158,8 +158,8 @@ class TestTree:
         orphan = int(child.ask("orphan"))
 
         assert {child.pid} == processes.process_tree(child.pid)
-        assert {child.pid, orphan} == processes.task_processes(child.identity, UID)
-        assert {child.pid} == processes.task_processes(child.identity, UID + 1)
+        assert {child.pid, orphan} == task_processes(child.identity, UID)
+        assert {child.pid} == task_processes(child.identity, UID + 1)
 
     def test_orphans_of_a_dead_task(self, child: Child) -> None:
         """When the first process has ended, what it left behind is the task."""
@@ -167,7 +167,7 @@ class TestTree:
         child.popen.kill()
         child.popen.wait()
 
-        assert processes.task_processes(child.identity, UID) == {fork, orphan}
+        assert task_processes(child.identity, UID) == {fork, orphan}
 
     def test_orphans_are_young_adopted_and_marked(self, tmp_path: Path) -> None:
         """Orphans are no older than the task, adopted by its ancestors, and marked by its DROM_TASK alone."""
@@ -190,14 +190,14 @@ class TestTree:
             if environ is not None:
                 (tmp_path / str(pid) / "environ").write_bytes(environ)
 
-        assert processes.task_processes(Identity(10, 7), UID, proc=str(tmp_path)) == {10, 12, 13, 14}
+        assert task_processes(Identity(10, 7), UID, proc=str(tmp_path)) == {10, 12, 13, 14}
 
     def test_a_reused_pid_is_not_the_task(self, child: Child) -> None:
         """A process with the pid of the task and another start time is not in it, even as a task of its own."""
         stranger = Identity(child.pid, child.identity.start_time - 1)
 
-        assert processes.task_processes(stranger, UID) == set()
-        assert processes.task_processes(stranger, UID, [child.identity]) == set()
+        assert task_processes(stranger, UID) == set()
+        assert task_processes(stranger, UID, [child.identity]) == set()
 
     def test_other_tasks_below_are_left_out(self, child: Child) -> None:
         """A task launched inside another is not part of it; a task that is over counts no more."""
@@ -205,8 +205,8 @@ class TestTree:
         start = processes.start_time(fork)
         assert start is not None
 
-        assert {child.pid} == processes.task_processes(child.identity, UID, [Identity(fork, start)])
-        assert {child.pid, fork} == processes.task_processes(child.identity, UID, [Identity(fork, start - 1)])
+        assert {child.pid} == task_processes(child.identity, UID, [Identity(fork, start)])
+        assert {child.pid, fork} == task_processes(child.identity, UID, [Identity(fork, start - 1)])
 
 
 class TestPeer:

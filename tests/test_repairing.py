@@ -10,7 +10,7 @@ import pytest
 from agent import affinity, processes
 from agent.jobs import Arrival
 from agent.repairing import LEAST, MOST, Repairing, pause
-from tests.children import NOW, ONE, UID, Child, needs_two_cpus
+from tests.children import NOW, ONE, UID, Child, needs_two_cpus, task_processes
 from tests.nodes import make_node
 from tests.test_report import Told
 
@@ -74,7 +74,7 @@ class TestRepairing:
         """Return what repairs the tasks of a node."""
 
         def find(slots: Collection[int]) -> dict[int, set[int]]:
-            return {slot: processes.task_processes(child.identity, UID) for slot in slots}
+            return {slot: task_processes(child.identity, UID) for slot in slots}
 
         return Repairing(node, find, told.report, binds=binds)
 
