@@ -33,12 +33,13 @@ class Candidate:
 
 
 class Candidates:
-    """Looks at processes for `node`; those that `exclude` names are left alone."""
+    """Looks at processes for `node`; those `exclude` names are left alone. `masters`: who attaches any, in words."""
 
-    def __init__(self, node: Node, following: Following, exclude: Exclusions) -> None:
+    def __init__(self, node: Node, following: Following, exclude: Exclusions, masters: str) -> None:
         self._node = node
         self._following = following
         self.exclude = exclude
+        self._masters = masters
         self._me = os.getpid()
 
     def look(self, pid: int, caller: Caller, *, everybody: bool) -> Candidate:
@@ -69,7 +70,7 @@ class Candidates:
         if pid == 1:
             raise ControlError("process 1 is the parent of everything here: attach the programs that you mean.")
         if not everybody and set(users) != {caller.uid}:
-            msg = f"process {pid} is another user's: only root and the agent's own user may attach it."
+            msg = f"process {pid} is another user's: only {self._masters} may attach it."
             raise ControlError(msg)
         uid = users[1]
         if os.geteuid() not in (0, *users):

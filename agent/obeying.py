@@ -37,7 +37,7 @@ class Obeying:
         self._log = daemon.log
         self._user = functools.cache(user_name)  # a directory service may be slow
         self._masters = daemon.settings.masters
-        self.candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude)
+        self.candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude, self._masters.described)
 
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         """Answer one order of the caller. Raises `ControlError` with a sentence."""
@@ -61,9 +61,8 @@ class Obeying:
 
     def _reload(self, caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         if not self._masters.include(caller):
-            raise ControlError(
-                "only root, the agent's own user and the group of masters may have the configuration read again."
-            )
+            msg = f"only {self._masters.described} may have the configuration read again."
+            raise ControlError(msg)
         return self._daemon.reload()
 
     def _explain(self, order: dict[str, Any]) -> dict[str, object]:
@@ -90,7 +89,8 @@ class Obeying:
             raise ControlError("dry_run is true or false.")
         if self._daemon.settings.observe and not dry_run:
             raise ControlError("this agent only observes: start it without --observe to change masks.")
-        orders.check_right(wanted, caller, self._node, master=self._masters.include(caller))
+        master = self._masters.include(caller)
+        orders.check_right(wanted, caller, self._node, master=master, masters=self._masters.described)
         if isinstance(wanted, orders.Attach):
             said = self._attach(wanted, caller, dry_run=dry_run)
         elif dry_run:

@@ -161,10 +161,10 @@ def _count(order: dict[str, Any], field: str, usage: str, default: int | None = 
 # --- who may --------------------------------------------------------------------------------------------------------
 
 
-def check_right(order: Order, caller: Caller, node: Node, *, master: bool) -> None:
+def check_right(order: Order, caller: Caller, node: Node, *, master: bool, masters: str) -> None:
     """Raise `ControlError` if the caller may not give this order; a `master` may give any.
 
-    Who may attach a process is asked of the process.
+    Who may attach a process is asked of the process. `masters`: who they are, for refusals.
     """
     if master or isinstance(order, Attach):
         return
@@ -172,19 +172,20 @@ def check_right(order: Order, caller: Caller, node: Node, *, master: bool) -> No
     tasks = tasks_named(node, what)
     job = node.jobs[tasks[0].job]
     if any(task.arrival.uid != caller.uid for task in tasks):
-        msg = f"job {job.name} is another user's: only root and the agent's own user may change it."
+        msg = f"job {job.name} is another user's: only {masters} may change it."
         raise ControlError(msg)
     if isinstance(order, Release):
         return
     if isinstance(order, Set):
-        raise ControlError("only root and the agent's own user may choose CPUs: ask for fewer with `drom resize`.")
+        msg = f"only {masters} may choose CPUs: ask for fewer with `drom resize`."
+        raise ControlError(msg)
     ordered = job.hold is not None or job.pinned
     if ordered and job.hold_by != caller.uid:
-        msg = f"job {job.name} is under an order that somebody else gave: only root or the agent's user may change it."
+        msg = f"job {job.name} is under an order that somebody else gave: only {masters} may change it."
         raise ControlError(msg)
     has = job.planned.bit_count()
     if order.cpus is not None and order.cpus > has:
-        msg = f"job {job.name} has {counted(has, 'CPU')}: only root and the agent's own user may order more than that."
+        msg = f"job {job.name} has {counted(has, 'CPU')}: only {masters} may order more than that."
         raise ControlError(msg)
 
 

@@ -15,15 +15,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Masters:
-    """The agent's own user and, if not None, a group by number, as the system's list of groups has it at that time."""
+    """The agent's own user and, if not None, a group by number, as the system's list of groups has it at that time.
+
+    `group_name`: the group as the site calls it.
+    """
 
     uid: int
     group: int | None = None
+    group_name: str = ""
 
     @classmethod
-    def here(cls, group: int | None = None) -> Masters:
+    def here(cls, group: int | None = None, group_name: str = "") -> Masters:
         """Return the masters of an agent that runs as this process does."""
-        return cls(os.geteuid(), group)
+        return cls(os.geteuid(), group, group_name)
+
+    @property
+    def described(self) -> str:
+        """Who may give any order on this node, as refusals say it."""
+        if self.group is None:
+            return "root and the agent's own user"
+        return f"root, the agent's own user and members of the group {self.group_name or self.group}"
 
     def include(self, caller: Caller) -> bool:
         """Say whether the caller may give any order."""

@@ -157,7 +157,7 @@ def _masters(options: Options) -> Masters:
     group = group_number(options.users_masters)
     if group is None:
         raise ControlError(f"there is no group {options.users_masters} here: check users.masters.")
-    return Masters.here(group)
+    return Masters.here(group, options.users_masters)
 
 
 def _gate(options: Options, log: Log) -> Gate | None:

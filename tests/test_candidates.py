@@ -39,7 +39,7 @@ def candidates(*arrivals: Arrival, exclude: Exclusions | None = None) -> Candida
     for arrival in arrivals:
         node.arrive(arrival, 0.0)
     following = cast("Following", SimpleNamespace(processes_of=lambda _: set))
-    return Candidates(node, following, exclude or Exclusions())
+    return Candidates(node, following, exclude or Exclusions(), "root")
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def test_other_users() -> None:
         assert popen.stdout
         popen.stdout.readline()
         for uid in (5, 6, 7):
-            with pytest.raises(ControlError, match=rf"^process {popen.pid} is another user's"):
+            with pytest.raises(ControlError, match=rf"^process {popen.pid} is another user.s: only root may attach"):
                 candidates().look(popen.pid, Caller(os.getpid(), uid), everybody=False)
         found = candidates().look(popen.pid, ME, everybody=True)
         os.close(found.pidfd)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent.node import Node
 
 AGENT, ALICE, BOB = 500, 1, 2
+MASTERS = Masters(AGENT)
 """The user of the agent, and two others."""
 
 
@@ -110,7 +111,7 @@ class TestRights:
     def check(self, node: Node, uid: int, given: dict[str, Any]) -> None:
         """Check the right of user `uid` to an order."""
         caller = Caller(1, uid)
-        check_right(parse(given), caller, node, master=Masters(AGENT).include(caller))
+        check_right(parse(given), caller, node, master=MASTERS.include(caller), masters=MASTERS.described)
 
     @pytest.mark.parametrize("uid", [0, AGENT])
     def test_root_and_the_agents_user_may_all(self, node: Node, uid: int) -> None:
@@ -159,6 +160,24 @@ class TestRights:
             self.check(node, ALICE, order("resize", job="a", cpus=None))
         with pytest.raises(ControlError, match=r"^job a is under an order that somebody else gave"):
             self.check(node, ALICE, order("resize", job="a", cpus=1))
+
+
+    @pytest.mark.parametrize(
+        ("uid", "given"),
+        [
+            (BOB, order("release", job="a")),
+            (ALICE, order("resize", job="a", cpus=5)),
+            (ALICE, order("resize", job="a", cpus=None)),
+            (ALICE, order("set", job="a", cpus="0")),
+        ],
+    )
+    def test_a_refusal_names_the_group_that_may_as_well(self, node: Node, uid: int, given: dict[str, Any]) -> None:
+        """Where masters have a group, each sentence about who may says so."""
+        who = "root, the agent's own user and members of the group ops"
+        apply(Resize("a", 2, None), node, 0.0, 0)
+
+        with pytest.raises(ControlError, match=rf"only {who} may "):
+            check_right(parse(given), Caller(1, uid), node, master=False, masters=Masters(AGENT, 77, "ops").described)
 
 
 class TestMeaning:

@@ -75,7 +75,7 @@ def sleeper(start: Programs, uid: int = os.getuid()) -> Program:
 @needs_root
 def test_only_masters_have_the_configuration_read_again(agent: Agent) -> None:
     """Another user is told who may."""
-    sentence = "only root, the agent's own user and the group of masters may have the configuration read again."
+    sentence = "only root and the agent's own user may have the configuration read again."
     assert ask_as(agent, NOBODY, ("reload", {})) == [sentence]
 
 
@@ -339,7 +339,7 @@ class TestOtherUsers:
         )
         assert said == [
             f"process {roots.pid} is another user's: only root and the agent's own user may attach it.",
-            "job mine is under an order that somebody else gave: only root or the agent's user may change it.",
+            "job mine is under an order that somebody else gave: only root and the agent's own user may change it.",
             "only root and the agent's own user may choose CPUs: ask for fewer with `drom resize`.",
         ]
         assert ask_as(agent, NOBODY - 1, ("release", {"job": "mine"}), ("ps", {})) == [
