@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from agent import bench_publish, control
 from agent.control import ControlError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from agent.bench_agent import Agent
 
@@ -50,11 +51,33 @@ def poll_ns(agent: Agent, repetitions: int = POLLS[0], calls: int = POLLS[1]) ->
     return statistics.median(map(float, said.split()))
 
 
+@contextlib.contextmanager
+def cpus_awake() -> Iterator[None]:
+    """Keep every CPU of our affinity from sleeping for a block, as cyclictest does, but also where a host decides.
+
+    A loop on each has the policy SCHED_IDLE: whoever else wants the CPU has it at once.
+    """
+    loop = (
+        "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\n"
+        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); print(flush=True)\n"
+        "while True: pass"
+    )
+    with contextlib.ExitStack() as stack:
+        for cpu in sorted(os.sched_getaffinity(0)):
+            words = [sys.executable, "-c", loop, str(cpu)]
+            process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
+            stack.callback(process.kill)
+            if process.stdout is None or not process.stdout.readline():
+                raise ControlError("a loop that keeps a CPU awake has ended: its words stand above.")
+        yield
+
+
 def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
     """Return for each of `changes` grants the microseconds from the call of publish until Python code runs on.
 
     `kind` is "wait" for a program that sleeps on the futex; the agent's signal wakes those of kind "signal", which
-    sleep on a ZeroMQ socket, and of kind "changed", which sleep in an asyncio loop.
+    sleep on a ZeroMQ socket, and of kind "changed", which sleep in an asyncio loop. One of kind "pipe" has nothing to
+    do with drom: a byte through a pipe wakes it.
     """
     count = WARM_UP + changes
     with contextlib.ExitStack() as stack:
@@ -65,13 +88,16 @@ def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
         server = control.Server(folder, 0o600)
         stack.callback(server.close)
         words = _waiter(kind, str(folder / "told"), str(count))
-        program = stack.enter_context(subprocess.Popen(words, env=stage.environment))
+        program = stack.enter_context(subprocess.Popen(words, env=stage.environment, stdin=subprocess.PIPE, bufsize=0))
         stack.callback(program.kill)
-        task = stage.admit()
+        task = None if kind == "pipe" else stage.admit()
 
         def publish(epoch: int) -> None:
-            stage.registry.publish(task, epoch, 1 + epoch % 2, "share")
-            server.signal(0, {"event": "granted", "epoch": epoch, "pid": program.pid, "reason": "share"})
+            if task:
+                stage.registry.publish(task, epoch, 1 + epoch % 2, "share")
+                server.signal(0, {"event": "granted", "epoch": epoch, "pid": program.pid, "reason": "share"})
+            elif program.stdin:
+                program.stdin.write(b"x")
 
         return _time_changes(publish, told, count, program)[WARM_UP:]
 

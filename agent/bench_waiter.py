@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python program of `drom bench node`: it polls, or sleeps until it is granted something, and tells the time.
 
-    python -m agent.bench_waiter wait|signal|changed FILE CHANGES
+    python -m agent.bench_waiter wait|signal|changed|pipe FILE CHANGES
     python -m agent.bench_waiter poll REPETITIONS CALLS
 
 FILE is mapped: word 0 counts the words written behind it. Word 1 says that the program is there; those after it are
@@ -76,8 +76,19 @@ def poll(session: dromlib.Session, repetitions: int, calls: int) -> None:
         sys.stdout.write(f"{((end - middle) - (middle - begin)) / calls}\n")
 
 
+def pipe(words: memoryview, changes: int) -> None:
+    """Sleep until a byte comes through standard input, each time."""
+    for index in range(2, changes + 2):
+        os.read(0, 1)
+        words[index] = time.monotonic_ns()
+        words[0] = index
+
+
 def main(kind: str, *words: str) -> None:
     """Attach and do what is asked for. Exits with a sentence when no agent gives a seat."""
+    if kind == "pipe":
+        pipe(_words(words[0]), int(words[1]))
+        return
     with dromlib.attach([]) as session:
         if session.mode != "responder":
             sys.exit("bench_waiter: no agent gave this program a seat")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import bench, bench_agent, bench_publish, bench_python
+from agent import bench, bench_agent, bench_publish, bench_python, processes
 from agent.control import ControlError
 from dromlib import native
 
@@ -86,13 +86,27 @@ def test_changes_are_seen_after_they_are_published() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-@pytest.mark.parametrize("kind", ["wait", "signal", "changed"])
+@pytest.mark.parametrize("kind", ["wait", "signal", "changed", "pipe"])
 def test_sleeping_python_programs_are_awake_after_a_grant(kind: str) -> None:
     """Each change wakes the program, later than published."""
     times = bench_python.awake_after(kind, changes=20)
 
     assert len(times) == 20
     assert min(times) > 0
+
+
+def test_cpus_are_kept_awake_by_loops_that_give_way() -> None:
+    """On each CPU of ours a loop of the lowest policy runs for the block, and none afterwards."""
+
+    def loops() -> dict[int, set[int]]:
+        below = processes.process_tree(os.getpid()) - {os.getpid()}
+        return {pid: os.sched_getaffinity(pid) for pid in below if os.sched_getscheduler(pid) == os.SCHED_IDLE}
+
+    with bench_python.cpus_awake():
+        during = loops()
+
+    assert sorted(map(sorted, during.values())) == [[cpu] for cpu in sorted(os.sched_getaffinity(0))]
+    assert loops() == {}
 
 
 def test_import_is_compared_with_plain_python() -> None:

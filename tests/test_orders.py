@@ -161,7 +161,6 @@ class TestRights:
         with pytest.raises(ControlError, match=r"^job a is under an order that somebody else gave"):
             self.check(node, ALICE, order("resize", job="a", cpus=1))
 
-
     @pytest.mark.parametrize(
         ("uid", "given"),
         [
