@@ -45,17 +45,17 @@ def look(name: str, done: Callable[[dict[str, dict[str, Any]]], bool]) -> None:
     while True:
         tasks = ps()
         quiet = all(task["applied"] == task["target"] == task["held"] for task in tasks.values())
-        # Threads that a program starts while it grows may have other masks until the agent has looked.
-        quiet = quiet and all(seen(task["pid"]) == [task["held"]] for task in tasks.values())
+        # Looked at once: threads that a program starts while it grows may have other masks until the agent has looked,
+        # and those that take turns on one CPU are moved apart by a narrower mask for a moment.
+        threads = {job: seen(task["pid"]) for job, task in tasks.items()}
+        quiet = quiet and all(threads[job] == [task["held"]] for job, task in tasks.items())
         if quiet and done(tasks):
             break
         if time.monotonic() > deadline:
-            sys.exit(f"{name} did not come about: {json.dumps(tasks)}")
+            sys.exit(f"{name} did not come about: {json.dumps(tasks)} {threads}")
         time.sleep(0.2)
-    value = {
-        job: {"held": t["held"], "threads": seen(t["pid"]), "state": t["state"], "mode": t["mode"], "owned": t["owned"]}
-        for job, t in tasks.items()
-    }
+    told = ("held", "state", "mode", "owned")
+    value = {job: {key: task[key] for key in told} | {"threads": threads[job]} for job, task in tasks.items()}
     print(json.dumps({"look": name, "jobs": value}), flush=True)
 
 
