@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "dromlib" / "native"
@@ -18,6 +22,10 @@ SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
+
+
+TSAN_OPTIONS = f"halt_on_error=1 exitcode=66 suppressions={SOURCES / 'thread-sanitizer.supp'} print_suppressions=0"
+"""How programs run under ThreadSanitizer: a race ends them."""
 
 
 def compile_c(target: Path, sources: list[Path], flags: list[str]) -> None:
@@ -38,14 +46,14 @@ def has_sanitizer(folder: Path, name: str) -> bool:
     return linked.returncode == 0 and subprocess.run([target], capture_output=True, check=False).returncode == 0
 
 
-def build(folder: Path, program: str, sanitizer: str, *parts: str) -> Path:
+def build(folder: Path, program: str, sanitizer: str, *parts: str, flags: Sequence[str] = ()) -> Path:
     """Return the test program `program`, with libdrom and `parts` of the native code compiled in, under a sanitizer.
 
-    Skip where the sanitizer is missing.
+    `flags` go to the compiler as well. Skip where the sanitizer is missing.
     """
     if sanitizer != "plain" and not has_sanitizer(folder, sanitizer):
         pytest.skip(f"the {sanitizer} sanitizer's runtime is missing")
     target = folder / program
     sources = [SOURCES / f"{program}.c", *(NATIVE / part for part in parts), *sorted((NATIVE / "src").glob("*.c"))]
-    compile_c(target, sources, SANITIZERS[sanitizer])
+    compile_c(target, sources, [*SANITIZERS[sanitizer], *flags])
     return target

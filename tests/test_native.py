@@ -32,7 +32,7 @@ class Client:
     """A running tests/native/client.c."""
 
     def __init__(self, program: Path, folder: Path) -> None:
-        environment = {**os.environ, "DROM_RUNTIME_DIR": str(folder), "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"}
+        environment = {**os.environ, "DROM_RUNTIME_DIR": str(folder), "TSAN_OPTIONS": native_build.TSAN_OPTIONS}
         environment.pop("DROM_TASK", None)
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([program], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)

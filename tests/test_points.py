@@ -11,7 +11,7 @@ from dromlib.testing import Registry
 from tests import native_build
 from tests.agents import wait_until
 from tests.doors import Door, open_door
-from tests.test_native import RESPONDER, Client
+from tests.test_native import ANSWER_SECONDS, RESPONDER, Client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,3 +76,17 @@ def test_a_retired_registry_may_still_be_polled(program: Path, tmp_path: Path) -
     finally:
         client.process.kill()
         client.process.wait()
+
+
+def test_a_race_is_found(tmp_path: Path) -> None:
+    """The sanitizer is told to let one function pass, no more: threads that count without a lock end the program."""
+    client = Client(native_build.build(tmp_path, "points", "thread", "preload/session.c", flags=["-DRACE"]), tmp_path)
+    try:
+        complaints = client.hear()
+
+        assert "WARNING: ThreadSanitizer: data race" in complaints
+        assert "pass_points" in complaints
+        assert client.process.wait(ANSWER_SECONDS) == 66
+    finally:
+        client.process.kill()
+        client.process.communicate()

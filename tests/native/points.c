@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that pass malleability points of the one session at the same time, while main does what its input says. */
+/* Threads that pass malleability points of the one session at the same time, while main does what its input says. With RACE
+ * they also count them together without a lock, which a thread sanitizer must find. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,10 +12,18 @@
 
 static atomic_int going = 1;
 
+#ifdef RACE
+static volatile long passed;
+#define COUNT() passed++
+#else
+#define COUNT() (void)0
+#endif
+
 static void *pass_points(void *unused)
 {
     drom_grant grant;
     while (atomic_load(&going)) {
+        COUNT();
         at_point();
         copy_grant(&grant);
     }

@@ -29,7 +29,8 @@ uint32_t copy_grant(drom_grant *g);
 
 static inline bool has_news(void)
 {
-    return *__atomic_load_n(&session.epoch, __ATOMIC_ACQUIRE) != __atomic_load_n(&session.seen, __ATOMIC_RELAXED);
+    const uint64_t *epoch = __atomic_load_n(&session.epoch, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(epoch, __ATOMIC_RELAXED) != __atomic_load_n(&session.seen, __ATOMIC_RELAXED);
 }
 
 static inline void heed_news(void)
