@@ -86,6 +86,11 @@ class Registry:
             flags=flags,
             magic=layout.REGISTRY_MAGIC,
         )
+        # All of them now: a program that is sent one while another thread has only begun to write it runs unmanaged.
+        for slot in range(capacity):
+            box = bytearray(layout.MAILBOX_SIZE)
+            MAILBOX.write(box, magic=layout.MAILBOX_MAGIC, layout_version=layout.LAYOUT_VERSION, slot=slot)
+            self.mailbox(slot).write_bytes(box)
 
     def base(self, slot: int) -> int:
         """Return the offset of a slot."""
@@ -117,13 +122,8 @@ class Registry:
         native.retire(self.address(slot))
 
     def mailbox(self, slot: int) -> Path:
-        """Make the mailbox of a slot if there is none; return its path."""
-        path = self.folder / f"mail{slot}"
-        if not path.exists():
-            box = bytearray(layout.MAILBOX_SIZE)
-            MAILBOX.write(box, magic=layout.MAILBOX_MAGIC, layout_version=layout.LAYOUT_VERSION, slot=slot)
-            path.write_bytes(box)
-        return path
+        """Return the path of a slot's mailbox."""
+        return self.folder / f"mail{slot}"
 
     def mail(self, slot: int, field: str) -> int:
         """Return a field of a slot's mailbox."""

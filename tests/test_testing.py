@@ -12,7 +12,7 @@ import zmq
 import dromlib
 from dromlib import layout, native, signals
 from dromlib.cpulist import CpuListError
-from dromlib.testing import FakeAgent, Left
+from dromlib.testing import FakeAgent, Left, Registry
 
 PROGRAM = """
 import dromlib, sys
@@ -43,6 +43,14 @@ def test_a_program_is_driven_through_its_life() -> None:
                 time.sleep(0.001)
         fake.retire()
         assert program.stdout.read() == b"alone\n"
+
+
+def test_mailboxes_are_whole_before_anybody_looks(tmp_path: Path) -> None:
+    """Of two threads that ask for one none finds what the other has only begun to write."""
+    registry = Registry(tmp_path, 2)
+
+    assert [registry.mailbox(slot).stat().st_size for slot in range(2)] == [layout.MAILBOX_SIZE] * 2
+    assert [registry.mail(slot, "slot") for slot in range(2)] == [0, 1]
 
 
 def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

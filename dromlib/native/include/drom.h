@@ -16,7 +16,8 @@
  *     drom_detach(d);
  *
  * Without an agent every call is harmless: drom_poll() answers 0 for ever. The library prints nothing unless DROM_LOG is set
- * in the environment, and never changes signal handlers or exit codes. errno is preserved by every function.
+ * in the environment, but for one sentence on stderr where an agent listens and does not answer, or nothing of use.
+ * It never changes signal handlers or exit codes. errno is preserved by every function.
  * A handle belongs to the process that attached; in a child made by fork() it turns unmanaged.
  * The functions of one handle are called by one thread at a time.
  */

@@ -95,6 +95,8 @@ int dromi_bind(pid_t tid, const uint64_t *mask, uint32_t mask_words);
 /* text.c */
 uint64_t dromi_now_ns(void);
 void dromi_log(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A sentence for the program's user. */
+void dromi_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 size_t dromi_cpu_list(const uint64_t *mask, uint32_t mask_words, char *out, size_t size);
 
 #endif

@@ -122,6 +122,18 @@ void dromi_write_wanted(const struct handle *h)
         dromi_log("unsaid", "task=%d error=%d", h->task_pid, errno);
 }
 
+/* Where no agent is, or one that refuses, there is nothing to tell. */
+static void complain(int error, const char *dir)
+{
+    if (error == -ETIMEDOUT || error == -EAGAIN)
+        dromi_say("the agent in %s has not answered for %d s, so this program runs unmanaged: see `drom doctor`.", dir,
+                  DROMI_ANSWER_SECONDS);
+    if (error == -EPROTO)
+        dromi_say("the agent in %s answers what this program's libdrom cannot use, so it runs unmanaged: "
+                  "bring both to one version.",
+                  dir);
+}
+
 int dromi_sit(struct handle *h)
 {
     struct answer *answer = malloc(sizeof *answer);
@@ -138,8 +150,10 @@ int dromi_sit(struct handle *h)
     if (rc == 0)
         dromi_log("attached", "task=%d slot=%u mode=%s", h->task_pid, answer->reply.slot,
                   h->mode == DROM_FOLLOWER ? "follower" : "responder");
-    else
+    else {
         dromi_log("unmanaged", "error=%d", -rc);
+        complain(rc, dir);
+    }
     dromi_close_answer(answer);
     free(answer);
     if (rc < 0)

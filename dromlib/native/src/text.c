@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,20 @@ void dromi_log(const char *event, const char *format, ...)
         used = sizeof line - 2;
     line[used++] = '\n';
     if (write(STDERR_FILENO, line, used) < 0)
+        return; /* nobody to tell */
+}
+
+void dromi_say(const char *format, ...)
+{
+    char line[PATH_MAX + 256];
+    va_list arguments;
+    va_start(arguments, format);
+    int used = snprintf(line, sizeof line, "drom: ");
+    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
+    va_end(arguments);
+    size_t length = strnlen(line, sizeof line - 2);
+    line[length++] = '\n';
+    if (more < 0 || write(STDERR_FILENO, line, length) < 0)
         return; /* nobody to tell */
 }
 
