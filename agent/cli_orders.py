@@ -138,8 +138,9 @@ def ps(
 
 
 @orders_app.command()
+@to_an_agent
 def top(
-    runtime_dir: RuntimeDir,
+    agent: Agent,
     once: Annotated[bool, typer.Option("--once", help="Print one picture; so does what is no terminal.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="Draw without colours; so does NO_COLOR.")] = False,
 ) -> None:
@@ -150,9 +151,9 @@ def top(
         msg = f"drom top needs a Python with curses ({error}): use drom ps --watch."
         raise control.ControlError(msg) from error
     if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        output.say(screen.once(runtime_dir))
+        output.say(screen.once(agent))
     else:
-        screen.show(runtime_dir, colour=not (no_color or os.environ.get("NO_COLOR")))
+        screen.show(agent, colour=not (no_color or os.environ.get("NO_COLOR")))
 
 
 @orders_app.command()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`drom top` on a terminal: draws what `agent.top` says, and listens to keys and to the agent's signals.
 
-The picture is made anew when a grant has changed, ten times a second at most, and each second.
+The picture is made anew when a grant has changed, ten times a second at most, and each second. An agent on another node
+has no signals for us: it is looked at each second.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import sys
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ import zmq
 from agent import control, node_map, top
 from agent.control import ControlError
 from agent.picture import DARK, PALETTE
+from agent.remote import Remote
 from agent.users import user_name
 from dromlib import signals
 
@@ -36,16 +38,16 @@ RATE_OVER = 10.0
 _EIGHT = (curses.COLOR_BLUE, curses.COLOR_YELLOW, curses.COLOR_GREEN, curses.COLOR_RED, curses.COLOR_CYAN)
 
 
-def once(runtime_dir: Path) -> str:
+def once(agent: Path | Remote) -> str:
     """Return the screen as text, as wide and high as the terminal is. Raises ControlError where no agent answers."""
     width, height = shutil.get_terminal_size()
-    lines = top.frame(_look(runtime_dir), top.Choice(), user_name, width, height)[:-1]
+    lines = top.frame(_look(agent), top.Choice(), user_name, width, height)[:-1]
     return "\n".join("".join(span.text for span in line).rstrip() for line in lines).rstrip("\n")
 
 
-def show(runtime_dir: Path, *, colour: bool) -> None:
+def show(agent: Path | Remote, *, colour: bool) -> None:
     """Show the node until `q`. Raises ControlError where no agent answers, or where the terminal cannot show it."""
-    view = _look(runtime_dir)
+    view = _look(agent)
     with suppress(locale.Error):
         locale.setlocale(locale.LC_CTYPE, "")
     try:
@@ -54,22 +56,23 @@ def show(runtime_dir: Path, *, colour: bool) -> None:
         name = os.environ.get("TERM", "")
         msg = f"this terminal (TERM={name}) cannot show a picture that moves: type drom top --once."
         raise ControlError(msg) from error
-    curses.wrapper(lambda window: Screen(window, runtime_dir, view, colour=colour).run())
+    curses.wrapper(lambda window: Screen(window, agent, view, colour=colour).run())
 
 
-def _look(runtime_dir: Path, before: dict[str, int] | None = None) -> top.View:
+def _look(agent: Path | Remote, before: dict[str, int] | None = None) -> top.View:
     """Return what the agent says; jobs keep the numbers that they had before."""
-    machine, answer = control.order(runtime_dir, "topology"), control.order(runtime_dir, "ps")
+    machine, answer = control.order(agent, "topology"), control.order(agent, "ps")
     jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
-    return top.View(f"drom top, {os.uname().nodename}", machine, answer, node_map.number(jobs, before or {}))
+    node = agent.host if isinstance(agent, Remote) else os.uname().nodename
+    return top.View(f"drom top, {node}", machine, answer, node_map.number(jobs, before or {}))
 
 
 class Screen:
     """A window, what it shows, and what somebody chose."""
 
-    def __init__(self, window: curses.window, runtime_dir: Path, view: top.View, *, colour: bool) -> None:
+    def __init__(self, window: curses.window, agent: Path | Remote, view: top.View, *, colour: bool) -> None:
         self._window = window
-        self._runtime_dir = runtime_dir
+        self._agent = agent
         self._view = view
         self._choice = top.Choice()
         self._changes: deque[float] = deque()
@@ -83,10 +86,13 @@ class Screen:
 
     def run(self) -> None:
         """Draw, wait for a key, a signal or a second, and look again, until somebody quits."""
-        with zmq.Context() as context, signals.subscribe(context, self._runtime_dir) as sock:
+        with ExitStack() as stack:
             poller = zmq.Poller()
-            poller.register(sock, zmq.POLLIN)
             poller.register(sys.stdin.fileno(), zmq.POLLIN)
+            sock = None
+            if not isinstance(self._agent, Remote):
+                sock = stack.enter_context(signals.subscribe(stack.enter_context(zmq.Context()), self._agent))
+                poller.register(sock, zmq.POLLIN)
             looked = time.monotonic()
             due = looked + REFRESH
             while True:
@@ -94,7 +100,7 @@ class Screen:
                 poller.poll(max(round((due - time.monotonic()) * 1000), 0))
                 if self._obey_keys():
                     return
-                if self._count(sock):
+                if sock and self._count(sock):
                     due = min(due, looked + QUICKEST)
                 if time.monotonic() >= due:
                     self._look_again()
@@ -115,11 +121,12 @@ class Screen:
 
     def _look_again(self) -> None:
         try:
-            view = _look(self._runtime_dir, self._view.numbers)
+            view = _look(self._agent, self._view.numbers)
         except ControlError as error:
             self._view = self._view._replace(trouble=f"This is how it was: {error}")
             return
-        self._view = view._replace(rate=len(self._changes) / RATE_OVER)
+        counted = not isinstance(self._agent, Remote)
+        self._view = view._replace(rate=len(self._changes) / RATE_OVER if counted else None)
         if self._choice.sentences is not None:
             self._explain()
 
@@ -155,7 +162,7 @@ class Screen:
         said: tuple[str, ...] = ("It has ended: choose another task.",)
         if job is not None:
             try:
-                answer: dict[str, Any] = control.order(self._runtime_dir, "explain", job=job)
+                answer: dict[str, Any] = control.order(self._agent, "explain", job=job)
                 said = tuple(sentence["text"] for sentence in answer["sentences"])
             except ControlError as error:
                 said = (str(error),)

@@ -41,8 +41,8 @@ class View(NamedTuple):
     """What it answers to `ps`."""
     numbers: dict[str, int]
     """A number for each job: its letter and its colour."""
-    rate: float = 0.0
-    """Changes of grants a second."""
+    rate: float | None = None
+    """Changes of grants a second, where they are counted."""
     trouble: str = ""
     """Why this is not what is now."""
 
@@ -115,10 +115,8 @@ def _headline(view: View, cells: Sequence[node_map.Cell]) -> str:
     held, ours = sum(cell.job != "" for cell in cells), sum(cell.sign != node_map.UNMANAGED for cell in cells)
     what = "cores" if len(cells) == len(view.machine["cores"]) else "CPUs"
     tasks = counted(len(view.answer["tasks"]), "task")
-    return (
-        f"{view.title}: {counted(len(view.numbers), 'job')}, {tasks}, {held} of {ours} {what} in use, "
-        f"{view.rate:.1f} changes a second"
-    )
+    changes = "" if view.rate is None else f", {view.rate:.1f} changes a second"
+    return f"{view.title}: {counted(len(view.numbers), 'job')}, {tasks}, {held} of {ours} {what} in use{changes}"
 
 
 def _legend(cells: Sequence[node_map.Cell], together: int) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -62,6 +63,11 @@ class Terminal:
         """Make the window larger or smaller."""
         self._screen.resize(lines, columns)
         fcntl.ioctl(self._controller, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+
+def has(*patterns: str) -> Callable[[list[str]], bool]:
+    """Return what says whether lines have all of these."""
+    return lambda lines: all(re.search(pattern, "\n".join(lines), re.MULTILINE) for pattern in patterns)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def test_a_core_is_shown_as_its_holder_has_it() -> None:
         )
     )
 
-    assert shown[0] == "top: 3 jobs, 3 tasks, 5 of 8 cores in use, 0.0 changes a second"
+    assert shown[0] == "top: 3 jobs, 3 tasks, 5 of 8 cores in use"
     assert shown[1:3] == ["socket 0  Aa..", "socket 1  BBc."]
     assert shown[3] == ". idle   small letter: comes or goes, not yet in force"
     assert shown[5].split() == ["JOB", "USER", "PID", "CLASS", "STATE", "CPUS", "OWNED", "REASON"]
@@ -51,11 +51,19 @@ def test_a_core_is_shown_as_its_holder_has_it() -> None:
     assert shown[-1].startswith("q quit   s sort: arrival")
 
 
+def test_changes_are_told_where_they_are_counted() -> None:
+    """One picture alone has none, and an agent on another node signals none."""
+    seen = view(SMALL)
+
+    assert text(seen)[0] == "top: 0 jobs, 0 tasks, 0 of 8 cores in use"
+    assert text(seen._replace(rate=0.25))[0].endswith("in use, 0.2 changes a second")
+
+
 def test_jobs_that_share_a_core_are_shown_by_cpu() -> None:
     """As with `--unit thread`."""
     shown = text(view(SMALL, task("a", applied="0", target="0"), task("b", pid=2, applied="1-2", target="1-2")))
 
-    assert shown[0].endswith("3 of 16 CPUs in use, 0.0 changes a second")
+    assert shown[0].endswith("3 of 16 CPUs in use")
     assert shown[1:3] == ["socket 0  ABB.....", "socket 1  ........"]
 
 
@@ -142,5 +150,5 @@ def test_a_job_is_explained_in_place_of_the_table() -> None:
     """Long sentences go on in the next line."""
     shown = text(view(SMALL, task()), top.Choice(pid=100, sentences=("word " * 30, "The end.")), width=40)
 
-    assert shown[6:11] == [" ".join(["word"] * 8)] * 3 + [" ".join(["word"] * 6), "The end."]
+    assert shown[5:10] == [" ".join(["word"] * 8)] * 3 + [" ".join(["word"] * 6), "The end."]
     assert shown[-1].startswith("q quit   enter back to the tasks")

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent import keys
-from tests.agents import Programs, drom, start_agent
+from tests.agents import Programs, drom, environment, start_agent
 from tests.commands import commands_of, run_lines
+from tests.terminals import has, terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +34,23 @@ def test_who_has_a_key_commands_and_who_has_none_gets_a_sentence(tmp_path: Path,
         agent.await_tasks(calm="0-3")
         shrunk = drom("resize", "calm", "2", "--remote", where, "--remote-keys", ben.folder)
         rows = json.loads(drom("ps", "--json", "--remote", where, DROM_REMOTE_KEYS=str(ben.folder)).stdout)["tasks"]
+        command = [sys.executable, "-m", "agent", "top", "--remote", where, "--remote-keys", str(ben.folder)]
+        with terminal(command, environment()) as screen:
+            screen.await_screen(has(r"drom top, 127\.0\.0\.1: 1 job, .* 2 of 4 cores in use$", r"^A calm "))
+            screen.type("\n")
+            screen.await_screen(has(r"^An order .*holds it at 2 CPUs"))
+            screen.type("\n")
+            drom("resize", "calm", "3", "--remote", where, "--remote-keys", ben.folder)
+            screen.await_screen(has(r"3 of 4 cores in use$"))
+            screen.type("q")
+            assert screen.process.wait(60) == 0
+        once = drom("top", "--remote", where, "--remote-keys", stranger.folder)
         refused = drom("resize", "calm", "4", "--remote", where, "--remote-keys", stranger.folder)
 
         assert shrunk.returncode == 0, shrunk.stderr
         assert [row["target"] for row in rows] == ["0-1"]
         assert "event=order name=resize key=ben job=calm cpus=2" in agent.log
+        assert (once.returncode, once.stderr) == (1, refused.stderr)
         assert refused.returncode == 1
         assert refused.stderr.startswith(f"drom: the agent at {where} does not know our key: let its administrator ")
 

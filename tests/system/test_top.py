@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.agents import Programs, environment, launch_agent, start_agent
-from tests.terminals import Terminal, terminal
+from tests.terminals import Terminal, has, terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.agents import Agent
@@ -43,11 +43,6 @@ def shown(agent: Agent, start: Programs, program: Path) -> Iterator[Terminal]:
     with terminal(command(agent), environment()) as screen:
         screen.await_screen(lambda lines: "alpha" in "\n".join(lines))
         yield screen
-
-
-def has(*patterns: str) -> Callable[[list[str]], bool]:
-    """Return what says whether lines have all of these."""
-    return lambda lines: all(re.search(pattern, "\n".join(lines), re.MULTILINE) for pattern in patterns)
 
 
 def test_a_node_is_watched(shown: Terminal, agent: Agent, start: Programs, program: Path) -> None:
