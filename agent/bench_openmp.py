@@ -32,6 +32,7 @@ STEADY = {"fine": (5, 4000, 3.0), "coarse": (1000, 20, 0.5)}
 """Microseconds of a region, regions in a turn, and the most per cent that the program may be slower."""
 PEER = "94 ns (DLB, measured on another 2-core machine)"
 LLVM = "libomp.so.5"
+TOOL = "idle_tool.so"
 
 
 class Runtime(NamedTuple):
@@ -67,9 +68,12 @@ def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, An
         bench = Bench(agent, runtime)
         extra = [bench.extra_ns() for _ in range(runs)]
         name = f"{runtime.name}: extra per parallel region, nothing changed, serial team"
-        measured = [bench.dlb_extra_ns(dlb) for _ in range(runs)] if dlb else []
+        measured = [bench.extra_beside_ns(bench_dlb.environment(dlb, LLVM)) for _ in range(runs)] if dlb else []
         peer = f"{statistics.median(measured):.0f} ns (DLB, {dlb})" if measured else runtime.peer
         rows.append(_row(name, "ns", extra, runtime.region_ns, peer))
+        if runtime.name == "libomp":
+            idle = [bench.extra_beside_ns({"LD_PRELOAD": f"{native.bench_path(TOOL)}:{LLVM}"}) for _ in range(runs)]
+            rows.append(_row("libomp: the same with a tool that does nothing, in drom's place", "ns", idle, None))
         for grain, (us, _, reach) in STEADY.items():
             pairs = bench.slower_percents(grain, runs)
             name = f"{runtime.name}: regions of {us} us under `drom run`, grant unchanged, over alone"
@@ -119,11 +123,11 @@ class Bench:
         alone, managed = self._pair("empty", *BURSTS)
         return managed - alone
 
-    def dlb_extra_ns(self, library: Path) -> float:
-        """Return how much longer an empty serial region takes with DLB's DROM, in nanoseconds."""
+    def extra_beside_ns(self, environment: dict[str, str]) -> float:
+        """Return how much longer an empty serial region takes with these variables and without drom, in nanoseconds."""
         command = [self._program, "empty", *map(str, BURSTS)]
         alone = float(_run(command, self._alone))
-        return float(_run(command, self._environment | bench_dlb.environment(library, LLVM))) - alone
+        return float(_run(command, self._environment | environment)) - alone
 
     def slower_percents(self, grain: str, runs: int) -> list[list[float]]:
         """Return for each pair of turns of each run how much longer regions take under `drom-run`, in per cent."""

@@ -10,6 +10,7 @@ import pytest
 
 from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp, bench_teams, output
 from agent.control import ControlError
+from dromlib import native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,4 +71,17 @@ def test_a_peer_is_loaded_before_the_runtime(monkeypatch: pytest.MonkeyPatch, tm
     subprocess.run(["gcc", "-xc", "/dev/null", "-shared", "-fPIC", "-o", str(library)], check=True)
     monkeypatch.setattr(bench_openmp, "BURSTS", (100, 10))
     with bench_agent.running_agent() as agent:
-        assert math.isfinite(bench_openmp.Bench(agent, runtime).dlb_extra_ns(library))
+        beside = bench_dlb.environment(library, bench_openmp.LLVM)
+        assert math.isfinite(bench_openmp.Bench(agent, runtime).extra_beside_ns(beside))
+
+
+def test_the_runtime_takes_the_tool_that_does_nothing(tmp_path: Path) -> None:
+    """LLVM's runtime finds it when it is loaded first, and says that it started it."""
+    if not bench_openmp._is_there(bench_openmp.RUNTIMES[1]):
+        pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
+    libraries = f"{native.bench_path(bench_openmp.TOOL)}:{bench_openmp.LLVM}"
+    told = tmp_path / "told"
+    environment = {**os.environ, "LD_PRELOAD": libraries, "OMP_TOOL_VERBOSE_INIT": str(told)}
+    subprocess.run([native.bench_path("regions"), "empty", "10", "1"], env=environment, check=True, capture_output=True)
+
+    assert "Tool was started and is using the OMPT interface" in told.read_text()
