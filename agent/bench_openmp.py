@@ -18,7 +18,7 @@ from agent.control import ControlError
 from dromlib import native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from agent.bench_agent import Agent
@@ -30,6 +30,8 @@ PAIRS = 40
 """Pairs of turns in one run."""
 STEADY = {"fine": (5, 4000, 3.0), "coarse": (1000, 20, 0.5)}
 """Microseconds of a region, regions in a turn, and the most per cent that the program may be slower."""
+POLICIES = {"": {}, ", threads that wait asleep": {"OMP_WAIT_POLICY": "passive"}}
+"""Environments in which a team is resized. By default threads that wait spin first, on a CPU that another may need."""
 PEER = "94 ns (DLB, measured on another 2-core machine)"
 LLVM = "libomp.so.5"
 TOOL = "idle_tool.so"
@@ -79,11 +81,12 @@ def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, An
             name = f"{runtime.name}: regions of {us} us under `drom run`, grant unchanged, over alone"
             row = _row(name, "%", [statistics.median(run) for run in pairs], reach)
             rows.append(row | {"interval": bench_steady.interval([ratio for run in pairs for ratio in run])})
-        for change, (times, alone, ordered) in bench.resizes(runs).items():
-            name = f"{runtime.name}: a grant that brings a team from {change}"
-            peer = f"{statistics.median(alone):.3g} us (a program that does it by itself)"
-            rows.append(_row(name, "us", times, runtime.resize_us, peer))
-            rows.append(_row(f"{name}, with an agent on the same CPUs", "us", ordered, None))
+        for words, environment in POLICIES.items():
+            for change, (times, alone, ordered) in bench.resizes(runs, environment).items():
+                name = f"{runtime.name}: a grant that brings a team from {change}{words}"
+                peer = f"{statistics.median(alone):.3g} us (a program that does it by itself)"
+                rows.append(_row(name, "us", times, runtime.resize_us, peer))
+                rows.append(_row(f"{name}, with an agent on the same CPUs", "us", ordered, None))
     return rows
 
 
@@ -152,11 +155,13 @@ class Bench:
         bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
         return alone, managed
 
-    def resizes(self, runs: int) -> dict[str, list[list[float]]]:
+    def resizes(self, runs: int, environment: Mapping[str, str]) -> dict[str, list[list[float]]]:
         """Return for each change of size the median microseconds that it costs, of each run, in three ways.
 
-        By a grant; by the program itself; by an order to an agent that is on the same CPUs.
+        By a grant; by the program itself; by an order to an agent that is on the same CPUs. The program also finds
+        `environment`.
         """
+        managed, itself = {**self._environment, **environment}, {**self._alone, **environment}
         cpus = bench_teams.cpus_of_team()
         if len(cpus) < 2:
             return {}
@@ -164,9 +169,9 @@ class Bench:
         found: dict[str, list[list[float]]] = {words: [[], [], []] for words in sizes.values()}
         for _ in range(runs):
             ways = (
-                bench_teams.granted(cpus, self._environment, self._llvm),
-                bench_teams.alone(cpus, self._alone),
-                bench_teams.ordered(self._agent, self._managed, cpus, self._environment),
+                bench_teams.granted(cpus, managed, self._llvm),
+                bench_teams.alone(cpus, itself),
+                bench_teams.ordered(self._agent, self._managed, cpus, managed),
             )
             for kind, words in sizes.items():
                 for medians, times in zip(found[words], ways, strict=True):
