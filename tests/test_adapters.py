@@ -117,6 +117,63 @@ for _ in range(2):
             assert said == [f"49995000.0 {threads}\n" for threads in (1, 2, 3)]
             assert fake.wanted == (0, 3)
 
+    @pytest.mark.parametrize("attach", ["import dromlib; session = dromlib.attach()", "import dromlib.auto"])
+    def test_threads_start_with_the_first_loop(self, attach: str) -> None:
+        """Until then a program says how processes start, and one forked off has loops of its own, on its own number."""
+        code = f"""
+import multiprocessing, numba, numpy
+{attach}
+
+@numba.njit(parallel=True)
+def total(values):
+    result = 0
+    for i in numba.prange(values.size):
+        result += values[i]
+    return result, numba.get_num_threads()
+
+def show():
+    print(*total(numpy.arange(10)), flush=True)
+
+multiprocessing.set_start_method("fork")
+child = multiprocessing.Process(target=show)
+child.start()
+child.join()
+show()
+"""
+        with FakeAgent("0"):
+            done = run(code, NUMBA_THREADING_LAYER="omp", NUMBA_NUM_THREADS="2")
+
+        assert (done.stdout, done.stderr) == ("45 2\n45 1\n", "")
+
+    def test_the_newest_grant_before_the_first_loop_counts(self) -> None:
+        """Also where several were applied."""
+        code = """
+import numba, dromlib
+with dromlib.attach() as session:
+    input()
+    session.apply(session.wait())
+    print(numba.get_num_threads())
+"""
+        with FakeAgent("0") as fake:
+            words = [sys.executable, "-c", code]
+            env = {**os.environ, "NUMBA_NUM_THREADS": "3"}
+            pipe = subprocess.PIPE
+            with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=env) as program:
+                fake.wait_applied(1)
+                fake.grant("0-1")
+                assert program.communicate("\n")[0] == "2\n"
+
+    def test_a_program_without_parallel_loops_needs_no_threads(self) -> None:
+        """Whatever keeps numba from starting any."""
+        code = """
+import numba, dromlib
+print(sum(numba.njit(lambda n: n)(n) for n in dromlib.malleable(range(4))))
+"""
+        with FakeAgent("0-1"):
+            done = run(code, NUMBA_THREADING_LAYER="none_such")
+
+        assert (done.stdout, done.stderr) == ("6\n", "")
+
     def test_only_once_imported(self) -> None:
         """A program without numba does not get it by being malleable."""
         code = """

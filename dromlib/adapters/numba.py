@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from dromlib.grant import Grant
 
 
 class Numba:
-    """Sets the number of threads that parallel loops started by the calling thread use."""
+    """Sets the number of threads that parallel loops started by the calling thread use.
+
+    Numba starts its threads with the first parallel loop. Until then a number only waits for that: threads cannot be
+    sized before they are, and once they are, processes forked off may have no parallel loops of their own, and the
+    way in which ``multiprocessing`` starts processes is fixed.
+    """
+
+    def __init__(self) -> None:
+        self._threads = 0
+        self._waiting = False
 
     def available(self) -> bool:
         """Numba has been imported, to its end."""
@@ -27,4 +39,23 @@ class Numba:
         """Use as many threads as the grant has CPUs, as far as numba goes."""
         import numba
 
-        numba.set_num_threads(min(grant.ncpus, self.limit()))
+        parallel = sys.modules.get("numba.np.ufunc.parallel")
+        self._threads = min(grant.ncpus, self.limit())
+        if getattr(parallel, "_is_initialized", True):
+            numba.set_num_threads(self._threads)
+        elif not self._waiting:
+            self._waiting = True
+            self._await_launch(parallel)
+
+    def _await_launch(self, parallel: Any) -> None:  # noqa: ANN401 - a module of which the type checker knows less
+        """See to it that numba sets the newest number when it starts its threads: in this process, not in a fork."""
+        pid, launch = os.getpid(), parallel._launch_threads  # noqa: SLF001 - looked up by numba at every use
+
+        def launch_as_granted() -> None:
+            parallel._launch_threads = launch  # noqa: SLF001
+            self._waiting = False
+            launch()
+            if os.getpid() == pid:
+                parallel.set_num_threads(self._threads)
+
+        parallel._launch_threads = launch_as_granted  # noqa: SLF001
