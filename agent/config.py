@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import re
 import sys
@@ -85,7 +86,7 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
 def read_file(path: Path) -> File:
     """Return what a file says. Raises `ConfigError` when it cannot be read."""
     try:
-        return parse_file(path, path.read_text(encoding="utf-8"))
+        return parse_file(path, path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         msg = f"{path} is not text in UTF-8: write it anew."
         raise ConfigError(msg) from error
@@ -101,7 +102,7 @@ def parse_file(path: Path, text: str) -> File:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         told = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
-        line = int(told[2]) if told and told[2] else len(text.splitlines())
+        line = int(told[2]) if told and told[2] else len(_lines(text))
         if twice := _said_twice(text, line):
             key, first, second = twice
             file.faults.append(f"{path}:{second}: {key} is said in line {first} already: leave one of the two.")
@@ -154,7 +155,7 @@ def entries(text: str) -> Iterator[Entry]:
     Keys that are tables where an option is expected are yielded as they are.
     """
     table: list[str] = []
-    start, lines = 0, text.splitlines(keepends=True)
+    start, lines = 0, _lines(text)
     for end in range(1, len(lines) + 1):
         try:
             value: Any = tomllib.loads("".join(lines[start:end]))
@@ -170,6 +171,11 @@ def entries(text: str) -> Iterator[Entry]:
             for path, leaf in _leaves(table, value):
                 yield Entry(path, leaf, start + 1)
         start = end
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a TOML text, each with its end; Python knows more ends of lines than TOML does."""
+    return list(io.StringIO(text))
 
 
 def _leaves(table: list[str], value: dict[str, Any]) -> Iterator[tuple[str, object]]:

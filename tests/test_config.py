@@ -90,6 +90,18 @@ class TestFile:
         found = [(entry.path, entry.line) for entry in config.entries(text)]
         assert found == [("x", 1), ("y", 5), ("t.a.b.z", 9), ("t.u", 12)]
 
+    @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+    def test_only_line_ends_end_lines(self, end: str) -> None:
+        """What else Python takes for one may stand in a comment, and hides nothing that follows."""
+        file = config.parse_file(FILE, f"# a{end}b\ngrace = 2.0\ngrce = 1\n")
+
+        assert file.settings["grace"].value == 2.0
+        assert file.faults == ["/f:3: there is no option grce: did you mean grace?"]
+
+    def test_a_byte_order_mark_is_passed_over(self, tmp_path: Path) -> None:
+        """Some editors begin a file with one."""
+        assert config.read_file(written(tmp_path, "\ufeffgrace = 2.0\n")).settings["grace"].value == 2.0
+
     @pytest.mark.parametrize("text", ["", "\n", "# nothing\n"])
     def test_an_empty_file_says_nothing(self, text: str) -> None:
         """It is a good file."""
