@@ -9,6 +9,7 @@ from agent.exclusions import find_users
 from agent.synthetic import TopologyError, synthetic_topology
 from agent.sysfs import read_topology
 from agent.topology import without
+from agent.users import group_number
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
         assert isinstance(users.value, tuple)  # noqa: S101 - for the type checker
         for name in find_users(users.value)[1]:
             yield f"{users.origin}: {name} is no user here: check exclude.users."
+    if "users_masters" in settings and group_number(str(settings["users_masters"].value)) is None:
+        masters = settings["users_masters"]
+        yield f"{masters.origin}: there is no group {masters.value} here: check users.masters."
 
 
 def _faults(words: Setting) -> list[str]:

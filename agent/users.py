@@ -20,7 +20,7 @@ def user_number(word: str) -> int | None:
     """Return the uid that a name or a number stands for, or None when nobody here has that name."""
     try:
         return int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid
-    except KeyError:
+    except (KeyError, ValueError):  # nobody, or a text that cannot be a name or a number
         return None
 
 
@@ -37,5 +37,5 @@ def group_number(word: str) -> int | None:
     """Return the gid that a name or a number stands for, or None when no group here has that name."""
     try:
         return int(word) if word.isdecimal() else grp.getgrnam(word).gr_gid
-    except KeyError:
+    except (KeyError, ValueError):
         return None

@@ -238,6 +238,7 @@ def test_a_broken_configuration_is_refused_by_check_and_agent(tmp_path: Path) ->
             '[exclude]\nusers = ["root", "nobody-of-that-name"]\n',
             "2: nobody-of-that-name is no user here: check exclude.users.",
         ),
+        ('[users]\nmasters = "no-such-group"\n', "2: there is no group no-such-group here: check users.masters."),
     ],
 )
 def test_a_configuration_that_cannot_be_here_is_refused(tmp_path: Path, lines: str, fault: str) -> None:

@@ -7,6 +7,7 @@ import pwd
 import pytest
 
 from agent.exclusions import Exclusions, find_users
+from agent.users import group_number
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,10 @@ def test_names_of_users_are_found_and_unknown_ones_told() -> None:
         ((os.getuid(), me), (4000000000, "4000000000")),
         ["no such user"],
     )
+
+
+@pytest.mark.parametrize("word", ["9" * 5000, "no\0body"])
+def test_what_no_system_could_hold_is_nobody(word: str) -> None:
+    """A number of more digits than Python reads, or a name with a NUL, names neither a user nor a group."""
+    assert find_users([word]) == ((), [word])
+    assert group_number(word) is None
