@@ -29,6 +29,10 @@ LARGEST = 10_000_000
 """The most processors of a pool."""
 LONGEST = 86_400.0
 """The most seconds that a term of the cost may have."""
+MOST = 1e9
+"""The largest parallelism and sigma."""
+DEAREST = 31_536_000.0
+"""The most seconds that a change of processors may cost."""
 
 
 class Adaptive(NamedTuple):
@@ -64,14 +68,24 @@ class Adaptive(NamedTuple):
             bandwidth=self.bandwidth / ticks,
         )
 
+    def dearest(self, processors: int) -> float:
+        """Return what no change of processors costs more than."""
+        return self.stall + max(self.shrink, self.expand) * processors + self.memory / self.bandwidth
+
     def pool(self, sizes: Ints, classes: Ints, processors: int) -> Pool:
         """Return a pool of so many processors for jobs of these sizes.
 
         Rigid jobs have their size. Others have at least one processor, and at most those of the machine.
-        Raises SchedulerError for a machine that is too large.
+        Raises SchedulerError for a machine that is too large, and for changes that cost too much.
         """
         if processors > LARGEST:
             msg = f"A pool has at most {LARGEST:,} processors, not {processors:,}: choose fewer --nodes or --cores."
+            raise SchedulerError(msg)
+        if not self.dearest(processors) <= DEAREST:
+            msg = (
+                f"A change of processors would cost up to {self.dearest(processors):,.4g} s, more than {DEAREST:,.0f}: "
+                "choose less of stall, shrink, expand or memory, or more bandwidth, for --adaptive."
+            )
             raise SchedulerError(msg)
         flexible = (classes == MALLEABLE) | (classes == MOLDABLE)
         least = np.clip(np.ceil(self.minimum * sizes - 1e-9), 1, processors).astype(np.int64)
@@ -119,14 +133,14 @@ def _value(name: str, text: str) -> tuple[float | None, str]:
 
 def _fault(name: str, value: float) -> str:
     """Return what a value has to be; empty where it is."""
-    if name in {"minimum", "bandwidth"}:
-        return "" if 0 < value < math.inf else "a number above 0"
-    if name == "maximum":
-        return "" if value > 0 else "a number above 0, or infinite"
-    if name == "parallelism":
-        return "" if value >= 1 else "a number of at least 1, or infinite"
-    if name in {"sigma", "memory"}:
-        return "" if 0 <= value < math.inf else "a number of at least 0"
-    if name == "residual":
-        return "" if 0 <= value <= 1 else "a fraction from 0 to 1"
-    return "" if 0 <= value <= LONGEST else f"a number of seconds from 0 to {LONGEST:.0f}"
+    positive, finite = value > 0, abs(value) < math.inf
+    good, wanted = {
+        "minimum": (positive and finite, "a number above 0"),
+        "bandwidth": (positive and finite, "a number above 0"),
+        "maximum": (positive, "a number above 0, or infinite"),
+        "parallelism": (1 <= value <= MOST or value == math.inf, f"a number from 1 to {MOST:,.0f}, or infinite"),
+        "sigma": (0 <= value <= MOST, f"a number from 0 to {MOST:,.0f}"),
+        "memory": (value >= 0 and finite, "a number of at least 0"),
+        "residual": (0 <= value <= 1, "a fraction from 0 to 1"),
+    }.get(name, (0 <= value <= LONGEST, f"a number of seconds from 0 to {LONGEST:.0f}"))
+    return "" if good else wanted

@@ -46,13 +46,19 @@ def allot(world: World, job: int, processors: int, now: int) -> int:
         set_off(world, job, processors, now)
     elif processors != before:
         account(world, job, now)
-        price = cost(world, before, processors) * world.speed[processors] // MILLION
+        price = in_work(cost(world, before, processors), world.speed[processors])
         world.left[job] += price
         jobs.lost[job] += price
         jobs.lent[job] += processors < before
         s[RESIZES] += 1
     note_change(world, job)
     return NO_FAULT
+
+
+@engine_part
+def in_work(millionths: int, speed: int) -> int:
+    """Return what is done in so many millionths of a second, rounded down; their product may be too large a number."""
+    return int(millionths // MILLION * speed + millionths % MILLION * speed // MILLION)
 
 
 @engine_part

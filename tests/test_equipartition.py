@@ -138,6 +138,20 @@ class TestTimes:
         assert ends(pool(rows, adaptive, classes=(MALLEABLE, RIGID))) == [105, 30]
         assert ends(pool(rows, adaptive._replace(stall=5), classes=(MALLEABLE, RIGID))) == [105 + 3 + 5, 30]
 
+    def test_a_stall_of_a_day_on_many_processors(self) -> None:
+        """What 20,000 processors do in a day is no number that overflows: 80 s are left, and the price of two days."""
+        run = pool([(0, 100, 100, 20_000), (20, 10, 10, 10_000)], FREE._replace(maximum=1, stall=86_400), 20_000)
+        run.world.jobs.cls[1] = RIGID
+        run.world.jobs.least[1] = 10_000
+
+        assert ends(run) == [30 + 80 - 10 // 2 + 86_400 // 2 + 86_400, 30]
+
+    @pytest.mark.parametrize("choice", ["memory=1e300", "bandwidth=1e-300", "shrink=86400"])
+    def test_changes_that_cost_more_than_a_year(self, choice: str) -> None:
+        """Are refused, with what they would cost."""
+        with pytest.raises(SchedulerError, match=r"would cost up to .* s, more than 31,536,000: choose less of stall"):
+            pool([(0, 1, 1, 1)], parse_adaptive([choice]), 1000)
+
     def test_what_the_paper_measured(self) -> None:
         """By default 86 ms to shrink from 128 to 64 processors, and 67.6 ms to expand again."""
         world = pool([(0, 1, 1, 128)], Adaptive(), 128).world
@@ -253,7 +267,8 @@ class TestCommand:
         (["minimum=0"], "--adaptive 'minimum=0': minimum is a number above 0."),
         (["stall=-1"], "stall is a number of seconds from 0 to 86400"),
         (["bandwidth=nan"], "bandwidth is a number above 0"),
-        (["parallelism=x"], "parallelism is a number of at least 1, or infinite"),
+        (["parallelism=x"], "parallelism is a number from 1 to 1,000,000,000, or infinite"),
+        (["sigma=1e308"], "sigma is a number from 0 to 1,000,000,000"),
         (["speed=1"], "there is no 'speed': choose minimum, maximum"),
     ],
 )
