@@ -58,10 +58,23 @@ def test_stopped(tmp_path: Path) -> None:
 
 def test_kept_of_something_else(tmp_path: Path) -> None:
     """Simulations on another machine are not taken."""
-    (tmp_path / NAME).write_text('\n{"drom": "0", "ortools": "0", "platform": []}', encoding="utf-8")
+    basis = '{"drom": "0", "ortools": "0", "platform": []}'
+    (tmp_path / NAME).write_text(f'\n{basis}\n{{"task": {{}}, "metrics": {{}}}}', encoding="utf-8")
     _, said = drom(*SMALL, "--out", tmp_path, code=1)
 
     assert "is of another version of drom or OR-tools, or of another machine: name another --out." in said
+
+
+def test_a_machine_that_was_refused(tmp_path: Path) -> None:
+    """Leaves nothing behind that the same command with a machine put right would be refused for."""
+    right = (SHIPPED / "eurora.toml").read_text(encoding="utf-8")
+    (tmp_path / "m.toml").write_text(right.replace("cores = 16", "cores = 2"), encoding="utf-8")
+    common = (*SMALL, "--test", "1", "--first", "5", "--platform", tmp_path / "m.toml", "--out", tmp_path / "r")
+    _, said = drom(*common, code=1)
+    (tmp_path / "m.toml").write_text(right, encoding="utf-8")
+
+    assert "which no node of eurora has" in said
+    assert len(json.loads(drom(*common)[0])["tests"]) == 1
 
 
 def test_contests() -> None:

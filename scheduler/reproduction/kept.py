@@ -38,8 +38,8 @@ class Kept:
             told = list(_values(self._path.read_text(encoding="utf-8"))) if self._path.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise SchedulerError(f"{self._path} cannot be read: name another --out.") from error
-        if not told:
-            self._append(basis)
+        if len(told) < 2:  # no simulation is lost
+            self._append(basis, "w")
         elif told[0] != basis:
             msg = f"{self._path} is of another version of drom or OR-tools, or of another machine: name another --out."
             raise SchedulerError(msg)
@@ -51,9 +51,9 @@ class Kept:
         self.done[task] = metrics
         self._append({"task": task._asdict(), "metrics": metrics._asdict()})
 
-    def _append(self, value: Any) -> None:  # noqa: ANN401 - JSON
+    def _append(self, value: Any, mode: str = "a") -> None:  # noqa: ANN401 - JSON
         try:
-            with self._path.open("a", encoding="utf-8") as stream:
+            with self._path.open(mode, encoding="utf-8") as stream:
                 stream.write("\n" + json.dumps(value))
         except OSError as error:
             raise SchedulerError(f"{self._path} cannot be written: {error.strerror}: name another --out.") from error
