@@ -25,11 +25,15 @@ def contracts_of(said: Sequence[str], work: Workload, seed: int) -> Contracts | 
     """Return the contracts of a file, or drawn by ``NAME=VALUE``; None where nothing is said.
 
     Drawn ones rest on the run times and sizes of the log, so that they are the same under every policy.
+    Raises SchedulerError for both at once.
     """
     if not said:
         return None
     if len(said) == 1 and "=" not in said[0]:
         return read_contracts(said[0], work.job)
+    if file := next((one for one in said if "=" not in one), None):
+        msg = f"--contracts: the table {file} says what there is: leave the other --contracts out."
+        raise SchedulerError(msg)
     return draw_contracts(work.job, work.run_time, work.allocated, parse_terms(said), seed)
 
 

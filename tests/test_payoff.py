@@ -245,6 +245,12 @@ class TestCommand:
 
         assert said in told
 
+    def test_a_table_and_terms(self, log: Path) -> None:
+        """Either the one or the other."""
+        _, told = drom("simulate", log, "--nodes", "64", "--contracts", "c.csv", "--contracts", "tight=2", code=1)
+
+        assert told == "drom: --contracts: the table c.csv says what there is: leave the other --contracts out.\n"
+
     def test_the_policy_needs_contracts(self, log: Path) -> None:
         """Without any it refuses to start."""
         _, told = drom("simulate", log, "--nodes", "64", "--policy", "payoff", code=2)
