@@ -62,7 +62,7 @@ def number(value: float | None) -> str:
     """Return a figure for people."""
     if value is None:
         return "-"
-    return f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
+    return f"{value:,.4g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def table(names: Sequence[str], rows: Sequence[Row]) -> list[str]:

@@ -66,6 +66,8 @@ def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
 
 def lines(told: dict[str, Any]) -> list[str]:
     """Return a summary for people."""
+    from scheduler.comparing import number
+
     jobs, machine = told["jobs"], told["machine"]
     first = (
         f"{counted(jobs['ended'], 'job')} of {told['log']} on {counted(machine['nodes'], 'node')} under "
@@ -81,5 +83,5 @@ def lines(told: dict[str, Any]) -> list[str]:
         figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}
     for key, value in figures.items():
         if isinstance(value, int | float):
-            lines.append(f"{key:29}{value:>15,.4g}" if value < 100 else f"{key:29}{value:>15,.0f}")
+            lines.append(f"{key:29}{number(value):>15}")
     return lines

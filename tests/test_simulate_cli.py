@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.numba_cache import cache_folder
+from scheduler.comparing import number
 from scheduler.compiling import _engine_files, _policy_files, announcement, load_policy
 from scheduler.errors import SchedulerError
 from scheduler.metrics import COUNTS
@@ -220,6 +221,14 @@ def test_compared(log: Path, tmp_path: Path) -> None:
     assert [row["ratios"][0] for row in told["figures"]] == [1.0] * 10 + [None] * 3
     assert next(row["ratios"][1] for row in told["figures"] if row["figure"] == "mean_wait_s") < 1
     assert table.splitlines()[0].split() == ["FIGURE", "OF", "THE", "FIRST", "fcfs", "easy"]
+
+
+def test_losses_are_read_as_gains_are(log: Path) -> None:
+    """A large number below 0 is written out, as one above 0 is."""
+    told, _ = drom("simulate", log, "--nodes", "64", "--policy", "fcfs", "--contracts", "penalty=1000")
+
+    assert re.search(r"^contracts: payoff +-[\d,]+$", told, re.MULTILINE)
+    assert [number(value) for value in (-32880.4, -1.5, 0.25, 32880.4)] == ["-32,880", "-1.5", "0.25", "32,880"]
 
 
 def test_a_report(log: Path, tmp_path: Path) -> None:
