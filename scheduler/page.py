@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import io
+import os
+import tempfile
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -28,6 +31,23 @@ img { max-width: 100%; display: block; margin: 1rem 0; } .note { color: #b34400;
 """
 
 
+def check_place(path: Path, option: str) -> None:
+    """Raise SchedulerError, which names the command-line option, where a page could not be written."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, option, error) from error
+
+
+def _unwritable(path: Path, option: str, error: OSError) -> SchedulerError:
+    return SchedulerError(f"The report {path} cannot be written: {error.strerror}: name another place with {option}.")
+
+
 def write_page(path: Path, title: str, pieces: Iterable[str], option: str) -> None:
     """Write a page of these pieces, whole or not at all.
 
@@ -39,8 +59,7 @@ def write_page(path: Path, title: str, pieces: Iterable[str], option: str) -> No
         with replacing(path) as stream:
             stream.write(text.encode())
     except OSError as error:
-        msg = f"The report {path} cannot be written: {error.strerror}: name another place with {option}."
-        raise SchedulerError(msg) from error
+        raise _unwritable(path, option, error) from error
 
 
 def image(figure: Figure, alt: str) -> str:

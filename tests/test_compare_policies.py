@@ -138,6 +138,11 @@ def test_interrupted(log: Path, tmp_path: Path) -> None:
         (["--policies", "easy,easy"], "--policies names 'easy' twice: name each policy once."),
         (["--policies", "none.py"], "There is no policy file none.py: name a file of Python"),
         (["--rule", "larger"], "larger"),
+        (
+            ["--html", "/nowhere/x.html"],
+            "The report /nowhere/x.html cannot be written: No such file or directory",
+        ),
+        (["--html", "/"], "The report / cannot be written: Is a directory: name another place with --html."),
         (["--nodes", "4"], "larger than the machine"),
         (["--out", "/dev/full/x"], "cannot hold results: Not a directory: name another folder with --out."),
     ],

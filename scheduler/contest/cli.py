@@ -50,11 +50,13 @@ def compare_policies(
     """Simulate a log under all policies, several at once; print one table."""
     from scheduler.contest import table
     from scheduler.contest.contenders import contenders
+    from scheduler.page import check_place
     from scheduler.results import write_value
     from workloads.figures import require
 
     if html is not None:
         require()
+        check_place(html, "--html")
     chosen = contenders(policies, contracts=bool(contracts))
     common = [word for one in rule or () for word in ("--rule", one)]
     common += [word for one in contracts or () for word in ("--contracts", one)]
