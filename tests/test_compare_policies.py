@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scheduler.contest.contenders import contenders, usual
-from scheduler.contest.table import COLUMNS
+from scheduler.contest.table import COLUMNS, UNITS, Result, lines
 from tests.agents import START_SECONDS, wait_until
 from tests.commands import ROOT, drom
 from tests.logs import synthetic
@@ -124,8 +124,8 @@ def test_interrupted(log: Path, tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "r" / "policies.json").read_text())
 
     assert (process.returncode, said) == (130, "drom: interrupted: the policies that had ended are kept.\n")
-    assert [line.split()[0] for line in told.splitlines()] == ["POLICY", "fcfs", "endless", "easy"]
-    assert told.splitlines()[2:] == ["endless has no figures: interrupted.", "easy has no figures: interrupted."]
+    assert [line.split()[0] for line in told.splitlines()] == ["POLICY", "fcfs", *UNITS.split()[:1], "endless", "easy"]
+    assert told.splitlines()[3:] == ["endless has no figures: interrupted.", "easy has no figures: interrupted."]
     assert [bool(one["figures"]) for one in kept["policies"]] == [True, False, False]
 
 
@@ -166,8 +166,23 @@ def test_the_page() -> None:
     assert rows[0] == ["POLICY", *" ".join(heads).split()]
     assert [row[0] for row in rows[1:]] == CONTENDERS
     assert advised == [*usual(contracts=True), "cp"]
+    assert page.count(f"\n{UNITS}\n") == page.count("\nPOLICY")
     for one in contenders("default"):
         assert not one.premise or f"{one.name}: {one.premise}.\n" in page
+
+
+def test_on_a_narrow_terminal() -> None:
+    """Columns that have no room follow below, each part with the names; what nobody has is left out."""
+    figures = {column.key: 12345.0 for column in COLUMNS} | {"paid": None, "fairness_by_user": None}
+    results = [Result(one, figures) for one in contenders("fcfs,conservative+fill")]
+    wide, narrow = lines(results), lines(results, 80)
+
+    assert len(wide) == 3
+    assert max(map(len, wide)) > 80 >= max(map(len, narrow))
+    assert [line.split()[0] for line in narrow] == ["POLICY", "fcfs", "conservative+fill"] * 2
+    assert "".join(narrow[i][len("conservative+fill") :] for i in (0, 3)) == wide[0][len("conservative+fill") :]
+    assert "BY USER" not in wide[0]
+    assert len(lines(results, 10)) == 3 * (len(COLUMNS) - 2)
 
 
 def test_a_list_of_contenders() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json as json_text
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,15 +127,19 @@ def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]
 
 
 def _print(results: Sequence[Result], told: str | None) -> None:
-    from scheduler.contest.table import lines, notes
+    from scheduler.contest.table import UNITS, lines, notes
 
     if told is not None:
         typer.echo(told)
         return
-    for line in lines(results) if any(result.figures for result in results) else ():
-        typer.echo(line)
-    for note in notes(results):
-        typer.echo(note)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    said = notes(results)
+    if any(result.figures for result in results):
+        said.insert(0, UNITS)
+        for line in lines(results, width):
+            typer.echo(line)
+    for note in said:
+        typer.echo(textwrap.fill(note, width, subsequent_indent="  ") if width else note)
 
 
 def _draw(title: str, results: Sequence[Result], folder: Path, html: Path) -> None:

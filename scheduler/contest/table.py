@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scheduler.comparing import number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scheduler.contest.contenders import Contender
 
@@ -16,6 +16,10 @@ SCHEMA = 2
 """Version of the JSON value; changes when something in it does."""
 
 MILLION = 1_000_000
+UNITS = (
+    "RESPONSE and MAKESPAN are in seconds, US/CALL in millionths of one; USED is a share of the machine; fairness by "
+    "size and by user is 1 where all are slowed down alike."
+)
 
 
 class Column(NamedTuple):
@@ -32,8 +36,13 @@ COLUMNS = (
     Column("mean_response_s", "RESPONSE", "mean of end less submission, in seconds"),
     Column("mean_slowdown", "SLOWDOWN", "mean of response over the run time with all resources, at least 1 s"),
     Column("mean_bounded_slowdown", "BOUNDED", "the same with run times of at least 10 s, and at least 1"),
-    Column("fairness_by_size", "BY SIZE", "Jain's index over the mean bounded slowdowns of sizes, up to powers of two"),
-    Column("fairness_by_user", "BY USER", "the same over users; 1 is even, 1/n where one of n bears everything"),
+    Column(
+        "fairness_by_size",
+        "BY SIZE",
+        "Jain's index over the mean bounded slowdowns of sizes, up to powers of two; 1 is even, 1/n where one of n "
+        "bears everything",
+    ),
+    Column("fairness_by_user", "BY USER", "the same over users", of_some=True),
     Column("utilisation", "USED", "work of the jobs over what the machine could do in the makespan"),
     Column("filled", "FILLED", "work that containers did in the gaps of that time, over the same", of_some=True),
     Column("paid", "PAID", "what the jobs paid by their contracts, of what they offered", of_some=True),
@@ -78,18 +87,30 @@ def cells(result: Result, columns: Sequence[Column]) -> list[str]:
     return [number(result.figures.get(column.key)) for column in columns]
 
 
-def lines(results: Sequence[Result]) -> list[str]:
-    """Return the lines of a table; who has no figures has no row."""
+def lines(results: Sequence[Result], width: int | None = None) -> list[str]:
+    """Return the lines of a table; who has no figures has no row.
+
+    Where they would be longer than `width`, the columns that do not fit follow in tables of their own.
+    """
     whole = [result for result in results if result.figures]
     columns = columns_of(whole)
-    rows = [["POLICY", *(column.head for column in columns)]]
-    rows += [[result.contender.name, *cells(result, columns)] for result in whole]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    pairs = [zip(row, widths, strict=True) for row in rows]
-    return [
-        "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(pair))
-        for pair in pairs
-    ]
+    names = _column("POLICY", [result.contender.name for result in whole], str.ljust)
+    figures = [cells(result, columns) for result in whole]
+    found: list[str] = []
+    table = names
+    for column, *values in zip(columns, *figures, strict=True):
+        further = _column(column.head, values, str.rjust)
+        if width and table is not names and len(table[0]) + 2 + len(further[0]) > width:
+            found += table
+            table = names
+        table = [f"{line}  {cell}" for line, cell in zip(table, further, strict=True)]
+    return found + table
+
+
+def _column(head: str, values: Sequence[str], align: Callable[[str, int], str]) -> list[str]:
+    """Return the cells of a column, its head first, all of one width."""
+    width = max(map(len, (head, *values)))
+    return [align(cell, width) for cell in (head, *values)]
 
 
 def notes(results: Sequence[Result]) -> list[str]:
