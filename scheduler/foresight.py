@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PREDICTORS = ("user", "recent", "learned")
 USER = "user"
+PLANLESS = ("fcfs", "firstfit")
+"""The policies that do the same with any prediction."""
 
 
 class Foresight(NamedTuple):

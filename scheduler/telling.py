@@ -37,11 +37,13 @@ def announce(policy: Policy) -> None:
 
 def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
     """Say where the options do not do with this policy what one might expect."""
+    from scheduler.foresight import PLANLESS, USER
+
     if policy.name == "sd" and cores == 1:
         say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
     if event_rule == "cqsim" and policy.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
         say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
-    if predict != "user" and policy.name in {"fcfs", "firstfit"}:
+    if predict != USER and policy.name in PLANLESS:
         say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
 
 

@@ -185,9 +185,17 @@ def test_on_a_narrow_terminal() -> None:
     assert len(lines(results, 10)) == 3 * (len(COLUMNS) - 2)
 
 
+def test_premises_that_do_not_hold() -> None:
+    """One core cannot be shared; who does not plan has no use for predictions."""
+    sd, recent = contenders("sd,fcfs+recent", cores=1)
+
+    assert sd.premise == "as slurm, because nodes of one core cannot be shared: say --cores"
+    assert recent.premise.endswith("by the predictor recent, which change nothing, as it does not plan with them")
+
+
 def test_a_list_of_contenders() -> None:
-    """In its order; a file is known by its name."""
-    assert [one.name for one in contenders("sd,my/own.py,fcfs")] == ["sd", "own", "fcfs"]
+    """In its order; a file is known by its name, and blanks do not count."""
+    assert [one.name for one in contenders("sd, my/own.py,fcfs")] == ["sd", "own", "fcfs"]
     assert [one.name for one in contenders("default,cp")] == [*CONTENDERS, "cp"]
 
 

@@ -59,7 +59,7 @@ def compare_policies(
     if html is not None:
         require()
         check_place(html, "--html")
-    chosen = contenders(policies, contracts=bool(contracts))
+    chosen = contenders(policies, contracts=bool(contracts), cores=cores)
     common = [word for one in rule or () for word in ("--rule", one)]
     common += [word for one in contracts or () for word in ("--contracts", one)]
     with ExitStack() as stack:

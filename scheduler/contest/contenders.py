@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
-from scheduler.foresight import PREDICTORS
+from scheduler.foresight import PLANLESS, PREDICTORS
 from scheduler.metrics import Power
 from scheduler.running import Run
 from workloads.errors import short
@@ -102,15 +102,17 @@ def usual(*, contracts: bool) -> tuple[str, ...]:
     return (*_USUAL, PAYOFF) if contracts else _USUAL
 
 
-def contenders(names: str, *, contracts: bool = False) -> list[Contender]:
+def contenders(names: str, *, contracts: bool = False, cores: int = 2) -> list[Contender]:
     """Return the contenders that a list names: policies that come with drom, and files that hold one.
+
+    `cores` are those of a node, of which a single one cannot be shared.
 
     Raises SchedulerError for others, for one that is named twice, and for pay-off without contracts.
     """
     found: list[Contender] = []
-    for name in names.split(","):
+    for name in map(str.strip, names.split(",")):
         chosen = usual(contracts=contracts) if name == DEFAULT else (name,)
-        found += [_contender(one) for one in chosen]
+        found += [_contender(one, cores) for one in chosen]
     if not contracts and any(one.policy == PAYOFF for one in found):
         msg = "--policies: payoff goes by contracts: add --contracts FILE, or for example --contracts tight=2."
         raise SchedulerError(msg)
@@ -122,17 +124,22 @@ def contenders(names: str, *, contracts: bool = False) -> list[Contender]:
     return found
 
 
-def _contender(name: str) -> Contender:
+def _contender(name: str, cores: int) -> Contender:
     """Return who has a name: a policy, with ``+recent`` or ``+learned`` for other run times than users ask for.
 
     Or with ``+fill``: its gaps are filled.
     """
     policy, _, addition = name.partition("+")
     if addition == "fill":
-        return _filled(_contender(policy))
+        return _filled(_contender(policy, cores))
     if addition in PREDICTORS:
-        one = _contender(policy)
-        return one.supposing(addition, (*one.options, "--predict", addition), f"run times by the predictor {addition}")
+        one = _contender(policy, cores)
+        how = f"run times by the predictor {addition}"
+        if policy in PLANLESS:
+            how += ", which change nothing, as it does not plan with them"
+        return one.supposing(addition, (*one.options, "--predict", addition), how)
+    if name == "sd" and cores == 1:
+        return _plain(name, "as slurm, because nodes of one core cannot be shared: say --cores")
     if name in _SINGLE:
         return _SINGLE[name]
     if name.endswith(".py"):
