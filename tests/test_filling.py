@@ -23,6 +23,7 @@ from scheduler.metrics import Power, metrics
 from scheduler.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
+from tests.reference_schedules import Job, conservative, simulate
 from tests.schedules import NODES, Row, logs, simulation, workload
 from workloads.swf import write_swf
 
@@ -117,6 +118,18 @@ class TestSlots:
         assert (found.run.world.end == alone.world.end).all()
         assert (found.run.world.jobs.start % slot == 0).all()
         check(found)
+
+    @given(logs(), st.sampled_from((5, 10)))
+    @settings(deadline=None, max_examples=40)
+    def test_starts_of_a_plain_reference(self, rows: list[Row], slot: int) -> None:
+        """The reference without slots or containers, of jobs that come, end and ask in whole slots, starts them so."""
+
+        def whole(time: int) -> int:
+            return -(-time // slot) * slot
+
+        jobs = [Job(i, whole(row[0]), whole(row[1]), whole(row[2]), row[3]) for i, row in enumerate(rows)]
+
+        assert starts(filled(rows, Filling(slot=slot, restore=1, save=1))) == simulate(jobs, NODES, conservative)
 
 
 class TestPools:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.compiling import load_policy
-from scheduler.interface import ENDED
+from scheduler.interface import ENDED, RUNNING
 from scheduler.metrics import accuracy
 from scheduler.predictors import learned
 from scheduler.simulation import Machine, Simulation
@@ -80,6 +80,39 @@ def test_a_reservation_moves_with_a_correction() -> None:
 
     assert planned == [110, 110, 170]
     assert run.world.jobs.start[2:].tolist() == [100, 400, 450, 120]
+
+
+def corrected(first: int, ran: int, most: int) -> int:
+    """Return what is expected of a job that has run for so long, after a first prediction; never more than `most`."""
+    expected, steps = first, [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000)]
+    while expected <= ran:
+        expected = min(expected + (steps.pop(0) if steps else 360_000), most)
+    return expected
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+@given(rows=logs(), data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_no_expected_end_has_passed(predictor: str, rows: list[Row], data: st.DataObject) -> None:
+    """At each call who runs is expected to run for longer than yet, corrected step by step, never above the request."""
+    users = data.draw(st.lists(st.integers(1, 2), min_size=len(rows), max_size=len(rows)))
+    policy, factor = data.draw(st.sampled_from(POLICIES)), data.draw(st.sampled_from((1, 30, 900)))
+    rows = [(submit * factor, run * factor, requested * factor, nodes) for submit, run, requested, nodes in rows]
+    run = simulation(rows, users, policy, predictor)
+    jobs, ends = run.world.jobs, run.world.end
+
+    def look(_: Simulation) -> None:
+        for job in np.flatnonzero(jobs.state == RUNNING):
+            ran, requested = run.now - int(jobs.start[job]), rows[job][2]
+            assert ran < jobs.limit[job] == corrected(int(jobs.requested[job]), ran, requested) <= requested
+
+    run.observer = look
+    run.run()
+    if predictor == "recent":
+        for job, (submit, _, requested, _) in enumerate(rows):
+            mine = [i for i in range(len(rows)) if users[i] == users[job] and ends[i] <= submit]
+            last = [rows[i][1] for i in sorted(mine, key=lambda i: (ends[i], jobs.start[i], i))[-2:]]
+            assert jobs.requested[job] == max(1, min(sum(last) // 2 if len(last) == 2 else requested, requested))
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
