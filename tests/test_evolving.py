@@ -181,6 +181,7 @@ class TestResidualProcesses:
         ("job,progress,least,most\n1,0.5,3,2\n", "line 2: the least 3 is above the most 2"),
         ("job,progress,least,most\n1,0.5,0,2\n", "line 2, least: 0 is not a whole number of at least 1"),
         ("job,progress,least,most\n1,1,1,2\n", "line 2, progress: 1 is not a fraction"),
+        ("job,seconds,least,most\n1,-1,1,2\n", "line 2, seconds: -1 is less than 0"),
         ("job,progress,least,most\n1,x,1,2\n", "line 2, progress: 'x' is not a number"),
         ("job,progress,least,most\n1,0.5,1\n", "line 2: 3 columns where the first line has 4"),
         ("job,progress,least,most\n1,0.5,1,2\n1,0.5,1,2\n", "line 3: 0.5 is not after 0.5"),

@@ -53,7 +53,8 @@ def read_phases(path: str | os.PathLike[str]) -> Phases:
         at = row.values["seconds" if in_seconds else "progress"]
         phase = Phase(at, whole(row, "least", 1), whole(row, "most", 1), row.place, in_seconds)
         if at < 0 or (at >= 1 and not in_seconds):
-            msg = f"{row.place}, progress: {at:g} is not a fraction from 0 to below 1."
+            wanted = "seconds: {} is less than 0" if in_seconds else "progress: {} is not a fraction from 0 to below 1"
+            msg = f"{row.place}, {wanted.format(f'{at:g}')}."
             raise WorkloadError(msg)
         if phase.least > phase.most:
             msg = f"{row.place}: the least {phase.least} is above the most {phase.most}: exchange them."
