@@ -11,6 +11,7 @@ from agent.rules import refuse_memory
 from agent.words import counted
 
 if TYPE_CHECKING:
+    from agent.cores import Cores
     from agent.jobs import Arrival
     from agent.plan import Plan
 
@@ -27,13 +28,15 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
     if arrival.max_cpus and arrival.min_cpus > arrival.max_cpus:
         msg = f"--min {arrival.min_cpus} is above --cpus {arrival.max_cpus}: ask for at least the minimum."
         raise Refused(msg)
-    least = max(1, cores.needed_for(arrival.min_cpus))
+    least = max(1, _least(arrival.min_cpus, size, cores))
     most = cores.needed_for(arrival.max_cpus) or -(-total // size)
     if arrival.job_class == "rigid":
-        least = most = cores.needed_for(arrival.max_cpus) or max(least, now // size)
-    needs = f"it needs at least {counted(least * wide, 'CPU')}"
+        least = most = _least(arrival.max_cpus, size, cores) or max(least, now // size)
+    asked = arrival.max_cpus if arrival.job_class == "rigid" else arrival.min_cpus
+    each = (cores.needed_for(asked) or least) * wide
+    needs = f"it needs at least {counted(each, 'CPU')}"
     if size > 1:
-        needs = f"{size} tasks of at least {counted(least * wide, 'CPU')} need {least * size * wide}"
+        needs = f"{size} tasks of at least {counted(each, 'CPU')} need {each * size}"
     if least * size > total:
         msg = f"{needs}, this node has {cores.all.bit_count()}: ask for fewer."
         raise Refused(msg)
@@ -44,3 +47,14 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
     rules.refuse(arrival, least * size, cores)
     refuse_memory(arrival.memory * size, plan.memory)
     return least, max(least, min(most, can))
+
+
+def _least(cpus: int, size: int, cores: Cores) -> int:
+    """Return the cores on which each of `size` tasks has `cpus` hardware threads, whichever cores it gets.
+
+    Where cores differ and so many are not there for all tasks, though the threads are: an equal part of the cores.
+    """
+    sure = cores.sure_of(cpus)
+    if sure * size <= len(cores) or cpus * size > cores.all.bit_count():
+        return sure
+    return max(cores.needed_for(cpus), len(cores) // size)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -129,6 +130,10 @@ class Cores:
     def needed_for(self, cpus: int) -> int:
         """Return how many whole cores hold `cpus` hardware threads, where cores have as many as the widest."""
         return -(-cpus // self.widest)
+
+    def sure_of(self, cpus: int) -> int:
+        """Return how many cores, whichever they are, hold `cpus` hardware threads; more than there are if none do."""
+        return bisect_left(self._least, cpus) if cpus <= self._least[-1] else max(len(self) + 1, self.needed_for(cpus))
 
     def within(self, cpus: int) -> int:
         """Return how many whole cores `cpus` hardware threads allow, at least one; 0 for 0."""

@@ -308,6 +308,8 @@ class Plan(Replanning):
         job = self._changeable_job(name)
         cores, tasks = self.cores.needed_for(cpus), len(job.ranks)
         least, most = job.task_min * tasks, self.most(job)
+        if cpus >= self.cores.cpus(least):
+            cores = max(cores, least)  # fewer would do if all were as wide as the widest
         if not least <= cores <= most:
             can = span_of(self.cores.cpus(least), self.cores.cpus(most))
             msg = f"job {name} can have {can}, not {cpus}: see its min and max."

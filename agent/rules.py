@@ -42,7 +42,8 @@ class Rules:
         if arrival.job_class == "rigid":
             limits.append((self.max_rigid, "a rigid job gets", "ask for fewer, or let it be malleable"))
         else:
-            limits.append((self.max_min, "a job may insist on", "ask for a smaller --min or fewer tasks"))
+            insists = self.max_min if cores.cpus(least) > self.max_min else 0  # where cores differ, on more of them
+            limits.append((insists, "a job may insist on", "ask for a smaller --min or fewer tasks"))
         if arrival.job_class == "moldable":
             limits.append((self.max_rigid, "a moldable job gets", "ask for fewer, or let it be malleable"))
         for cap, of_what, remedy in limits:

@@ -34,6 +34,13 @@ def test_rounds_threads_up_to_whole_cores() -> None:
     assert Cores(()).needed_for(3) == 3
 
 
+def test_is_sure_of_threads_whichever_the_cores() -> None:
+    """The narrowest cores have to hold them; where all do not, more cores are needed than there are."""
+    assert [HYBRID.sure_of(cpus) for cpus in range(7)] == [0, 1, 2, 2, 3, 3, 4]
+    assert [Cores((0b11, 0b1100)).sure_of(cpus) for cpus in (1, 2, 3, 4, 5, 7)] == [1, 1, 2, 2, 3, 4]
+    assert Cores(()).sure_of(3) == 3
+
+
 def test_is_a_collection_of_masks() -> None:
     """Its length, its members and all its CPUs are what it was made of."""
     assert (len(HYBRID), list(HYBRID), HYBRID.all, HYBRID.widest) == (3, [0b11, 0b1100, 0b10000], 0b11111, 2)

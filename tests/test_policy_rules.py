@@ -37,6 +37,56 @@ def arrive(stage: Stage, job: str, **fields: Any) -> Task:
     return task
 
 
+HYBRID = [0b11, 0b1100, *(1 << cpu for cpu in range(4, 8))]
+"""Two cores of two threads, four of one."""
+
+
+class TestCoresThatDiffer:
+    """Minima hold whichever cores a job gets, and orders as far as minima allow."""
+
+    def test_a_minimum_is_one_of_cpus(self) -> None:
+        """Two narrow cores are not enough for four CPUs."""
+        stage = node(HYBRID, sharing_factor=1.0)
+        arrive(stage, "a", min_cpus=4, max_cpus=4)
+        arrive(stage, "b", uid=2)
+        arrive(stage, "c", uid=3)
+
+        assert stage.node.jobs["a"].planned.bit_count() >= 4
+        assert stage.node.jobs["a"].task_min == 4
+
+    def test_a_cap_on_minima_is_one_of_cpus(self) -> None:
+        """What may be insisted on does not depend on how many cores that takes."""
+        assert arrive(node(HYBRID, max_min=4), "a", min_cpus=4).granted == 0xFF
+        with pytest.raises(Refused, match=r"a job may insist on at most 4 on this node"):
+            node(HYBRID, max_min=4).arrive("a", min_cpus=5)
+
+    def test_a_rigid_job_has_what_it_asks_for(self) -> None:
+        """At least."""
+        assert arrive(node(HYBRID), "a", job_class="rigid", max_cpus=4).granted.bit_count() >= 4
+
+    def test_all_cpus_may_be_insisted_on_and_no_more(self) -> None:
+        """The sentence counts the CPUs there are."""
+        assert arrive(node(HYBRID), "a", min_cpus=8).granted == 0xFF
+        with pytest.raises(Refused, match=r"^it needs at least 10 CPUs, this node has 8: ask for fewer\.$"):
+            node(HYBRID).arrive("a", min_cpus=9)
+
+    def test_tasks_get_equal_parts_where_cores_do_not_suffice(self) -> None:
+        """Twice four of eight CPUs are three cores each."""
+        stage = node(HYBRID)
+        stage.arrive("a", session=9, size=2, min_cpus=4)
+
+        assert stage.node.jobs["a"].task_min == 3
+
+    def test_an_order_for_the_minimum_is_obeyed(self) -> None:
+        """Though as many CPUs could be had on fewer cores."""
+        stage = node(HYBRID)
+        arrive(stage, "a", min_cpus=4)
+        stage.node.resize("a", 4, 50.0)
+        stage.settle()
+
+        assert stage.node.jobs["a"].hold == 4
+
+
 class TestEqualShares:
     """Cores are shared equally among users, then among each user's jobs."""
 
