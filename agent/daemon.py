@@ -22,6 +22,7 @@ from agent.load import Watch
 from agent.mailboxes import Mailboxes
 from agent.node import Node
 from agent.obeying import Obeying
+from agent.pacing import Pacing
 from agent.post import Post
 from agent.repairing import Repairing
 from agent.report import Report
@@ -127,6 +128,7 @@ class Daemon:
         )
         self.acting.audience = self.admission
         self.post = Post(self.mailboxes, self.acting, self.admission.unseat)
+        self.pacing = Pacing(self.node, self.mailboxes.read)
         self.repairing = Repairing(self.node, self.following.processes_of_all, self.report, binds=self.binds)
         self.obeying = Obeying(self)
         membership = self.settings.membership
@@ -217,6 +219,7 @@ class Daemon:
             self.post.widening.look(time.monotonic())
             self.repairing.look(time.monotonic())
             self.admission.tend()
+            self.steward.paced(self.pacing.look(time.monotonic()))
             self.steward.turn(time.monotonic())
             # ZeroMQ's descriptor signals edges: whatever happened, look once more.
             self._more = self.control.serve(self.obeying.answer)

@@ -81,7 +81,7 @@ class NodeCollector:
         """Yield every metric family."""
         with self._daemon.lock:
             snap = overview(self._daemon)
-            families = [*_counts(self._daemon)]
+            families = [_rates(self._daemon), *_counts(self._daemon)]
         self._utilisation.look()
         yield _build_info()
         yield from _cpus(snap)
@@ -153,6 +153,17 @@ def _jobs(snap: Overview) -> Iterator[Metric]:
         for job in snap.jobs:
             family.add_metric([job.name], getattr(job, name))
         yield family
+
+
+def _rates(daemon: Daemon) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    text = "Work that a job was measured to do in a second with so many cores, in a unit of its own."
+    family = GaugeMetricFamily("drom_job_rate", text, labels=["job", "cores"])
+    for name in daemon.node.jobs:
+        for cores, rate in daemon.pacing.rates(name).items():
+            family.add_metric([name, str(cores)], rate)
+    return family
 
 
 def _counts(daemon: Daemon) -> Iterator[Metric]:

@@ -64,6 +64,10 @@ drom_job_cpus_min{job="b"} 4.0
 # TYPE drom_job_cpus_max gauge
 drom_job_cpus_max{job="a"} 6.0
 drom_job_cpus_max{job="b"} 4.0
+# HELP drom_job_rate Work that a job was measured to do in a second with so many cores, in a unit of its own.
+# TYPE drom_job_rate gauge
+drom_job_rate{cores="3",job="a"} 12.5
+drom_job_rate{cores="6",job="a"} 20.0
 # HELP drom_reconfigurations_total Changes of a task's CPUs by kind and outcome.
 # TYPE drom_reconfigurations_total counter
 drom_reconfigurations_total{action="shrink",outcome="enforced"} 1.0
@@ -122,6 +126,7 @@ def daemon() -> Daemon:
         settings=SimpleNamespace(observe=False),
         log=SimpleNamespace(history=SimpleNamespace(lost=2)),
     )
+    stub.pacing = SimpleNamespace(rates=lambda job: {3: 12.5, 6: 20.0} if job == "a" else {})
     stub.watch_load = SimpleNamespace(load={3: 0.25})
     stub.rereading = SimpleNamespace(available=Available(node.cores.all, 0))
     stub.snapshot = lambda: snapshot(cast("Daemon", stub))

@@ -21,6 +21,7 @@ from agent.steward.protocol import (
     MalformedError,
     No,
     NotResized,
+    Pace,
     Post,
     Refused,
     Resize,
@@ -41,7 +42,7 @@ HELLO = Hello(
 )
 FROM_AGENT: list[Any] = [
     HELLO,
-    Alive("n1", 2.0),
+    Alive("n1", 2.0, (Pace(1, 2, 3, 0.5, 1 << 70),)),
     Started(1, 1, 77, 3.0),
     Refused(1, 1, "node", "no."),
     Ended(1, 1, -9, 4.0, 0.5, 1 << 20, "gone."),

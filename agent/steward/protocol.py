@@ -43,6 +43,8 @@ STATES = ("running", "ended", "refused")
 MODES = ("run", "launch", "hold")
 CLASSES = ("malleable", "moldable", "rigid")
 _NO_ID = (1 << 32) - 1
+_MOST_WORK = (1 << 80) - 1
+"""More than the programs of a node can tell together: each says a number of 64 bits."""
 
 M = TypeVar("M")
 
@@ -181,11 +183,23 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """A job has done so much `work`, in its own unit, in some `seconds`, with just so many `cores` of this node."""
+
+    job: int = field(metadata=_is(_ID))
+    attempt: int = field(metadata=_is(_ID))
+    cores: int = field(metadata=_is(_CORES))
+    seconds: float = field(metadata=_is(_real))
+    work: int = field(metadata=_is(_whole(1, _MOST_WORK)))
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
-    """The agent lives, at `time`."""
+    """The agent lives, at `time`; `paces` is what it has measured of jobs since it last said so."""
 
     node: str = field(metadata=_is(_NAME))
     time: float = field(metadata=_is(_real))
+    paces: tuple[Pace, ...] = field(metadata=_is(_many(lambda value: _fields(Pace, value))), default=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from agent.steward.link import Link
 from agent.steward.remote import Remote
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from agent.daemon import Daemon
     from agent.jobs import Task
     from agent.keys import Keys
+    from agent.pacing import Sample
     from agent.processes import Stat
     from agent.steward.protocol import FromAgent, ToAgent
 
@@ -65,6 +67,9 @@ class Nobody:
         """Return None: there is nothing to do."""
         return None
 
+    def paced(self, samples: Iterable[Sample]) -> None:
+        """Take in what was measured of jobs."""
+
     def sees_to(self, _task: Task) -> bool:
         """Say whether it ends what a task leaves behind whose first process has ended."""
         return False
@@ -87,6 +92,8 @@ class Steward(Nobody):
         self._keeping = Keeping(daemon, self._place, self._boot, self)
         self._link: Link | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
+        self._paces: list[protocol.Pace] = []
+        """What was measured since the scheduler was last told."""
         self._remote = Remote(daemon, self._place, self._boot, self.attempts, self._say)
         self._restless: set[Attempt] = set()
         """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
@@ -124,7 +131,8 @@ class Steward(Nobody):
                 if link.cluster is None:
                     link.introduce(self._hello(), now)
                 else:
-                    link.beat(protocol.Alive(self._membership.node, time.time()), now)
+                    link.beat(protocol.Alive(self._membership.node, time.time(), tuple(self._paces)), now)
+                self._paces.clear()
             heard = False
             for message in link.read():
                 heard = True
@@ -135,6 +143,12 @@ class Steward(Nobody):
         link = self._link.next_look() if self._link else None
         times = (link, self._remote.next_look(), now + AGAIN if self._restless else None)
         return min((at for at in times if at is not None), default=None)
+
+    def paced(self, samples: Iterable[Sample]) -> None:
+        """Have the scheduler told, when it next hears of this node, what was measured of its jobs."""
+        keys = {attempt.name: key for key, attempt in self.attempts.items() if attempt.lives}
+        known = [one for one in samples if one.job in keys]
+        self._paces += [protocol.Pace(*keys[one.job], one.cores, one.seconds, one.work) for one in known]
 
     def sees_to(self, task: Task) -> bool:
         """Say whether a task is the whole program of a job: its drom-step ends what that leaves behind."""

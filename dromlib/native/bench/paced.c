@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_NODES = 1024, LOOK_MS = 20, WHOLE_DAY_MS = 86400000 };
+enum { MOST_NODES = 1024, LOOK_MS = 20, TELL_MS = 250 };
 
 static char path[PATH_MAX];
 
@@ -135,7 +135,7 @@ static int lead(double work, const double *speeds, int most)
     double speed = 0, done = 0, began = 0;
     for (double last = seconds(CLOCK_MONOTONIC); done < work;) {
         double left_ms = speed > 0 ? ceil(1e3 * (work - done) / speed) : LOOK_MS;
-        double most_ms = nodes > 1 || speed == 0 ? LOOK_MS : WHOLE_DAY_MS;
+        double most_ms = nodes > 1 || speed == 0 ? LOOK_MS : TELL_MS;
         drom_wait(d, (int)fmin(left_ms, most_ms));
         double now = seconds(CLOCK_MONOTONIC);
         done += speed * (now - last);

@@ -86,7 +86,8 @@ int drom_acknowledge(drom *d, const drom_grant *g);
  * when unmanaged. */
 int drom_wait(drom *d, int timeout_ms);
 
-/* Tell how much work is done, in a unit of the program's own. */
+/* Tell how much work is done since the program began, in a unit of its own. The agent measures by it how fast the
+ * program is with the cores that it has. */
 void drom_progress(drom *d, uint64_t done);
 
 /* Tell between how many and how many CPUs the program can use, all processes of its task together; 0: unsaid. The agent
