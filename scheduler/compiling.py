@@ -32,6 +32,7 @@ from scheduler import (
     nodesets,
     profile,
     residues,
+    scaling,
     sharing,
     timetable,
     world,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 numba: Any = importlib.import_module("numba")  # untyped
 
 BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp")
-_SHARED = (interface, nodesets, profile, timetable)
+_SHARED = (interface, nodesets, profile, scaling, timetable)
 _ENGINE = (interface, foresight, world, ends, residues, sharing, allotment, corrections, engine)
 _PARTS: dict[Callable[..., int], Any] = {}
 _PARAMETERS = ("state", "event", "options", "actions")
@@ -71,6 +72,11 @@ class Policy(NamedTuple):
     def layers(self) -> int:
         """How many jobs may share a node under it: an owner and `guests`, if it has such a parameter."""
         return 1 + int(self.options.get("guests", 1))
+
+    @property
+    def measures(self) -> bool:
+        """Whether it goes by what running jobs are measured to do."""
+        return bool(self.options.get("feedback", 0))
 
     @property
     def knows_nodes(self) -> bool:

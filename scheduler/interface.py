@@ -129,6 +129,9 @@ class State(NamedTuple):
     """Shape ``(processors + 1,)``: what a job does in a second on so many processors of a pool; empty for nodes."""
     contracts: Ints
     """Shape ``(jobs, 4)``, empty without contracts: the seconds of soft and hard deadline, pay-off and penalty."""
+    rates: Ints
+    """Shape ``(jobs, cores + 1)``: what a job was measured to do in a second with so many cores of each of its nodes,
+    in a unit of its own; 0: not measured. Empty where nobody measures."""
 
 
 class Event(NamedTuple):

@@ -22,6 +22,7 @@ from scheduler.evolving import with_phases
 from scheduler.faults import naming_errors
 from scheduler.foresight import USER, check_predictor
 from scheduler.interface import MALLEABLE, NEVER
+from scheduler.measuring import measure
 from scheduler.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from scheduler.world import (
     BAD_SHARE,
@@ -117,6 +118,8 @@ class Simulation:
     """What is told to the policy beside its parameters, asked before each call with its second."""
     observer: Callable[[Simulation], None] | None = None
     """Who looks at the world after each call."""
+    measure: Callable[[World], None] = measure
+    """What is measured of running jobs after each call, for a policy that goes by it."""
 
     @classmethod
     def of(
@@ -166,6 +169,7 @@ class Simulation:
             slot=machine.slot,
             contracts=terms,
             foresees=predictor != USER,
+            measured=policy.measures,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
@@ -219,12 +223,14 @@ class Simulation:
     def _advance(self, options: Floats, actions: Actions, until: int) -> int:
         """Go on; where somebody is asked before a call of the policy, or looks after it, as far as that."""
         advance, decide, predict, _ = self.program
-        turn = next_turn(self) if self.guide or self.observer else NEVER
+        turn = next_turn(self) if self.guide or self.observer or self.policy.measures else NEVER
         if turn > until or turn == NEVER:
             return advance(decide, predict, self.world, options, actions, until, BUDGET)
         if self.guide:
             options = np.concatenate((options, self.guide(self, turn)))
         outcome = advance(decide, predict, self.world, options, actions, turn, BUDGET)
+        if self.policy.measures:
+            self.measure(self.world)
         if self.observer:
             self.observer(self)
         return MORE if outcome == STOPPED else outcome

@@ -144,6 +144,8 @@ class World(NamedTuple):
     """The row of the next phase of each job, or of another job; empty where no job evolves."""
     contracts: Ints
     """As in `State`."""
+    rates: Ints
+    """As in `State`."""
     foresight: Foresight
     scalars: Ints
 
@@ -163,13 +165,14 @@ def make_world(
     slot: int = 1,
     contracts: Ints | None = None,
     foresees: bool = False,
+    measured: bool = False,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
     Where the policy is called at multiples of `slot` seconds, requested times count in whole slots. The nodes of a
     `pool` are its processors, of one core each. Who has which of them is not simulated, and its jobs have no limit: a
     job on few processors takes long, which is no fault of its own. Where run times are predicted a job has as much work
-    as it can do in the time that its user asks for, and no other limit.
+    as it can do in the time that its user asks for, and no other limit. `measured`: whether rates are measured.
     """
     count = len(work)
 
@@ -240,6 +243,7 @@ def make_world(
         phases=np.zeros((0, 4), np.int64) if pool is None else pool.phases,
         upcoming=np.zeros(0, np.int64) if pool is None else pool.upcoming,
         contracts=np.zeros((0, 4), np.int64) if contracts is None else contracts,
+        rates=np.zeros((count, cores + 1) if measured else (0, 0), np.int64),
         foresight=foresight_of(work if foresees else None),
         scalars=scalars,
     )
@@ -275,6 +279,7 @@ def view(world: World) -> State:
         world.nodes,
         world.speed,
         world.contracts,
+        world.rates,
     )
 
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
+from scheduler.live import admission, explaining
 from scheduler.live.jobs import FINAL
 from scheduler.live.spec import Dependency, Spec
 from tests.live_nodes import ANN, FakeCluster
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 """SD-Policy takes half a minute to compile, once."""
 
 NODES = 3
+POLICY_FED = load_policy("sd", ("interval=1", "max_slowdown=infinite", "reservations=nodes", "feedback=1"))
 POLICY = load_policy("sd", ("interval=1", "max_slowdown=infinite", "reservations=nodes"))
 
 
@@ -44,6 +46,49 @@ def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path)
         here.cluster.submit(spec(memory=1), ANN, 1.0)
 
     here.store.close()
+
+
+def test_what_agents_measure_counts_where_all_nodes_are_as_large(tmp_path: Path) -> None:
+    """For the attempt that runs, with the size that it is to have; it is forgotten with the job."""
+    here = FakeCluster(tmp_path, POLICY_FED, 2)
+    here.settle()
+    mate = here.submit(spec(2, 60))
+    assert mate
+    here.settle()
+
+    def tell(name: str, *paces: say.Pace) -> dict[int, float]:
+        """Let a node say this as often as it takes, and return what is known."""
+        for _ in range(3):
+            here.nodes[name].outbox.append(say.Alive(name, 0.0, paces))
+            here.hear(here.nodes[name])
+        return here.cluster.rates[mate.number].known() if mate.number in here.cluster.rates else {}
+
+    for strange in (say.Pace(9, 1, 4, 1.0, 5), say.Pace(1, 2, 4, 1.0, 5), say.Pace(1, 1, 2, 1.0, 5)):
+        assert tell("n0", strange) == {}
+    assert tell("n0", say.Pace(1, 1, 4, 0.0, 5)) == {}
+    assert tell("n0", say.Pace(1, 1, 4, 1.0, 8)) == {4: 8.0}
+    assert tell("n1", say.Pace(1, 1, 4, 1.0, 12)) == {4: 10.0}
+    guest = here.submit(spec(2, 1))
+    assert guest
+    here.settle()
+    assert tell("n1", say.Pace(1, 1, 4, 1.0, 99), say.Pace(1, 1, 2, 2.0, 12)) == {2: 6.0, 4: 10.0}
+
+    said = explaining.explain(mate, here.cluster, here.now)
+    assert "Of its speed with 4 of 4 cores it was measured to have 0.60 with 2." in said
+    controller = here.cluster.controller
+    assert controller
+    assert controller.world.rates[0].tolist() == [0, 0, 600_000_000, 0, 1_000_000_000]
+    here.settle(ends=True)
+    assert here.cluster.rates == {}
+    here.store.close()
+
+
+@pytest.mark.parametrize(("choice", "tasks", "may"), [("0", 2, True), ("1", 2, False), ("1", 1, True)])
+def test_who_may_share_has_room_with_the_least_share(choice: str, tasks: int, *, may: bool) -> None:
+    """With feedback a guest or a mate may have a quarter of a node."""
+    policy = load_policy("sd", ("reservations=nodes", f"feedback={choice}"))
+
+    assert admission.may_share(spec(tasks=tasks), [], policy, 4) == may
 
 
 def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: Path) -> None:

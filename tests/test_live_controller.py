@@ -12,14 +12,16 @@ from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE
 from scheduler.live.controller import ROOM, Controller, Demand
+from scheduler.measuring import row_of, size_of
 from scheduler.simulation import Machine
-from scheduler.world import WAKE
+from scheduler.world import RUNNERS, WAKE
 from tests.schedules import simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scheduler.simulation import Simulation
+    from scheduler.world import World
 
 
 pytestmark = pytest.mark.timeout(600)
@@ -47,10 +49,37 @@ def cluster(name: str, *choices: str, nodes: int = NODES) -> Controller:
     return controller
 
 
+class Meter:
+    """What was measured of jobs so far, each with a curve of its own: most scale badly."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[int, float]] = {}
+
+    def rates(self, job: int, size: int) -> dict[int, float]:
+        """Return the rates of a job that has so many cores of each node now; 0: not as many of all."""
+        known = self._known.setdefault(job, {})
+        if size:
+            known[size] = (job + 1) * (size / CORES) ** (job % 5 / 4)
+        return known
+
+    def measure(self, world: World) -> None:
+        """Measure in a simulation."""
+        for job in world.running[: world.scalars[RUNNERS]].tolist():
+            world.rates[job] = row_of(self.rates(job, size_of(world, job)), CORES)
+
+    def tell(self, controller: Controller) -> None:
+        """Measure on a cluster."""
+        for job in range(JOBS):
+            if controller.runs(job):
+                sizes = {controller.cores_on(job, node) for node in controller.nodes_of(job)}
+                controller.measured(job, self.rates(job, sizes.pop() if len(sizes) == 1 else 0))
+
+
 def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list[int]]]:
     """Tell a controller what happened in a finished simulation; return start and nodes of each job."""
     jobs, ends = run.world.jobs, run.world.end
     events = sorted({*jobs.submit.tolist(), *ends.tolist()})
+    meter = Meter()
     started: dict[int, tuple[int, list[int]]] = {}
     while events:
         now = min(events[0], controller.world.scalars[WAKE])
@@ -62,6 +91,8 @@ def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list
             controller.submit(job, Demand(int(jobs.nodes[job]), int(jobs.requested[job]), MALLEABLE), int(now))
         for number in controller.turn(int(now)):
             started[number] = (int(now), controller.nodes_of(number))
+        if controller.policy.measures:
+            meter.tell(controller)
     assert not controller.faults
     return started
 
@@ -75,12 +106,15 @@ def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list
         ("slurm", "reservations=nodes"),
         ("sd", "interval=1", "max_slowdown=infinite"),
         ("sd", "reservations=nodes", "max_slowdown=dynavgsd", "recompute=1"),
+        ("sd", "interval=1", "max_slowdown=infinite", "feedback=1"),
+        ("sd", "reservations=nodes", "feedback=1", "least_factor=0.4"),
     ],
     ids=" ".join,
 )
 def test_it_decides_as_the_simulator_does(words: Sequence[str], seed: int) -> None:
-    """The same starts on the same nodes, told of the same submissions and ends."""
+    """The same starts on the same nodes, told of the same submissions and ends, and of the same measurements."""
     run = simulation(random_log(seed), words[0], Machine(NODES, CORES), *words[1:])
+    run.measure = Meter().measure
     run.run()
     started = replay(run, cluster(*words))
     house = run.world.nodes
@@ -90,6 +124,7 @@ def test_it_decides_as_the_simulator_does(words: Sequence[str], seed: int) -> No
     }
     shared = int((run.world.given < CORES).sum())
     assert (shared > 20) == (words[0] == "sd")
+    assert (len(set(run.world.given.tolist())) > 2) == run.policy.measures
 
 
 def test_a_node_of_any_number_is_taken_in() -> None:

@@ -220,6 +220,7 @@ def test_the_command_rehearses(tmp_path: Path) -> None:
 
     assert rows["simulated, mixed: makespan"]["paper"] == -7
     assert isinstance(rows["simulated, mixed: makespan"]["here"], float)
+    assert isinstance(rows["simulated, mixed with feedback: makespan"]["here"], float)
     assert rows["49 emulated nodes: makespan"]["here"] is None
     assert "There is no run of 49 nodes of 2 x 24 emulated cores." in workload["notes"]
     assert json.loads((tmp_path / "reproduction.json").read_text(encoding="utf-8"))["workloads"] == [workload]

@@ -288,11 +288,11 @@ class TestPickMates:
         """Equations 1 to 3; ties go to fewer mates, then to the first in order."""
         found.sort(key=lambda one: one[1])
         weights, penalties = [w for w, _ in found], [p / 8 for _, p in found]  # exact in binary
-        mates = Mates(np.arange(len(found)), np.array(penalties), np.array(weights))
+        mates = Mates(np.arange(len(found)), np.array(penalties), np.array(weights), np.zeros(len(found), np.int64))
         run = simulation([(0, 1, 1, 1)], "sd")
         nothing = counts_of(view(run.world), 0)
         rules = rules_with(mates=most, weighted=weighted)
-        picked = pick_mates(view(run.world), rules, mates, need, min(spare, need - 1), 1, nothing)
+        picked = pick_mates(view(run.world), rules, mates, need, min(spare, need - 1), 1, nothing).picked
         spare = min(spare, need - 1)
         cost = [p * w if weighted else p for p, w in zip(penalties, weights, strict=True)]
         fitting = [
@@ -320,6 +320,10 @@ def rules_with(*, mates: int = 2, weighted: bool = False, share: int = 2, cores:
         guard=0,
         min_cores=1,
         contiguous=False,
+        feedback=False,
+        usual=share,
+        least=share,
+        most=share,
     )
 
 

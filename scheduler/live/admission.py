@@ -69,13 +69,18 @@ def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy)
         raise SchedulerError(msg)
 
 
+_BOUNDS = ("least_factor", "most_factor")
+"""Parameters between which a policy that measures chooses the SharingFactor."""
+
+
 def may_share(spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> bool:
     """Return whether a job may be guest or mate of any other that may: each task has a core, and all find room."""
-    factor = float(policy.options.get("sharing_factor", 0.5))
-    share = int(factor * cores + 1e-9)
-    if min(share, cores - share) < spec.tasks:
+    names = ("sharing_factor", *(_BOUNDS if policy.measures else ()))
+    factors = [float(policy.options.get(name, 0.5)) for name in names]
+    shares = [int(factor * cores + 1e-9) for factor in factors]
+    if min(*shares, cores - max(shares)) < spec.tasks:
         return False
-    part = min(factor, 1 - factor)
+    part = min(*factors, 1 - max(factors))
     hosts = [node for node in nodes if next(_lacks(spec, node), None) is None]
     return all(
         (not node.memory or spec.memory <= part * node.memory)

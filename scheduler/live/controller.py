@@ -32,12 +32,13 @@ from scheduler.interface import (
     WAITING,
 )
 from scheduler.live import answering, tables
+from scheduler.measuring import row_of
 from scheduler.sharing import end_job, note_neighbours, set_limit, set_off, settle, update_ends
 from scheduler.simulation import FAULTS
 from scheduler.world import BLOCK_BITS, CULPRIT, FAULT, FREE, NO_FAULT, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from scheduler.compiling import Policy
     from scheduler.interface import Ints
@@ -77,7 +78,7 @@ class Controller:
         self.late: list[int] = []
         """Jobs that have come to their limits, until somebody empties it."""
         self._options = compiling.values(policy.options)
-        self._world = tables.vacant(ROOM, ROOM, ROOM, cores, policy.layers)
+        self._world = tables.vacant(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)
         self._actions = make_actions(self._world)
         self._numbers: list[int] = []
         self._index: dict[int, int] = {}
@@ -182,6 +183,11 @@ class Controller:
         jobs.cls[job] = RIGID
         self._join(job)
         self._note(RESIZE_FAILED, job)
+
+    def measured(self, number: int, rates: Mapping[int, float]) -> None:
+        """Take in what a job was measured to do in a second, by the cores that it had of each of its nodes."""
+        if self.policy.measures and number in self._index:
+            self._world.rates[self._index[number]] = row_of(rates, self.cores)
 
     def launched(self, number: int, now: int) -> None:
         """Take in that a job has really begun: its time counts from now on."""

@@ -22,6 +22,7 @@ from scheduler.live.launching import start_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent.rates import Rates
     from scheduler.compiling import Policy
     from scheduler.live.controller import Controller
     from scheduler.live.settings import Settings
@@ -54,6 +55,8 @@ class Lifecycle:
         self._groups: dict[str, Spec] = {}
         """One job of each group of those that may be on the same nodes."""
         self._dependents: dict[int, set[int]] = {}
+        self.rates: dict[int, Rates] = {}
+        """What running jobs were measured to do, by job, as far as this scheduler has heard."""
         self._unsure: dict[int, set[str]] = {}
         """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
 
@@ -144,6 +147,7 @@ class Lifecycle:
         if self.controller and self.controller.runs(job.number):
             self.controller.ended(job.number, int(now))
         self._unsure.pop(job.number, None)
+        self.rates.pop(job.number, None)
         if job.verdict == REQUEUE:
             self._back_to_queue(job, job.reason, now)
             self._consider(job, now)

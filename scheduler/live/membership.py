@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
+from agent.rates import Rates
 from agent.steward import protocol as say
 from agent.words import counted
 from scheduler.errors import SchedulerError
@@ -13,6 +15,11 @@ from scheduler.live.controller import Controller
 from scheduler.live.dispatch import Dispatch
 from scheduler.live.jobs import COMPLETED, FAILED, REQUEUE, RUNNING, STARTING, Job, Node
 from scheduler.live.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized
 
 
 class Membership(Lifecycle):
@@ -125,15 +132,18 @@ class Membership(Lifecycle):
         return True
 
     def heard(self, name: str, message: say.FromAgent, now: float) -> None:
-        """Take in what an agent that has been welcomed says of a job."""
+        """Take in what an agent that has been welcomed says of its jobs."""
         node = self.nodes[name]
         node.heard = now
         if isinstance(message, say.Post):
             self._forward(name, message)
-            return
-        if isinstance(message, (say.Hello, say.Alive)):
-            return
-        job = self.jobs.get(message.job)
+        elif isinstance(message, say.Alive):
+            self._measured(name, message.paces)
+        elif not isinstance(message, say.Hello):
+            self._heard_of_job(node, message, now)
+
+    def _heard_of_job(self, node: Node, message: _OfJob, now: float) -> None:
+        name, job = node.name, self.jobs.get(message.job)
         if job is None or job.attempt != message.attempt or name not in job.left:
             if isinstance(message, (say.Ended, say.Refused)):
                 self.messages.append((name, say.Forget(message.job, message.attempt)))
@@ -150,6 +160,18 @@ class Membership(Lifecycle):
                 self._record(job, now, "resized", node=name, cores=message.cores)
             case say.NotResized():
                 self._not_resized(node, job, message, now)
+
+    def _measured(self, name: str, paces: Iterable[say.Pace]) -> None:
+        """Take in how jobs get on; it counts for a job that has as many cores on all of its nodes."""
+        for pace in paces:
+            job = self.jobs.get(pace.job)
+            if job is None or job.attempt != pace.attempt or name not in job.left or not pace.seconds:
+                continue
+            if set(job.shares.values()) == {pace.cores}:
+                rates = self.rates.setdefault(job.number, Rates())
+                rates.add(pace.cores, pace.seconds, pace.work)
+                if self.controller:
+                    self.controller.measured(job.number, rates.known())
 
     def _forward(self, name: str, post: say.Post) -> None:
         job = self.jobs.get(post.job)

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 _PER_JOB = ("run", "end", "at", "order", "left", "rate", "cause", "given")
 
 
-def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int) -> World:
-    """Return a world without jobs, whose nodes are all down.
+def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measured: bool) -> World:
+    """Return a world without jobs, whose nodes are all down; `measured`: with what jobs are measured to do.
 
     It has room for so many `jobs`, which together are on `places` nodes, on `nodes` nodes of so many `cores` that as
     many as `layers` jobs share.
     """
     one = np.ones(jobs, np.int64)
     work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": cores * one})
-    world = make_world(work, nodes, cores, INSTANT, layers=layers, model=WORST)
+    world = make_world(work, nodes, cores, INSTANT, layers=layers, model=WORST, measured=measured)
     world.nodes.first[:] = 0
     world.nodes.up[:] = 0
     world.free_in_block[:] = 0
@@ -40,11 +40,13 @@ def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int) -> World
 def moved(world: World, active: Ints, jobs: int, places: int, nodes: int) -> World:
     """Return a world of another size with the jobs in `active`, in this order, and with all that happens on nodes."""
     cores, layers = int(world.scalars[CORES]), world.nodes.resident.shape[1]
-    new, count = vacant(jobs, places, nodes, cores, layers), len(active)
+    new, count = vacant(jobs, places, nodes, cores, layers, measured=len(world.rates) > 0), len(active)
     for name in world.jobs._fields:
         getattr(new.jobs, name)[:count] = getattr(world.jobs, name)[active]
     for name in _PER_JOB:
         getattr(new, name)[:count] = getattr(world, name)[active]
+    if len(world.rates):
+        new.rates[:count] = world.rates[active]
     new.scalars[:] = world.scalars
     number = np.full(len(world.queue) + 1, NOBODY, np.int64)
     number[active] = np.arange(count)

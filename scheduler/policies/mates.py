@@ -6,6 +6,9 @@ cores of each, so it takes ``L * cores / share`` at worst (Equation 6). A mate l
 
 The penalty of a mate is ``p = (wait + limit + L) / requested`` (Equation 4): its predicted slowdown with the guest;
 `limit` holds what it lost to former guests. Penalties are IEEE doubles, divided once and added in the order of mates.
+
+With `feedback` L in it is what the mate was measured to lose, and the mates whose nodes gain most go before all others
+(`scheduler.policies.feedback`); limits grow by L, as before, so that no measurement ends a job.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduler.interface import MALLEABLE, NOBODY, lean, nodes_of, routine
+from scheduler.interface import MALLEABLE, NEVER, NOBODY, lean, nodes_of, routine
 from scheduler.nodesets import contains_all, contains_any
+from scheduler.policies.feedback import delay, share_of, waste
 from scheduler.profile import Profile, least_free, take
 from scheduler.timetable import USABLE, Timetable, has_sets
 
@@ -41,15 +45,32 @@ class Rules(NamedTuple):
     guard: int
     min_cores: int
     contiguous: bool
+    feedback: bool
+    """Whether mates are judged by what they were measured to lose."""
+    usual: int
+    """The share that is configured."""
+    least: int
+    most: int
+    """Bounds of the share with feedback; else as `share`."""
 
 
 class Mates(NamedTuple):
-    """Candidates by rising penalty, then in order of submission."""
+    """Candidates by rising waste, then by rising penalty, then in order of submission."""
 
     jobs: Ints
     penalty: Floats
     weight: Ints
     """Nodes of each."""
+    waste: Ints
+    """How far what each node gains is from the most that there is; 0 without feedback."""
+
+
+class Choice(NamedTuple):
+    """Places of mates, none if there is no combination, their waste on all nodes, and the performance impact."""
+
+    picked: Ints
+    waste: int
+    impact: float
 
 
 class Reach(NamedTuple):
@@ -108,11 +129,14 @@ def has_room(state: State, rules: Rules, job: int) -> bool:
 
 @lean
 def longest_guest(state: State, rules: Rules, job: int, limit: int, end: int) -> int:
-    """Return a bound of the requested time for which a job can be mate, by its cut-off and its end."""
+    """Return a bound of the requested time for which a job can be mate, by its cut-off and its end.
+
+    With feedback the cut-off is none: a mate may lose nothing.
+    """
     jobs, bound = state.jobs, FOREVER
     if rules.inside:
-        bound = (end - state.now + 2) * rules.share // (rules.cores - rules.share) + 1
-    if rules.max_slowdown < FOREVER:
+        bound = (end - state.now + 2) * rules.most // (rules.cores - rules.most) + 1
+    if rules.max_slowdown < FOREVER and not rules.feedback:
         waited = max(0, min(jobs.start[job], state.now) - jobs.submit[job])
         bound = min(bound, int(rules.max_slowdown * jobs.requested[job]) + 1 - waited - limit)
     return int(bound)
@@ -205,19 +229,43 @@ def filter_and_sort(state: State, rules: Rules, length: int, table: Timetable) -
     found = np.empty(len(state.running), np.int64)
     for job in state.running:
         outlasts = not rules.inside or jobs.ends[job] + increase >= state.now + worst
-        below = penalty_of(state, job, increase) < rules.max_slowdown
-        hosts = outlasts and below and may_host(state, rules, job) and is_usable(state, table, job)
-        if hosts and has_room(state, rules, job):
+        hosts = outlasts and may_host(state, rules, job)
+        below = hosts and penalty_of(state, job, increase_of(state, rules, job, increase, worst)) < rules.max_slowdown
+        if below and is_usable(state, table, job) and gives(state, rules, job) and has_room(state, rules, job):
             found[count] = job
             count += 1
     found = np.sort(found[:count])
-    penalty = np.empty(count, np.float64)
+    penalty, wasted = np.empty(count, np.float64), np.zeros(count, np.int64)
     for i in range(count):
-        penalty[i] = penalty_of(state, found[i], increase)
+        penalty[i] = penalty_of(state, found[i], increase_of(state, rules, found[i], increase, worst))
+        if rules.feedback:
+            wasted[i] = waste(state, found[i], share_had(state, found[i]), rules.share)
     order = np.argsort(penalty, kind="mergesort")
+    if rules.feedback:
+        order = order[np.argsort(wasted[order], kind="mergesort")]
     if rules.candidates > 0:
         order = order[: rules.candidates]
-    return Mates(found[order], penalty[order], jobs.nodes[found[order]])
+    return Mates(found[order], penalty[order], jobs.nodes[found[order]], wasted[order])
+
+
+@lean
+def share_had(state: State, job: int) -> int:
+    """Return the cores that the owner of nodes has of the first of them."""
+    return int(state.nodes.share[state.nodes.place[state.nodes.first[job]], 0])
+
+
+@lean
+def increase_of(state: State, rules: Rules, job: int, increase: int, seconds: int) -> int:
+    """Return how much longer a mate is expected to take: at worst, or by what it was measured to lose in seconds."""
+    return delay(state, job, share_had(state, job), rules.share, seconds) if rules.feedback else increase
+
+
+@lean
+def gives(state: State, rules: Rules, job: int) -> bool:
+    """Return whether a mate may give this share: the usual one, or up to the best by what was measured of it."""
+    if not rules.feedback or rules.share == rules.usual:
+        return True
+    return rules.share <= share_of(state, job, rules.usual, rules.least, rules.most)
 
 
 @lean
@@ -238,34 +286,44 @@ def penalty_of(state: State, job: int, increase: int) -> float:
 @routine
 def pick_mates(  # noqa: PLR0917 - numba wants them by position
     state: State, rules: Rules, mates: Mates, need: int, spare: int, length: int, guarded: Timetable
-) -> Ints:
+) -> Choice:
     """Return the places of the mates with the least performance impact (Equation 1) whose nodes are `need` (3).
 
     Up to `spare` free nodes may be among them. Combinations of one mate, of two, ... are tried in the order of the
     candidates; the first of the best wins. Penalties rise, so a branch ends at the first mate that makes it no better.
+    With feedback less waste goes before less impact; it rises as well, and penalties among equals.
     """
-    best, picked = np.inf, np.empty(0, np.int64)
+    best, wasted, picked = np.inf, NEVER, np.empty(0, np.int64)
     at = np.zeros(rules.mates, np.int64)
     nodes, impact = np.zeros(rules.mates + 1, np.int64), np.zeros(rules.mates + 1, np.float64)
+    sums = np.zeros(rules.mates + 1, np.int64)
     for size in range(1, rules.mates + 1):
         depth, at[0] = 0, -1
         while depth >= 0:
             at[depth] += 1
             i, last = at[depth], depth == size - 1
             fewest = max(1, need - spare - nodes[depth]) if last else 1
-            if i >= len(mates.jobs) or impact[depth] + added(rules, mates.penalty[i], fewest) >= best:
+            if i >= len(mates.jobs):
+                depth -= 1
+                continue
+            least = sums[depth] + mates.waste[i] * max(1, need - spare - nodes[depth])
+            lower = impact[depth] + added(rules, mates.penalty[i], fewest)
+            if least > wasted or (least == wasted and lower >= best):
                 depth -= 1
                 continue
             nodes[depth + 1] = nodes[depth] + mates.weight[i]
             impact[depth + 1] = impact[depth] + added(rules, mates.penalty[i], mates.weight[i])
+            sums[depth + 1] = sums[depth] + mates.waste[i] * mates.weight[i]
             if nodes[depth + 1] > need or (last and nodes[depth + 1] < need - spare):
                 continue
             if not last:
                 depth += 1
                 at[depth] = i
-            elif impact[depth + 1] < best and is_allowed(state, rules, mates.jobs[at[:size]], length, guarded):
-                best, picked = impact[depth + 1], at[:size].copy()
-    return picked
+            elif (sums[size] < wasted or (sums[size] == wasted and impact[size] < best)) and is_allowed(
+                state, rules, mates.jobs[at[:size]], length, guarded
+            ):
+                best, wasted, picked = impact[size], sums[size], at[:size].copy()
+    return Choice(picked, wasted, best)
 
 
 @lean

@@ -30,21 +30,23 @@ from scheduler.interface import (
 )
 from scheduler.nodesets import count, fill, keep_lowest, members
 from scheduler.policies import slurm
+from scheduler.policies.feedback import share_of
 from scheduler.policies.limits import correct_limits
 from scheduler.policies.mates import (
     Reach,
     Rules,
-    average_slowdown,
     extend,
     filter_and_sort,
     longest_guest,
     loss,
     may_find,
+    may_host,
     nodes_of_all,
     pick_mates,
     reach_of,
     stretched,
 )
+from scheduler.policies.parameters import FAR, OPTIONS, RECOMPUTE, TEST, WORDS, check, rules_of, with_share
 from scheduler.policies.planning import (
     Plan,
     get_start,
@@ -59,77 +61,10 @@ from scheduler.profile import least_free, take
 from scheduler.timetable import FREE, USABLE, Timetable, available, counts_of, has_sets, narrow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from scheduler.interface import Ints
 
-OPTIONS = slurm.OPTIONS | {
-    "sharing_factor": 0.5,
-    "max_slowdown": 10,
-    "mates": 2,
-    "candidates": 0,
-    "objective": 0,
-    "test": 1,
-    "far": 0,
-    "inside": 1,
-    "guests": 1,
-    "mix": 0,
-    "guard": 0,
-    "min_cores": 1,
-    "recompute": 0,
-}
-"""Those of `slurm`, and: SharingFactor; MAX_SLOWDOWN (dynavgsd: the mean of running jobs); m; how many candidates are
-looked at (0: all); the objective (sum, or weighted by nodes); whether static_end > mall_end is tested; whether a start
-beyond the window counts as infinitely far or as predicted; whether guests must end before their mates; guests per node;
-whether free nodes may be among a guest's; how many reservations mates may not delay; the least cores of a node that a
-job keeps; whether limits are corrected when sharing ends. Jobs may be on contiguous nodes with reservations of numbers
-as well."""
-
-WORDS: dict[str, dict[str, float]] = slurm.WORDS | {
-    "max_slowdown": {"infinite": np.inf, "dynavgsd": 0},
-    "objective": {"sum": 0, "weighted": 1},
-    "far": {"infinite": 0, "predicted": 1},
-}
-(SHARING_FACTOR, MAX_SLOWDOWN, MATES, CANDIDATES, OBJECTIVE, TEST, FAR, INSIDE, GUESTS, MIX, GUARD) = range(8, 19)
-(MIN_CORES, RECOMPUTE) = range(19, 21)
-_FLAGS = ("objective", "test", "far", "inside", "mix", "recompute")
-_LEAST = {"mates": 1, "candidates": 0, "guests": 1, "guard": 0, "min_cores": 1}
-
-
-def check(options: Mapping[str, float]) -> str:
-    """Return what is wrong with the parameters; empty if nothing is."""
-    return (
-        check_sharing(options)
-        or check_combinations(options)
-        or slurm.check_backfilling({name: options[name] for name in slurm.OPTIONS})
-    )
-
-
-def check_sharing(options: Mapping[str, float]) -> str:
-    """Return which parameter of the malleable trial is wrong, and why."""
-    if not 0 < options["sharing_factor"] < 1:
-        return f"sharing_factor is between 0 and 1, not {options['sharing_factor']:g}."
-    if not options["max_slowdown"] >= 0:
-        return "max_slowdown is a number, infinite or dynavgsd."
-    for name in _FLAGS:
-        if options[name] not in {0, 1}:
-            words = " or ".join(WORDS.get(name, {"0": 0, "1": 1}))
-            return f"{name} is {words}, not {options[name]:g}."
-    for name, least in _LEAST.items():
-        if not least <= options[name] <= 1_000_000 or options[name] != int(options[name]):
-            return f"{name} is a whole number from {least} to 1000000, not {options[name]:g}."
-    return ""
-
-
-def check_combinations(options: Mapping[str, float]) -> str:
-    """Return which parameters do not go together."""
-    if options["guests"] > 1 and options["mix"]:
-        return "mix is for one guest per node: set guests=1 or mix=0."
-    if options["contiguous"] and options["mix"]:
-        return "contiguous=1 is for guests without free nodes: set mix=0."
-    if options["contiguous"] and options["main"] and not options["reservations"]:
-        return "contiguous=1 with main=1 needs reservations=nodes."
-    return ""
+__all__ = ["OPTIONS", "WORDS", "check", "decide"]
+"""What makes a module a policy."""
 
 
 class Pass(NamedTuple):
@@ -191,9 +126,9 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
             break
         if outcome == ANEW or known.tally[FRESH] > 0:
             return int(state.now)
-        s_mates = select_nodes(state, known, known.queue[i])
+        s_mates, share = select_nodes(state, known, known.queue[i], begin)
         if len(s_mates) > 0:
-            update_stats_and_run(state, known, known.queue[i], s_mates, actions)
+            update_stats_and_run(state, known, known.queue[i], s_mates, share, actions)
             return int(state.now)
         reserve(state, known, known.queue[i], begin, actions)
         i += 1
@@ -239,16 +174,23 @@ def go_on(state: State, known: Pass, place: int, actions: Actions) -> tuple[int,
 @lean
 def schedule(state: State, known: Pass, j: int, begin: int, actions: Actions) -> int:
     """Start a job on free nodes, else say that on those of mates it would end earlier, else reserve (Listing 1)."""
-    length, now = state.jobs.requested[j], state.now
-    if begin == now:
+    if begin == state.now:
         return run_job(state, known, j, actions)
-    static_end = begin + length if known.far or begin <= now + known.plan.window else NEVER
-    mall_end = now + stretched(known.rules, length) if known.rules.share > 0 else NEVER
-    ends_earlier = not known.test or static_end > mall_end
-    if ends_earlier and may_share(state, known.rules, known.reach, known.latest, j):
+    if ends_earlier(state, known, j, begin, known.rules.most) and may_share(
+        state, known.rules, known.reach, known.latest, j
+    ):
         return SHARES
     reserve(state, known, j, begin, actions)
     return WAITS
+
+
+@lean
+def ends_earlier(state: State, known: Pass, j: int, begin: int, share: int) -> bool:
+    """Return whether a job with such a share of nodes now ends earlier than if it waited, or need not (D1)."""
+    length, now = state.jobs.requested[j], state.now
+    static_end = begin + length if known.far or begin <= now + known.plan.window else NEVER
+    mall_end = now - (-length * known.rules.cores // share) if share > 0 else NEVER
+    return bool(not known.test or static_end > mall_end)
 
 
 @lean
@@ -267,8 +209,8 @@ def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
 
 
 @routine
-def select_nodes(state: State, known: Pass, j: int) -> Ints:
-    """Return the best mates of a job, none if there are no mates for it (Listing 2)."""
+def select_nodes(state: State, known: Pass, j: int, begin: int) -> tuple[Ints, int]:
+    """Return the best mates of a job, none if there are no mates for it (Listing 2), and the share that they give."""
     jobs, rules, table = state.jobs, known.rules, known.plan.table
     spare, length = 0, jobs.requested[j]
     if rules.mix:
@@ -276,9 +218,36 @@ def select_nodes(state: State, known: Pass, j: int) -> Ints:
     if has_sets(table):
         fill(table.sets[USABLE])
         narrow(table, table.sets[USABLE], state.now, state.now + length, jobs.partition[j])
+    if rules.feedback:
+        return select_measured(state, known, j, begin)
     mates = filter_and_sort(state, rules, length, table)
-    picked = pick_mates(state, rules, mates, jobs.nodes[j], spare, length, known.guarded)
-    return mates.jobs[picked]
+    choice = pick_mates(state, rules, mates, jobs.nodes[j], spare, length, known.guarded)
+    return mates.jobs[choice.picked], rules.share
+
+
+@routine
+def select_measured(state: State, known: Pass, j: int, begin: int) -> tuple[Ints, int]:
+    """Return the mates whose nodes gain most by what was measured, and the share with which they do.
+
+    Each share that a mate would best give is tried, the largest first, and the usual one with all mates.
+    """
+    jobs, best, share = state.jobs, NEVER, known.rules.usual
+    impact, s_mates = np.inf, np.empty(0, np.int64)
+    wanted = np.zeros(state.cores + 1, np.int64)
+    wanted[share] = 1
+    for job in state.running:
+        if jobs.nodes[job] <= jobs.nodes[j] and may_host(state, known.rules, job):
+            wanted[share_of(state, job, known.rules.usual, known.rules.least, known.rules.most)] = 1
+    for cores in range(state.cores, 0, -1):
+        if wanted[cores] == 0 or not ends_earlier(state, known, j, begin, cores):
+            continue
+        rules = with_share(known.rules, cores)
+        mates = filter_and_sort(state, rules, jobs.requested[j], known.plan.table)
+        choice = pick_mates(state, rules, mates, jobs.nodes[j], 0, jobs.requested[j], known.guarded)
+        better = choice.waste < best or (choice.waste == best and choice.impact < impact)
+        if len(choice.picked) > 0 and better:
+            best, impact, share, s_mates = choice.waste, choice.impact, cores, mates.jobs[choice.picked]
+    return s_mates, share
 
 
 @lean
@@ -291,9 +260,11 @@ def count_free(state: State, table: Timetable, j: int, length: int) -> int:
 
 
 @routine
-def update_stats_and_run(state: State, known: Pass, j: int, s_mates: Ints, actions: Actions) -> None:
+def update_stats_and_run(  # noqa: PLR0917 - numba wants them by position
+    state: State, known: Pass, j: int, s_mates: Ints, share: int, actions: Actions
+) -> None:
     """Shrink the mates and give them more time, then start the guest on their nodes with the time it may take."""
-    jobs, rules = state.jobs, known.rules
+    jobs, rules = state.jobs, with_share(known.rules, share)
     increase = loss(rules, jobs.requested[j])
     for mate in s_mates:
         nodes = nodes_of(state, mate)
@@ -336,27 +307,6 @@ def reserve(state: State, known: Pass, j: int, begin: int, actions: Actions) -> 
 def counts_guard(known: Pass) -> bool:
     """Return whether there is a profile of the reservations that mates may not delay."""
     return bool(known.rules.guard > 0 and not has_sets(known.plan.table))
-
-
-@lean
-def rules_of(state: State, options: Floats) -> Rules:
-    """Return the parameters of the choice of mates on this machine."""
-    share = int(options[SHARING_FACTOR] * state.cores + 1e-9)
-    cutoff = options[MAX_SLOWDOWN]
-    return Rules(
-        share if share >= options[MIN_CORES] else 0,
-        state.cores,
-        average_slowdown(state) if cutoff == 0 else cutoff,
-        int(options[MATES]),
-        int(options[CANDIDATES]),
-        options[OBJECTIVE] > 0,
-        options[INSIDE] > 0,
-        int(options[GUESTS]),
-        options[MIX] > 0,
-        int(options[GUARD]),
-        int(options[MIN_CORES]),
-        options[slurm.CONTIGUOUS] > 0,
-    )
 
 
 @lean

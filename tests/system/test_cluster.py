@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import control, keys
+from dromlib import native
 from tests.agents import SECONDS, lives, wait_until
 from tests.clusters import cluster
 
@@ -91,6 +92,30 @@ def test_a_guest_starts_earlier_as_its_mates_shrink(here: Cluster) -> None:
     assert here.await_state(guest, "cancelled")["reason"].startswith("cancelled by ")
     for mate in mates:
         here.await_held(mate, 4)
+
+
+def test_the_rates_of_a_job_that_is_resized_arrive(here: Cluster) -> None:
+    """A real program tells its progress; what it does in a second is known for each size, in the order of the sizes."""
+    program = (str(native.example_path("jacobi")), "--size", "300", "--iterations", "1000000000")
+    mate = here.submit("--nodes", "1", "--time", "60", "--", *program)
+    other = here.submit("--class", "rigid", "--time", "60", endless(here, "other"))
+
+    def rates(*sizes: int) -> list[float]:
+        """Return what is known once it is known for these sizes."""
+        known = wait_until(lambda: (r := here.job(mate)["rates"]) and len(r) == len(sizes) and r, lambda: here.log)
+        assert list(map(int, known)) == list(sizes)
+        return list(known.values())
+
+    assert all(rate > 0 for rate in rates(4))
+    guest = here.submit("--time", "10", endless(here, "guest"))
+    here.await_held(mate, 2)
+    assert all(rate > 0 for rate in rates(2, 4))
+
+    value = here.job(mate)
+    assert any(sentence.startswith("Of its speed with 4 of 4 cores") for sentence in value["explanation"])
+    for job in (guest, mate, other):
+        here.ask("cancel", job=job)
+        here.await_state(job, "cancelled")
 
 
 def test_a_killed_scheduler_finds_everything_again(here: Cluster) -> None:

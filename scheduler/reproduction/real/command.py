@@ -14,7 +14,7 @@ from scheduler.reproduction.real.calibration import Amount, calibrate, enough_co
 from scheduler.reproduction.real.figures import result_of
 from scheduler.reproduction.real.rehearsal import Rehearsal, curves_of, policy_of
 from scheduler.reproduction.real.running import Task, run
-from scheduler.reproduction.real.settings import CORES, NODES, POLICIES, SCALES, SEEDS
+from scheduler.reproduction.real.settings import CORES, NODES, POLICIES, REHEARSED, SCALES, SEEDS
 from scheduler.reproduction.tables import workload_5
 from scheduler.results import prepare, write_value
 
@@ -110,7 +110,7 @@ def rehearse(wanted: Wanted, out: Path, show: Callable[[float], None]) -> dict[s
     """Return simulations of the live scheduler by curves, for each seed; also with those measured, where they are."""
     if REHEARSAL not in wanted.parts:
         return {}
-    for name in POLICIES:
+    for name in REHEARSED:
         compile_program(policy_of(name))
     first, compression = wanted.first or NODES.jobs, wanted.compression or NODES.compression
     seeds = [wanted.seed + number for number in range(wanted.seeds or len(SEEDS))]
@@ -118,9 +118,13 @@ def rehearse(wanted: Wanted, out: Path, show: Callable[[float], None]) -> dict[s
     half = {name: amount.half for name, amount in _measured(out).items()}
     steps = [(curves, seed) for curves in curves_of(half) for seed in seeds]
     for step, (curves, seed) in enumerate(steps, 1):
-        static, shared = (Rehearsal(seed, policy, curves, first, compression).run() for policy in POLICIES)
-        pair = report.Pair(result_of(static, static["made"], 1.0), result_of(shared, shared["made"], 1.0))
-        found.setdefault(curves.name, []).append(pair)
+        static, *others = (
+            result_of(told, told["made"], 1.0)
+            for policy in (REHEARSED if curves.name == "mixed" else POLICIES)
+            for told in [Rehearsal(seed, policy, curves, first, compression).run()]
+        )
+        for name, shared in zip((curves.name, f"{curves.name} with feedback"), others, strict=False):
+            found.setdefault(name, []).append(report.Pair(static, shared))
         show(step / len(steps))
     return found
 

@@ -12,6 +12,7 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agent.pacing import PERIOD
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.live.cli import LIVE
@@ -20,7 +21,7 @@ from scheduler.live.jobs import User
 from scheduler.live.settings import Settings
 from scheduler.live.spec import Spec, name_of
 from scheduler.reproduction.real.making import Made, limit_of, make, measured_speeds, speeds
-from scheduler.reproduction.real.settings import NODES, POLICIES, ROLES
+from scheduler.reproduction.real.settings import NODES, REHEARSED, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
     from scheduler.live.jobs import Job
 
 _FOR_EVER = 1e12
+_UNITS = 1000
+"""The progress that a program tells in a second at full speed."""
 _USER = User(1000, 1000, "user")
 
 
 def policy_of(name: str) -> Policy:
     """Return a policy with the parameters that `drom scheduler` gives it."""
-    word = POLICIES[name][-1]
-    return load_policy(word, LIVE[word])
+    options = REHEARSED[name]
+    word, choices = options[1], options[3::2]
+    return load_policy(word, [*LIVE[word], *choices])
 
 
 class Curves(NamedTuple):
@@ -65,6 +69,7 @@ class _Program:
         self.job, self._curve, self._balanced = job, curves.speeds[made.application], curves.balanced
         self.cores = dict(job.shares)
         self._left, self._since = made.run_time, now
+        self._measured = now
         self.version = 0
 
     def speed(self) -> float:
@@ -76,9 +81,18 @@ class _Program:
     def resize(self, node: str, cores: int, now: float) -> None:
         """Have other cores on a node from now on."""
         self._left -= (now - self._since) * self.speed()
-        self._since = now
+        self._since = self._measured = now
         self.cores[node] = cores
         self.version += 1
+
+    def measure(self, now: float) -> list[say.Pace]:
+        """Return what its first node would say of it, if there is something new."""
+        seconds = now - self._measured
+        if seconds < PERIOD or len(set(self.cores.values())) > 1:
+            return []
+        self._measured = now
+        work = max(1, round(_UNITS * seconds * self.speed()))
+        return [say.Pace(self.job.number, self.job.attempt, self.cores[self.job.launcher], seconds, work)]
 
     def end(self) -> float:
         """Return when it ends if nothing changes."""
@@ -118,6 +132,8 @@ class Rehearsal:
         over = 0
         while self._events:
             self._now, _, what = heapq.heappop(self._events)
+            if self._cluster.policy.measures:
+                self._measure()
             if isinstance(what, Made):
                 self._submit(what)
             else:
@@ -125,6 +141,13 @@ class Rehearsal:
                 show(over / len(self._made))
             self._settle()
         return self._history()
+
+    def _measure(self) -> None:
+        """Let agents say how programs get on; in between nobody would look."""
+        for program in self._programs.values():
+            paces = tuple(program.measure(self._now))
+            if paces:
+                self._cluster.heard(program.job.launcher, say.Alive(program.job.launcher, self._now, paces), self._now)
 
     def _submit(self, made: Made) -> None:
         limit = round(limit_of(made, NODES, self._compression) * self._compression)

@@ -80,3 +80,5 @@ NODES = Scale("nodes", "49 nodes of 2 x 24 emulated cores", 49, 48, 2000, 36.0, 
 SCALES = {scale.name: scale for scale in (CORES, NODES)}
 POLICIES = {"static": ("--policy", "slurm"), "sd": ("--policy", "sd")}
 """Options of `drom scheduler`: its defaults, thus MAX_SLOWDOWN 10 and SharingFactor 0.5."""
+REHEARSED = POLICIES | {"feedback": ("--policy", "sd", "--set", "feedback=1")}
+"""Those that are rehearsed; feedback on the curves of the settings only, as others are what SD-Policy expects."""
