@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A control group for each task, whose cpuset is what the task holds: affinity that no program can undo (cgroup v2).
 
-Below the agent's own group, which must be delegated to it with the cpuset controller ::
+Below the group of `HOLDER`, a service that does nothing else, or else below the agent's own; the cpuset controller must
+be delegated to it ::
 
-    agent                   the agent itself, because a group with groups below it may hold no processes
+    agent                   what was in the group itself, because one with groups below it may hold no processes
     task-AGENT-PID-START    a task, by its first process; AGENT stands for the runtime directory
+
+An agent that is a service itself takes `HOLDER`: its own group would outlive it with groups below, and systemd, which
+puts the next agent into just that group, could not start it.
 
 Sets are written when the registry is: those that shrink before those that grow, all before a grant is published. So
 the sets of two tasks never overlap either.
@@ -29,12 +33,14 @@ if TYPE_CHECKING:
     from agent.jobs import Task
 
 OWN = "agent"
+HOLDER = "system.slice/drom-tasks.service"
+"""The group of the service that holds those of tasks."""
 BELOW_ROOT = "drom"
 """The group that an agent in the root group makes for its tasks."""
 _ORIGIN = "user.drom.origin"
 """The attribute of a group that says where its processes came from."""
 _MAX_PASSES = 64
-ADVICE = "run the agent in a unit with Delegate=cpuset, or use --enforce affinity"
+ADVICE = "start drom-tasks.service, or use --enforce affinity"
 
 
 class Fences:
@@ -110,6 +116,8 @@ def find(root: Path) -> tuple[Path, Path]:
     if mount is None:
         raise ControlError(f"no control groups of version 2 are mounted here: {ADVICE}.")
     path = parse_own_cgroups(_text(root / "proc/self/cgroup")).get(V2, "/")
+    if os.access(mount / HOLDER / "cgroup.subtree_control", os.W_OK):
+        path = f"/{HOLDER}"
     own = mount / path.lstrip("/")
     if "cpuset" not in _words(own / "cgroup.controllers"):
         raise ControlError(f"the cpuset controller is not delegated to the control group {path}: {ADVICE}.")
@@ -122,7 +130,7 @@ def find(root: Path) -> tuple[Path, Path]:
 def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> Fences | None:
     """Return the fences of the agent in a runtime directory, ready for tasks if they are to be `raised`.
 
-    What runs in the group of our tasks, ourselves too, is then moved into one below it. Raises `ControlError` with a
+    What runs in the group of our tasks is then moved into one below it. Raises `ControlError` with a
     sentence where there cannot be fences; None where there cannot and need not.
     """
     try:
@@ -141,7 +149,8 @@ def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> Fences 
 
 def _prepare(mount: Path, base: Path) -> None:
     (base / OWN).mkdir(parents=True, exist_ok=True)
-    _move(base / OWN, lambda: {*_pids(base), os.getpid()} - set(_pids(base / OWN)))
+    ours = set() if base == mount / HOLDER else {os.getpid()}
+    _move(base / OWN, lambda: ({*_pids(base)} | ours) - set(_pids(base / OWN)))
     for group in (mount, base) if base.parent == mount else (base,):
         if "cpuset" not in _words(group / "cgroup.subtree_control"):
             (group / "cgroup.subtree_control").write_text("+cpuset", encoding="ascii")

@@ -20,7 +20,7 @@ TARGETS = ("test", "sysinit", "basic", "shutdown", "local-fs", "nss-user-lookup"
 BOOT = """
 echo 0 >"$1/cgroup.procs"
 exec unshare --pid --fork --kill-child --mount --mount-proc --cgroup --uts sh -c '
-    mount --make-rprivate / && mount -t tmpfs tmpfs /run &&
+    read -r _ && mount --make-rprivate / && mount -t tmpfs tmpfs /run &&
     { umount -R /sys/fs/cgroup 2>&1 || true; } && mount -t cgroup2 cgroup2 /sys/fs/cgroup &&
     exec env -i PATH="$PATH" container=test SYSTEMD_UNIT_PATH="$0" \\
         "$1" --system --unit=test.target --log-target=null --show-status=no
@@ -116,8 +116,14 @@ def systemd(folder: Path, units: Path) -> Iterator[Systemd]:
     log = folder / "systemd.log"
     with log.open("wb") as out:
         words = ["sh", "-c", BOOT, "boot", str(group), str(units), str(SYSTEMD)]
-        process = subprocess.Popen(words, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(words, stdout=out, stderr=out, stdin=subprocess.PIPE, start_new_session=True)
     try:
+        wait_until(lambda: _children(process), lambda: (process.poll(), log.read_text()))
+        # Out of the group that is systemd's root: one with processes in it hands on no controllers.
+        (mounted / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
+        assert process.stdin
+        process.stdin.write(b"\n")
+        process.stdin.close()
         pid = wait_until(lambda: _first_below(process), lambda: (process.poll(), log.read_text()))
         running = Systemd(pid, log)
         wait_until(lambda: "running" in running.ctl("is-system-running").stdout, log.read_text)
@@ -133,12 +139,16 @@ def systemd(folder: Path, units: Path) -> Iterator[Systemd]:
 
 def _first_below(process: subprocess.Popen[bytes]) -> int:
     """Return the pid of systemd once `unshare` has become its parent."""
-    assert process.poll() is None
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+    children = _children(process)
     with contextlib.suppress(OSError):
         if children and Path(f"/proc/{children[0]}/comm").read_text(encoding="utf-8") == "systemd\n":
             return int(children[0])
     return 0
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[str]:
+    assert process.poll() is None
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
 
 
 def _removed(group: Path) -> bool:

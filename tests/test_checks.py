@@ -66,7 +66,7 @@ def test_delegation(tmp_path: Path) -> None:
         found = checks.delegation(tmp_path, needed=False)
         return f"{found.state}: {found.text}"
 
-    advice = "run the agent in a unit with Delegate=cpuset, or use --enforce affinity."
+    advice = "start drom-tasks.service, or use --enforce affinity."
     undone = "warn: Affinity alone binds programs, which they can undo: "
     assert text() == f"{undone}no control groups of version 2 are mounted here: {advice}"
     put(tmp_path / "proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")

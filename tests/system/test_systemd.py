@@ -50,13 +50,14 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path, jobs: bool) -> None:
 
 
 @pytest.mark.skipif(not Path("/usr/bin/systemd-analyze").exists(), reason="systemd-analyze is missing")
-def test_systemd_finds_no_fault_in_the_unit_of_a_scheduler(tmp_path: Path) -> None:
-    """As it is installed."""
-    file = tmp_path / "drom-scheduler.service"
+@pytest.mark.parametrize("name", ["drom-scheduler.service", "drom-tasks.service"])
+def test_systemd_finds_no_fault_in_the_other_units(tmp_path: Path, name: str) -> None:
+    """As they are installed."""
+    file = tmp_path / name
     file.write_text(UNIT.with_name(file.name).read_text(encoding="utf-8").replace("/opt/drom/bin/drom", str(DROM)))
     done = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False)
 
-    assert (done.returncode, [line for line in done.stderr.splitlines() if "drom-scheduler" in line]) == (0, [])
+    assert (done.returncode, [line for line in done.stderr.splitlines() if name in line]) == (0, [])
 
 
 class Node:

@@ -39,7 +39,7 @@ def tell(name: str, *programs: subprocess.Popen[bytes]) -> None:
         group = group_of(program.pid)
         cpus = (group / "cpuset.cpus").read_text(encoding="ascii").strip()
         mine.append([group.name.partition("-")[0], cpus, seen(program.pid)])
-    groups = CGROUP.glob("drom/task-*/cpuset.cpus")
+    groups = CGROUP.rglob("task-*/cpuset.cpus")
     print(
         json.dumps({"look": name, "mine": mine, "all": sorted(g.read_text("ascii").strip() for g in groups)}),
         flush=True,

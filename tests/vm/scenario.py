@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from dromlib import native
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DIRECTORY = Path("/tmp/drom")
+DIRECTORY = Path(os.environ.get("DROM_RUNTIME_DIR", "/tmp/drom"))
 DROM = [sys.executable, "-m", "agent"]
 LIMIT = 600.0
 """Seconds until a condition has to hold; an emulated machine is slow."""

@@ -22,6 +22,7 @@ from dromlib import native
 from dromlib.cpulist import parse_cpulist
 
 pytestmark = pytest.mark.vm
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(info, top / info.name)
     inside = top / "tests" / "vm"
     inside.mkdir(parents=True)
-    for script in ("__init__.py", "scenario.py", "shapes.py", "changes.py", "fences.py"):
-        shutil.copy(Path(__file__).parent / script, inside)
+    for script in ("__init__.py", "scenario.py", "shapes.py", "changes.py", "fences.py", "service.py"):
+        shutil.copy(HERE / script, inside)
+    for script in ("__init__.py", "agents.py", "checker.py", "own_systemd.py"):
+        shutil.copy(HERE.parent / script, inside.parent)
+    for unit in ("drom-agent.service", "drom-tasks.service"):
+        shutil.copy(HERE.parents[1] / "contrib" / unit, top)
     return top
 
 
@@ -174,3 +179,27 @@ def test_each_task_is_fenced_in_by_a_control_group(rig: str, tree: Path) -> None
     (third,), (cpus,) = found["third"]
     assert third == ["task", cpus, [cpus]]
     assert found["without fences"] == ([["home", "", [cpus]]], [])
+
+
+@pytest.mark.timeout(1500)
+def test_fences_outlive_every_agent_of_a_service(rig: str, tree: Path) -> None:
+    """Under systemd, by the units of contrib/: reload, restart and kill leave each in its group; a stop lets go."""
+    lines = run_in(rig, tree, (1, 4, 1, 1), "-m tests.vm.service")
+    service = {line["service"]: (line["state"], line["groups"]) for line in lines if "state" in line}
+    found = {line["look"]: (line["mine"], line["all"]) for line in lines if "mine" in line}
+    if not service:
+        pytest.skip("needs systemd in the machines that DROM_RIG boots")
+    (first, second), sets = found["fenced"]
+
+    assert sets == sorted([first[1], second[1]]) == ["0-1", "2-3"]
+    assert [first[0], second[0]] == ["task", "task"]
+    assert [first[2], second[2]] == [[first[1]], [second[1]]]
+    assert found["restarted"] == found["killed"] == found["fenced"]
+    assert found["alone"] == ([["task", "0-3", ["0-3"]]], ["0-3"])
+    assert found["stopped"] == ([["home", "", ["0-3"]]], [])
+    assert service == {
+        "started": ("active", ["agent"]),
+        "fenced": ("active", ["agent", "task", "task"]),
+        "reloaded": ("active", ["agent", "task", "task"]),
+        "stopped": ("inactive", ["agent"]),
+    }
