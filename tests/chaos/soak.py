@@ -86,14 +86,14 @@ def _median(looks: list[Look]) -> Look:
     return Look(*(statistics.median(values) for values in zip(*map(dataclasses.astuple, looks), strict=True)))
 
 
-def soak(folder: Path, seed: int, seconds: float, tell: Callable[[str], None]) -> tuple[Outcome, Look, Look]:
-    """Return what came of so many seconds of storm, and how the agent was after the warm-up and at the end."""
+def soak(folder: Path, seed: int, seconds: float, tell: Callable[[str], None]) -> tuple[Outcome, Soak]:
+    """Return what came of so many seconds of storm, which a violation ends before, and the looks at the agent."""
     node = dataclasses.replace(REAL, options={**REAL.options, "metrics": "127.0.0.1:0"})
     clock = Clock(folder)
     with clock.in_force(), stage(folder / "0", node, compiled=True) as made:
         watched = Soak(made, seconds)
         outcome = Storm(made, clock, tell).run(plan.acts(seed, without=plan.DEADLY), watched.is_over)
-    return (outcome, *watched.compared())
+    return outcome, watched
 
 
 def main() -> int:
@@ -104,10 +104,14 @@ def main() -> int:
     options = parser.parse_args()
     end_on_sigterm()
     with no_registrations(), tempfile.TemporaryDirectory(prefix="drom-soak-", dir="/tmp") as folder:
-        outcome, early, late = soak(Path(folder), options.seed, options.minutes * 60, lambda _: None)
-    grown = late.memory_mb - early.memory_mb
+        outcome, watched = soak(Path(folder), options.seed, options.minutes * 60, lambda _: None)
     come = outcome.life["a program comes"]
-    print(f"{come} programs and {outcome.faults.total()} faults in {options.minutes:g} minutes\n")
+    print(f"{come} programs and {outcome.faults.total()} faults in {outcome.seconds / 60:.1f} minutes\n")
+    if outcome.seconds < watched.seconds:
+        print("\n".join(outcome.violations))
+        return 1
+    early, late = watched.compared()
+    grown = late.memory_mb - early.memory_mb
     print("| agent | after warm-up | at the end |\n|---|---|---|")
     print(f"| anonymous memory, MB | {early.memory_mb:.1f} | {late.memory_mb:.1f} |")
     print(f"| descriptors | {early.descriptors:g} | {late.descriptors:g} |")

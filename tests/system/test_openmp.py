@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.processes import thread_masks
 from dromlib import layout, native
 from dromlib.layout import MAILBOX
 from tests.agents import Agent, Program, Programs, affinity, start_agent, wait_until
@@ -188,6 +189,22 @@ def test_threads_made_after_a_shrink_are_bound(agent: Agent, start: Programs, bu
     agent.await_tasks(a="0")
     program.await_out("^threads")
     assert program.out == f"{BOUND}\n"
+
+
+def test_threads_made_after_a_growth_have_all_cpus(agent: Agent, start: Programs) -> None:
+    """LLVM's runtime gives them those of the program's start, also where the program attends to grants by itself."""
+    if not has_libomp():
+        pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
+    other = start.start(*agent.run("--job", "b", "--class", "rigid", "--cpus", "1", "sleep", "600"))
+    agent.await_tasks(b="1")
+    words = ("--openmp-runtime", "libomp", native.example_path("jacobi"), "--seconds", "600")
+    program = start.start(*agent.run("--job", "a", *words), OMP_NUM_THREADS="2")
+    agent.await_tasks(a="0", b="1")
+    wait_until(lambda: agent.tasks()["a"]["polls"], program.show)
+    assert set(thread_masks([program.pid]).values()) == {0b01}
+    other.kill()
+    agent.await_tasks(a="0-1")
+    wait_until(lambda: list(thread_masks([program.pid]).values()) == [0b11, 0b11], program.show)
 
 
 def test_a_program_that_forks_is_resized(agent: Agent, start: Programs, build: Build) -> None:

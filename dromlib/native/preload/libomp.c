@@ -20,6 +20,8 @@ static void thread_begin(int kind, dompt_data *thread)
         return;
     heed_news();
     bind_self();
+    if (__atomic_load_n(&session.yielded, __ATOMIC_RELAXED) && !session.pinned)
+        join_first();
 }
 
 /* In the thread that forks, before the size of the team is decided. */

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "pinning.h"
 
@@ -28,6 +29,18 @@ void bind_self(void)
         dromi_bind(0, g.mask, g.mask_words);
         bound = serial;
     }
+    errno = saved;
+}
+
+void join_first(void)
+{
+    uint64_t first[DROM_MAX_MASK_WORDS], mine[DROM_MAX_MASK_WORDS], more = 0;
+    int saved = errno;
+    if (dromi_bound_to(getpid(), first) == 0 && dromi_bound_to(0, mine) == 0)
+        for (size_t word = 0; word < DROM_MAX_MASK_WORDS; word++)
+            more |= first[word] & ~mine[word];
+    if (more)
+        dromi_bind(0, first, DROM_MAX_MASK_WORDS);
     errno = saved;
 }
 

@@ -26,6 +26,9 @@ static inline bool is_pinned(const struct runtime *runtime)
 /* Bind the calling thread to the whole grant. */
 void bind_self(void);
 
+/* Bind the calling thread as the first one of the process is bound, if that has CPUs that this one lacks. */
+void join_first(void);
+
 /* Bind the calling thread, number `index` of `count`, to its part of the grant, once for each grant. `place` changes when
  * the runtime may have moved the thread. */
 void pin_self(unsigned index, unsigned count, int place);

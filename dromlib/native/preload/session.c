@@ -127,6 +127,7 @@ __attribute__((visibility("default"))) void drom_preload_yield(void)
     pthread_mutex_lock(&lock);
     if (handle)
         dromi_leave(handle);
+    __atomic_store_n(&session.yielded, true, __ATOMIC_RELAXED);
     show(&never_news, &own_points, 0, 0);
     pthread_mutex_unlock(&lock);
 }

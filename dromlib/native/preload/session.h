@@ -14,6 +14,7 @@ struct session {
     uint32_t ncpus;        /* its CPUs; 0: this process is not managed */
     uint32_t serial;       /* changes with every grant */
     bool pinned;           /* the environment may ask for threads bound one by one */
+    bool yielded;          /* the program has attached by itself */
     bool placing;          /* threads are to be bound in the next region: always if so, else after a growth */
 };
 extern struct session session;

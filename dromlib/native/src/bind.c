@@ -16,7 +16,7 @@ int dromi_bind(pid_t tid, const uint64_t *mask, uint32_t mask_words)
     return syscall(SYS_sched_setaffinity, tid, (size_t)mask_words * 8, mask) < 0 ? -errno : 0;
 }
 
-static int bound_to(pid_t tid, uint64_t mask[DROM_MAX_MASK_WORDS])
+int dromi_bound_to(pid_t tid, uint64_t mask[DROM_MAX_MASK_WORDS])
 {
     memset(mask, 0, DROM_MAX_MASK_WORDS * sizeof *mask);
     return syscall(SYS_sched_getaffinity, tid, DROM_MAX_MASK_WORDS * sizeof *mask, mask) < 0 ? -errno : 0;
@@ -33,7 +33,7 @@ struct walk {
 static void visit(struct walk *walk, pid_t tid)
 {
     uint64_t now[DROM_MAX_MASK_WORDS];
-    int rc = bound_to(tid, now);
+    int rc = dromi_bound_to(tid, now);
     if (rc == 0 && memcmp(now, walk->real, sizeof now) == 0)
         return;
     if (rc == 0)
@@ -62,7 +62,7 @@ int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words)
     struct walk walk = {.mask = mask, .mask_words = mask_words};
     int rc = dromi_bind(0, mask, mask_words);
     if (rc == 0)
-        rc = bound_to(0, walk.real);
+        rc = dromi_bound_to(0, walk.real);
     for (int i = 0; rc == 0 && i < PASSES; i++) {
         walk.changed = 0;
         rc = pass(&walk);

@@ -91,6 +91,8 @@ enum read_result dromi_read(const struct drom_slot *slot, uint64_t seen, int32_t
 /* bind.c */
 int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words);
 int dromi_bind(pid_t tid, const uint64_t *mask, uint32_t mask_words);
+/* The OS CPUs a thread may run on; 0: the calling one. */
+int dromi_bound_to(pid_t tid, uint64_t mask[DROM_MAX_MASK_WORDS]);
 
 /* text.c */
 uint64_t dromi_now_ns(void);
