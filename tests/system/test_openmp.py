@@ -138,18 +138,6 @@ def test_threadprivate_data_survives(agent: Agent, start: Programs, build: Build
     resize(agent, build, program, {1: BOUND if build.runtime == "libgomp" else ONE, 2: BOTH})
 
 
-def test_threads_that_a_team_of_one_leaves_over_are_ended(agent: Agent, start: Programs, build: Build) -> None:
-    """Those of libgomp would spin on the CPU that is left; LLVM's runtime keeps its own, asleep before long."""
-    program = begin(agent, start, build, build.program(), "loop")
-    threads = Path(f"/proc/{program.pid}/task")
-    resize(agent, build, program, {1: ONE, 2: BOTH}, cycles=1)
-    both = len(list(threads.iterdir()))
-    agent.order("resize", job="a", cpus=1)
-    await_line(program, ONE)
-
-    assert both - len(list(threads.iterdir())) == (1 if build.runtime == "libgomp" else 0)
-
-
 def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Programs, build: Build) -> None:
     """With OMP_PROC_BIND each thread has a core of its own, also after growing, and none outside the grant."""
     program = begin(agent, start, build, build.program(), "loop", OMP_PROC_BIND="close", OMP_PLACES="cores")

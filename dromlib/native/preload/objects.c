@@ -31,16 +31,10 @@ static void nothing(int unused)
     (void)unused;
 }
 
-static int cannot(int unused)
-{
-    (void)unused;
-    return -1;
-}
-
 /* Where nothing is found. The last number is its own. */
 static const struct runtime none = {
     .number = RUNTIMES_MOST, .get_max_threads = one, .set_num_threads = nothing, .get_level = zero, .get_thread_num = zero,
-    .get_num_threads = one, .get_proc_bind = zero, .pause = cannot,
+    .get_num_threads = one, .get_proc_bind = zero,
 };
 static struct object nobody = {.runtime = &none};
 
@@ -79,10 +73,6 @@ static struct runtime *read_runtime(const void *base, const char *path)
     find(file, "omp_get_thread_num", &runtime->get_thread_num, zero);
     find(file, "omp_get_num_threads", &runtime->get_num_threads, one);
     find(file, "omp_get_proc_bind", &runtime->get_proc_bind, zero);
-    void *pause = dlsym(file, "omp_pause_resource_all"); /* gcc 9 has it */
-    runtime->pause = cannot;
-    if (pause)
-        *(void **)&runtime->pause = pause;
     for (int i = 0; i < GOMP_ENTRY_COUNT; i++)
         runtime->entry[i] = dlsym(file, names[i]);
     return runtime;

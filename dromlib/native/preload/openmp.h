@@ -47,7 +47,6 @@ struct runtime {
     int (*get_thread_num)(void);
     int (*get_num_threads)(void);
     int (*get_proc_bind)(void);
-    int (*pause)(int how); /* omp_pause_resource_all(): ends the threads of this thread's teams, which sleep between regions */
     void *entry[GOMP_ENTRY_COUNT];
     const struct runtime *next;
 };

@@ -8,21 +8,15 @@
  * its ceiling. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "openmp.h"
-
-#define OMP_PAUSE_SOFT 1
 
 enum mode { UNKNOWN, AUTO, NEXT_REGION };
 
 /* Of one thread in one runtime; each thread that forks teams has its own setting. */
 struct team {
-    int ceiling;     /* threads it would have without us; 0: not known yet */
-    int size;        /* what is set now */
-    int last;        /* what the last region that was looked at had */
-    pid_t pid;       /* whose threads those were: a parent's are not there */
-    uint32_t serial; /* the grant under which threads were last ended */
+    int ceiling; /* threads it would have without us; 0: not known yet */
+    int size;    /* what is set now */
 };
 
 static _Thread_local struct team teams[RUNTIMES_MOST + 1];
@@ -77,22 +71,6 @@ static int wanted(struct object *object, const struct runtime *runtime, const st
     return ask(answer_region, object, team, address);
 }
 
-/* libgomp ends the threads that a smaller team leaves over, but a team of one does without them all: they would go on
- * waiting, at first by spinning on the CPU that is left. So they are ended here, outside of all regions, once for a grant:
- * other files may go on with larger teams. */
-static void end_left_over(const struct object *object, const struct runtime *runtime, struct team *team, int size)
-{
-    uint32_t serial = __atomic_load_n(&session.serial, __ATOMIC_RELAXED);
-    pid_t pid = getpid();
-    bool ends = size == 1 && team->last > 1 && !runtime->is_llvm && !object->has_thread_data;
-    if (ends && team->pid == pid && team->serial != serial) {
-        runtime->pause(OMP_PAUSE_SOFT);
-        team->serial = serial;
-    }
-    team->last = size;
-    team->pid = pid;
-}
-
 static void set(struct team *team, const struct runtime *runtime, int size)
 {
     if (size == team->size)
@@ -107,10 +85,8 @@ unsigned size_region(struct object *object, const struct runtime *runtime, const
     if (team->ceiling == 0 && !learn(team, runtime))
         return 0;
     int size = wanted(object, runtime, team, address);
-    if (__builtin_expect(size == team->size && size == team->last, 1) || runtime->get_level() != 0)
+    if (__builtin_expect(size == team->size, 1) || runtime->get_level() != 0)
         return 0;
-    if (size != team->last)
-        end_left_over(object, runtime, team, size);
     if (mode() == NEXT_REGION && !runtime->is_llvm)
         return (unsigned)size;
     set(team, runtime, size);
