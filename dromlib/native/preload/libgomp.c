@@ -72,7 +72,7 @@ static inline void leave(const struct object *object)
         entry *real = (entry *)object->runtime->entry[AT_##name];                                                            \
         struct region region;                                                                                                \
         threads = enter(object, threads, HERE);                                                                              \
-        if (is_placing() && stands_in(&region, fn, data, object->runtime)) {                                                 \
+        if (is_placing() && threads != 1 && stands_in(&region, fn, data, object->runtime)) {                                 \
             fn = placed_body;                                                                                                \
             data = &region;                                                                                                  \
         }                                                                                                                    \
