@@ -30,7 +30,7 @@ static enum end listen_to(int door, struct answer *answer, bool *waiting)
             return END_REFUSED;
         if (answer->reply.status == DROM_STATUS_UNMANAGED)
             return END_UNMANAGED;
-        say("waiting: %s", answer->reply.text);
+        dromi_say("waiting: %s", answer->reply.text);
         *waiting = true;
     }
 }
@@ -85,13 +85,13 @@ enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *re
         if (end == END_UNMANAGED)
             return VERDICT_UNMANAGED;
         if (!wait && end == END_CLOSED && deadline == 0 && is_being_restarted(dir)) {
-            say("waiting: the agent in %s is being restarted.", dir);
+            dromi_say("waiting: the agent in %s is being restarted.", dir);
             deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
         }
         if (!wait && (end == END_SILENT || (end == END_CLOSED && deadline == 0)))
             return VERDICT_NO_AGENT;
         if (wait && deadline == 0)
-            say("waiting: no agent answers in %s.", dir);
+            dromi_say("waiting: no agent answers in %s.", dir);
         if (end == END_LOST || deadline == 0)
             deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
         if (!wait && dromi_now_ns() >= deadline)

@@ -78,7 +78,7 @@ static void accept_grant(const struct answer *answer, const char *dir)
     if (!(answer->reply.flags & (DROM_HEADER_EMULATED | DROM_REPLY_BOUND))) {
         int rc = dromi_bind(0, answer->mask, words);
         if (rc < 0)
-            say("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
+            dromi_say("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
     }
     export_grant(answer, dir, cpus);
 }
@@ -86,10 +86,10 @@ static void accept_grant(const struct answer *answer, const char *dir)
 static void leave_unless_optional(bool required, const char *dir)
 {
     if (!required) {
-        say("no agent answers in %s: running unmanaged (start one with: drom agent --runtime-dir %s)", dir, dir);
+        dromi_say("no agent answers in %s: running unmanaged (start one with: drom agent --runtime-dir %s)", dir, dir);
         return;
     }
-    say("no agent answers in %s: start one with: drom agent --runtime-dir %s", dir, dir);
+    dromi_say("no agent answers in %s: start one with: drom agent --runtime-dir %s", dir, dir);
     exit(EXIT_REFUSED);
 }
 
@@ -109,12 +109,12 @@ int main(int argc, char **argv)
         if (request.local_size == 0) /* ranks below the command share its CPUs: one that waits gives way */
             setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
         break;
-    case VERDICT_REFUSED: say("refused: %s", answer.reply.text); return EXIT_REFUSED;
-    case VERDICT_UNMANAGED: say("running unmanaged: %s", answer.reply.text); break;
+    case VERDICT_REFUSED: dromi_say("refused: %s", answer.reply.text); return EXIT_REFUSED;
+    case VERDICT_UNMANAGED: dromi_say("running unmanaged: %s", answer.reply.text); break;
     case VERDICT_NO_AGENT: leave_unless_optional(options.require, dir); break;
     }
     execvp(options.command[0], options.command);
     int error = errno;
-    say("cannot run '%s': %s.", options.command[0], strerror(error));
+    dromi_say("cannot run '%s': %s.", options.command[0], strerror(error));
     return error == ENOENT ? 127 : 126;
 }

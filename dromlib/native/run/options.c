@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <getopt.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,20 +35,6 @@ static const char *const CLASSES[] = {"malleable", "moldable", "rigid"};
 static const char *const MALLEABILITIES[] = {"auto", "next-region", "bind-only"};
 static const char *const RUNTIMES[] = {"auto", "libomp", "libgomp"};
 
-void say(const char *format, ...)
-{
-    char line[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    int used = snprintf(line, sizeof line, "drom: ");
-    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
-    va_end(arguments);
-    size_t length = strnlen(line, sizeof line - 2);
-    line[length++] = '\n';
-    if (more < 0 || write(STDERR_FILENO, line, length) < 0)
-        return; /* stderr may be closed */
-}
-
 static _Noreturn void print_and_leave(const char *text)
 {
     exit(fputs(text, stdout) < 0 || fflush(stdout) != 0 ? EXIT_REFUSED : EXIT_SUCCESS);
@@ -69,7 +54,7 @@ static uint32_t count_or_leave(const char *option, const char *text)
     uint32_t value = parse_number(text, DROM_MAX_MASK_BITS);
     if (value)
         return value;
-    say("%s takes a number of CPUs from 1 to %u, not '%s'.", option, DROM_MAX_MASK_BITS, text);
+    dromi_say("%s takes a number of CPUs from 1 to %u, not '%s'.", option, DROM_MAX_MASK_BITS, text);
     exit(EXIT_USAGE);
 }
 
@@ -77,7 +62,7 @@ static const char *name_or_leave(const char *option, const char *text)
 {
     if (*text && strlen(text) < DROM_NAME_SIZE)
         return text;
-    say("%s takes a name of 1 to %u bytes%s", option, DROM_NAME_SIZE - 1,
+    dromi_say("%s takes a name of 1 to %u bytes%s", option, DROM_NAME_SIZE - 1,
         *text ? ": give a shorter one." : ", not an empty one.");
     exit(EXIT_USAGE);
 }
@@ -88,7 +73,7 @@ static unsigned word_or_leave(const char *option, const char *const words[3], co
     for (unsigned i = 0; i < 3; i++)
         if (strcmp(text, words[i]) == 0)
             return i;
-    say("%s takes %s, %s or %s, not '%s'.", option, words[0], words[1], words[2], text);
+    dromi_say("%s takes %s, %s or %s, not '%s'.", option, words[0], words[1], words[2], text);
     exit(EXIT_USAGE);
 }
 
@@ -110,7 +95,7 @@ static void distribution_or_leave(struct options *options, const char *text)
     }
     if (options->distribution && (options->distribution != DROM_DISTRIBUTION_PER_SOCKET || options->per_socket))
         return;
-    say("--distribution takes compact, spread or per-socket=N, each with or without !, not '%s'.", text);
+    dromi_say("--distribution takes compact, spread or per-socket=N, each with or without !, not '%s'.", text);
     exit(EXIT_USAGE);
 }
 
@@ -126,7 +111,7 @@ static uint64_t memory_or_leave(const char *text)
         value = value > UINT64_MAX >> 10 ? 0 : value << 10;
     if (whole && value)
         return value;
-    say("--mem takes a size such as 800M or 4G, not '%s'.", text);
+    dromi_say("--mem takes a size such as 800M or 4G, not '%s'.", text);
     exit(EXIT_USAGE);
 }
 
@@ -134,16 +119,16 @@ static const char *directory_or_leave(const char *text)
 {
     if (*text)
         return text;
-    say("--runtime-dir takes the directory of a running agent, not an empty name.");
+    dromi_say("--runtime-dir takes the directory of a running agent, not an empty name.");
     exit(EXIT_USAGE);
 }
 
 static void check_together(const struct options *options)
 {
     if (!options->command[0])
-        say("no command is given: write drom-run -- COMMAND.");
+        dromi_say("no command is given: write drom-run -- COMMAND.");
     else if (options->cpus && options->min > options->cpus)
-        say("--min %u is more than --cpus %u: lower the one or raise the other.", options->min, options->cpus);
+        dromi_say("--min %u is more than --cpus %u: lower the one or raise the other.", options->min, options->cpus);
     else
         return;
     exit(EXIT_USAGE);
@@ -191,7 +176,7 @@ void parse_options(struct options *options, int argc, char **argv)
     for (int option; (option = getopt_long(argc, argv, "+:h", known, NULL)) != -1;) {
         if (option == ':' || option == '?') {
             const char *given = argv[optind - 1];
-            say(option == ':' ? "%s needs a value: see drom-run --help." : "%s is no option of drom-run: see drom-run --help.",
+            dromi_say(option == ':' ? "%s needs a value: see drom-run --help." : "%s is no option of drom-run: see drom-run --help.",
                 given);
             exit(EXIT_USAGE);
         }

@@ -141,11 +141,11 @@ void preload(const struct options *options, bool malleable)
     read_program(&program, command);
     const char *reason = why_not(&program, command);
     if (reason)
-        say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
+        dromi_say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
     else if (!find_part("lib/" LIBRARY, library))
-        say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
+        dromi_say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
     else if (strpbrk(library, " :"))
-        say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
+        dromi_say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
             "Install drom elsewhere.", library);
     else {
         spare_asan();

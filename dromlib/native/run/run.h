@@ -45,9 +45,6 @@ void find_rank(struct rank *rank);
 /* Copy text that may be longer than a name: at most 63 bytes, no half characters. */
 void copy_name(char name[DROM_NAME_SIZE], const char *text);
 
-/* Print "drom: " and a sentence to stderr. */
-void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* Load drom into the command, so that it becomes malleable as it is; say why not where that is impossible. `malleable`: its
  * grant may change while it runs. */
 void preload(const struct options *options, bool malleable);

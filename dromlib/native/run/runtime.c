@@ -91,10 +91,10 @@ const char *choose_runtime(const struct options *options, const struct program *
             continue;
         if (!found.missing[0])
             return CANDIDATES[i];
-        say("%s lacks %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i], found.missing, path);
+        dromi_say("%s lacks %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i], found.missing, path);
         return NULL;
     }
     if (options->runtime == RUNTIME_LIBOMP)
-        say("LLVM's OpenMP runtime is not installed (Debian: libomp5): '%.200s' keeps GNU's.", path);
+        dromi_say("LLVM's OpenMP runtime is not installed (Debian: libomp5): '%.200s' keeps GNU's.", path);
     return NULL;
 }
