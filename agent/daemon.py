@@ -219,7 +219,8 @@ class Daemon:
             self.post.widening.look(time.monotonic())
             self.repairing.look(time.monotonic())
             self.admission.tend()
-            self.steward.paced(self.pacing.look(time.monotonic()))
+            if samples := self.pacing.look(time.monotonic()):
+                self.steward.paced(samples)
             self.steward.turn(time.monotonic())
             # ZeroMQ's descriptor signals edges: whatever happened, look once more.
             self._more = self.control.serve(self.obeying.answer)

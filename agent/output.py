@@ -67,13 +67,17 @@ def findings(value: dict[str, Any], *, as_json: bool) -> None:
     table(["", "CHECK", "FOUND"], [[row["state"], row["check"], row["text"]] for row in value["checks"]])
 
 
+def width() -> int | None:
+    """Return the columns of the terminal that is printed to; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def tasks(value: dict[str, Any], *, as_json: bool) -> None:
     """Print the answer to `ps`."""
     if as_json:
         emit(value)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print("\n".join(listing.tasks(value["tasks"], user_name, width) if value["tasks"] else [NOBODY]))
+    print("\n".join(listing.tasks(value["tasks"], user_name, width()) if value["tasks"] else [NOBODY]))
     for task in value["tasks"]:
         if task["detail"]:
             what = "waits" if task["state"] == "waiting" else "is short"

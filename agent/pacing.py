@@ -31,8 +31,8 @@ PERIOD = 1.0
 """Seconds between two looks, where not more than AT_ONCE tasks are looked at."""
 AT_ONCE = 400
 """Tasks that are looked at in a second; looks at more of them are as much rarer."""
-_REGIONS = frozenset(layout.ENUMS["POINTS"].index(name) for name in ("libomp", "libgomp"))
-_ELSEWHERE = frozenset(layout.ENUMS["POINTS"].index(name) for name in ("mpi", "other_libomp"))
+_REGIONS = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("libomp", "libgomp"))
+_ELSEWHERE = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("mpi", "other_libomp"))
 
 
 class Sample(NamedTuple):
@@ -57,8 +57,7 @@ def counted(mail: Mail | None) -> Count | None:
         return None
     if mail.progress:
         return Count("progress", mail.progress)
-    points = {bit for bit in range(len(layout.ENUMS["POINTS"])) if mail.points >> bit & 1}
-    regions = points & _REGIONS and not points & _ELSEWHERE
+    regions = mail.points & _REGIONS and not mail.points & _ELSEWHERE
     return Count("regions", mail.polls) if regions and mail.polls else None
 
 

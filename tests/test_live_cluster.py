@@ -21,19 +21,31 @@ from scheduler.live.spec import Dependency, Spec
 from tests.live_nodes import ANN, FakeCluster
 
 if TYPE_CHECKING:
+    from scheduler.compiling import Policy
+    from scheduler.live.jobs import Job
     from tests.live_nodes import FakeNode
 
 pytestmark = pytest.mark.timeout(600)
 """SD-Policy takes half a minute to compile, once."""
 
 NODES = 3
-POLICY_FED = load_policy("sd", ("interval=1", "max_slowdown=infinite", "reservations=nodes", "feedback=1"))
-POLICY = load_policy("sd", ("interval=1", "max_slowdown=infinite", "reservations=nodes"))
+CHOICES = ("interval=1", "max_slowdown=infinite", "reservations=nodes")
+POLICY, POLICY_FED = load_policy("sd", CHOICES), load_policy("sd", (*CHOICES, "feedback=1"))
 
 
 def spec(nodes: int = 1, minutes: int = 1, **more: object) -> Spec:
     """Return what a user asks for."""
     return Spec(command=("true",), nodes=nodes, time=60 * minutes, folder="/", **more)  # type: ignore[arg-type]
+
+
+def with_mate(folder: Path, policy: Policy, nodes: int) -> tuple[FakeCluster, Job]:
+    """Return a cluster all of whose nodes have a job of an hour, and that job."""
+    here = FakeCluster(folder, policy, nodes)
+    here.settle()
+    mate = here.submit(spec(nodes, 60))
+    assert mate
+    here.settle()
+    return here, mate
 
 
 def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path) -> None:
@@ -50,11 +62,7 @@ def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path)
 
 def test_what_agents_measure_counts_where_all_nodes_are_as_large(tmp_path: Path) -> None:
     """For the attempt that runs, with the size that it is to have; it is forgotten with the job."""
-    here = FakeCluster(tmp_path, POLICY_FED, 2)
-    here.settle()
-    mate = here.submit(spec(2, 60))
-    assert mate
-    here.settle()
+    here, mate = with_mate(tmp_path, POLICY_FED, 2)
 
     def tell(name: str, *paces: say.Pace) -> dict[int, float]:
         """Let a node say this as often as it takes, and return what is known."""
@@ -93,11 +101,7 @@ def test_who_may_share_has_room_with_the_least_share(choice: str, tasks: int, *,
 
 def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: Path) -> None:
     """It would shrink for a guest that cannot start; once the node is back, it makes room."""
-    here = FakeCluster(tmp_path, POLICY, 2)
-    here.settle()
-    mate = here.submit(spec(2, 60))
-    assert mate
-    here.settle()
+    here, mate = with_mate(tmp_path, POLICY, 2)
     here.crash()
     here.join(here.nodes["n1"])
     guest = here.submit(spec(2, 1))
@@ -114,12 +118,8 @@ def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: P
 
 def test_a_guest_whose_mate_ends_instead_of_shrinking_starts_with_what_it_is_held_at(tmp_path: Path) -> None:
     """It has all cores at once, and the next guest waits until it has given some up."""
-    here = FakeCluster(tmp_path, POLICY, 1)
+    here, mate = with_mate(tmp_path, POLICY, 1)
     node = here.nodes["n0"]
-    here.settle()
-    mate = here.submit(spec(1, 60))
-    assert mate
-    here.settle()
     guest = here.submit(spec(1, 20))
     assert guest
     here.turn(1.0)

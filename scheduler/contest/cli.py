@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json as json_text
 import os
-import shutil
 import sys
 import tempfile
 import textwrap
@@ -127,12 +126,13 @@ def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]
 
 
 def _print(results: Sequence[Result], told: str | None) -> None:
+    from agent import output
     from scheduler.contest.table import UNITS, lines, notes
 
     if told is not None:
         typer.echo(told)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = output.width()
     said = notes(results)
     if any(result.figures for result in results):
         said.insert(0, UNITS)

@@ -11,9 +11,8 @@ from scheduler.live import admission
 from scheduler.live.jobs import ENDING, PENDING, RUNNING, STARTING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from agent.rates import Rates
     from scheduler.live.cluster import Cluster
     from scheduler.live.jobs import Job
 
@@ -75,9 +74,8 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
     return said
 
 
-def _measured(rates: Rates | None, total: int) -> list[str]:
+def _measured(known: Mapping[int, float], total: int) -> list[str]:
     """Say how fast a job was with fewer cores, where it was measured with more than one number of them."""
-    known = rates.known() if rates else {}
     if len(known) < 2:
         return []
     most = max(known)
@@ -98,7 +96,7 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     shrunk = any(cores < total for cores in job.shares.values())
     if shrunk and others:
         said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
-    said += _measured(cluster.rates.get(job.number), total)
+    said += _measured(cluster.known_rates(job.number), total)
     if job.started is not None:
         left = job.started + job.limit - now
         said.append(f"It may take {duration(max(0.0, left))} more.")

@@ -68,6 +68,10 @@ class Lifecycle:
             raise SchedulerError(msg)
         return job
 
+    def known_rates(self, number: int) -> dict[int, float]:
+        """Return what a running job was measured to do in a second, by cores of each of its nodes, as far as known."""
+        return self.rates[number].known() if number in self.rates else {}
+
     # --- the queue ------------------------------------------------------------------------------------------------
 
     def _consider(self, job: Job, now: float) -> None:

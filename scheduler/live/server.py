@@ -303,7 +303,7 @@ class Server:
         said = explaining.explain(job, self.cluster, now)
         spec = job.spec.to_json()
         spec.pop("environment")  # may hold secrets
-        rates = self.cluster.rates[number].known() if number in self.cluster.rates else {}
+        rates = self.cluster.known_rates(number)
         return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
 
     def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:

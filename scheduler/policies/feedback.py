@@ -64,6 +64,7 @@ def share_of(state: State, job: int, usual: int, least: int, most: int) -> int:
     found = gain(state, job, state.cores, usual)
     for distance in range(part, state.cores, part):
         for share in (usual - distance, usual + distance):
-            if least <= share <= most and gain(state, job, state.cores, share) > found:
-                best, found = share, gain(state, job, state.cores, share)
+            more = gain(state, job, state.cores, share) if least <= share <= most else found
+            if more > found:
+                best, found = share, more
     return best

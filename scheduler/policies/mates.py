@@ -88,7 +88,13 @@ class Reach(NamedTuple):
 @lean
 def stretched(rules: Rules, length: int) -> int:
     """Return how long a guest takes at worst for what takes `length` seconds on whole nodes."""
-    return -(-length * rules.cores // rules.share)
+    return stretch(length, rules.cores, rules.share)
+
+
+@lean
+def stretch(length: int, cores: int, share: int) -> int:
+    """Return the same for a share of so many cores of a node, rounded up."""
+    return -(-length * cores // share)
 
 
 @lean

@@ -44,6 +44,7 @@ from scheduler.policies.mates import (
     nodes_of_all,
     pick_mates,
     reach_of,
+    stretch,
     stretched,
 )
 from scheduler.policies.parameters import FAR, OPTIONS, RECOMPUTE, TEST, WORDS, check, rules_of, with_share
@@ -189,7 +190,7 @@ def ends_earlier(state: State, known: Pass, j: int, begin: int, share: int) -> b
     """Return whether a job with such a share of nodes now ends earlier than if it waited, or need not (D1)."""
     length, now = state.jobs.requested[j], state.now
     static_end = begin + length if known.far or begin <= now + known.plan.window else NEVER
-    mall_end = now - (-length * known.rules.cores // share) if share > 0 else NEVER
+    mall_end = now + stretch(length, known.rules.cores, share) if share > 0 else NEVER
     return bool(not known.test or static_end > mall_end)
 
 
