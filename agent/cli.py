@@ -20,6 +20,7 @@ from agent.cli_orders import AsJson, RuntimeDir, orders_app
 from agent.history import HistoryError
 from agent.options import OPTIONS
 from agent.runtime import RuntimeDirError
+from agent.signalling import ended_by_sigterm
 from agent.synthetic import TopologyError
 from dromlib import native
 from dromlib.cpulist import CpuListError
@@ -262,6 +263,7 @@ app.command("demo-cluster")(demo_cluster)
 
 
 @app.command()
+@ended_by_sigterm()
 def bench(
     what: Annotated[
         str, typer.Argument(metavar="node|openmp|resize-cost|faults|day|simulate|cluster", help="What to measure.")

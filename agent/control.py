@@ -4,7 +4,7 @@
 Orders from other nodes come through a gate of `agent.remote`.
 
 A request is one JSON object ``{"protocol": 1, "order": NAME, ...}``; the answer ``{"ok": true, "value": ...}`` or
-``{"ok": false, "error": SENTENCE}``. Signals are two frames: a topic of fixed width and one JSON object.
+``{"ok": false, "error": SENTENCE}``. Signals are those of `dromlib.signals`.
 """
 
 from __future__ import annotations
@@ -188,6 +188,14 @@ def caller_of(frame: zmq.Frame) -> Caller:
         raise ControlError("the kernel did not say who you are: use the ipc socket of this node.") from error
 
 
+def request(name: str, **fields: Any) -> bytes:  # noqa: ANN401 - JSON values
+    """Return an order as it is sent. Raises ControlError for one that is longer than anybody reads."""
+    message = json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode()
+    if len(message) > MAX_MESSAGE:
+        raise ControlError(f"an order is at most {MAX_MESSAGE >> 10} KiB long: give shorter words.")
+    return message
+
+
 def order(
     where: Path | Remote,
     name: str,
@@ -202,9 +210,7 @@ def order(
     Raises `ControlError` when it refuses, when nobody listens, when there is no answer within `TIMEOUT_MS`, and for an
     order that is longer than anybody reads.
     """
-    message = json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode()
-    if len(message) > MAX_MESSAGE:
-        raise ControlError(f"an order is at most {MAX_MESSAGE >> 10} KiB long: give shorter words.")
+    message = request(name, **fields)
     who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)

@@ -51,7 +51,9 @@ def _tasks(node: Node) -> Iterator[str]:
         if job.ranks.get(task.rank) is not task:
             yield f"the task in slot {task.slot} is in no job."
         less = task.started and task.granted.bit_count() < node.cores.cpus(job.task_min)
-        if less and not node.plan.gone and not node.frozen:
+        # What is left of cores lasts until the next grant, also if the rest of them is back before that.
+        part = node.plan.target(task) != task.granted and node.cores.count(task.granted) >= job.task_min
+        if less and not part and not node.plan.gone and not node.frozen:
             yield f"{task.job}/{task.rank} was granted less than its minimum."
         if task.held & ~usable:
             yield f"{task.job}/{task.rank} holds CPUs that are not there."

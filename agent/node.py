@@ -332,8 +332,7 @@ class Node(Reservations):
             if task.pin not in (0, task.granted):
                 pins[task.slot], task.pin = task.pin, 0
             if task.started:
-                gone = 0 if task.pin else self.cores.whole(task.granted) & self.plan.gone
-                job.targets[task.rank] = task.granted | gone
+                job.targets[task.rank] = task.granted if task.pin else self.cores.whole(task.granted)
                 job.cores = sum(self.cores.count(mask) for mask in job.targets.values())
         self.plan.adopt([next((name for name, mask in owned.items() if mask & core), None) for core in self.cores])
         for job in list(self.jobs.values()):
@@ -351,12 +350,14 @@ class Node(Reservations):
         for slot, mask in pins.items():
             with suppress(Refused):
                 self.plan.pin(self.tasks[slot], mask, now)
-        for job in [job for job in self.jobs.values() if job.cores and job.hold not in (None, job.cores)]:
-            cpus = (job.hold or 0) * self.cores.widest
-            job.hold = job.cores  # where the order cannot be carried out any more, the job keeps what it has
+        for job in [job for job in self.jobs.values() if job.hold not in (None, job.cores)]:
+            cpus, until = (job.hold or 0) * self.cores.widest, job.hold_until
+            # Where the order cannot be carried out any more, the job keeps what it has.
+            job.hold, job.hold_until = (job.cores, until) if job.cores else (None, None)
             self.plan.touch(job)
             with suppress(Refused):
-                self.plan.hold(job.name, cpus, now, job.hold_until)
+                self.plan.hold(job.name, cpus, now, until)
+        self.plan.hand_out(now)
         return [*actions, *self._step(now)]
 
     def fork(self) -> Node:

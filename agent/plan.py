@@ -147,10 +147,14 @@ class Plan(Replanning):
     def hand_out(self, now: float, reason: str = "death") -> None:
         """Hand out free cores: to their owners, to waiting arrivals, then to the smallest jobs that can use them.
 
-        Who is on CPUs that are to be left alone comes first.
+        Who is on CPUs that are to be left alone comes first, and who has more than a user's cap, but not by orders,
+        gives that up: the cap of an earlier agent was higher, or orders have ended.
         """
         if self.avoided:
             self._leave_avoided(now)
+        if self.cap:
+            ordered = {job.user for job in self.jobs.values() if job.hold is not None or job.pinned}
+            self._replan_as_far(partial(policy.within_cap, cap=self.cap, but=ordered), "avoid", now)
         self._trim(now)
         total, owed, cap = self.total(), self._owed(), self.cap
         why = "return" if owed else reason

@@ -25,6 +25,7 @@ from agent.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +172,13 @@ def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
     return {j.name: j.cores - loans.get(j.name, 0) for j in running}
 
 
-def within_cap(running: Sequence[JobCores], cap: int) -> dict[str, int]:
-    """Return the cores of every job once each user has at most `cap`: the largest give up first, none its minimum."""
+def within_cap(running: Sequence[JobCores], cap: int, but: AbstractSet[int] = frozenset()) -> dict[str, int]:
+    """Return the cores of every job once each user, `but` for these, has at most `cap`.
+
+    The largest give up first, none its minimum.
+    """
     cores = {job.name: job.cores for job in running}
-    for user in {job.user for job in running} if cap else ():
+    for user in {job.user for job in running} - but if cap else ():
         theirs = [job for job in running if job.user == user]
         lenders = [job for job in theirs if not job.fixed]
         loans = _take(sum(job.cores for job in theirs) - cap, lenders, {j.name: j.cores - j.minimum for j in lenders})

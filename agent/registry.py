@@ -237,13 +237,17 @@ class Registry:
             raise AssertionError(msg)
 
     def forget(self, task: Task) -> None:
-        """Give the slot back and wake whoever still looks at it."""
+        """Give the slot back and wake whoever still looks at it.
+
+        Its epoch is now after all that were planned for the task, of which some may never have been published.
+        """
         base = self._base(task.slot)
         SLOT.write(self.memory, base, in_use=0, pid=0, start_time=0)
         for name in MASKS[2:]:
             self._write_mask(base, name, 0)
         self._saved.pop(task.slot, None)
-        self._publish(self._slots[task.slot], bytes(self._mask_bytes), self._words, 0)
+        while self._publish(self._slots[task.slot], bytes(self._mask_bytes), self._words, 0) <= task.epoch:
+            pass
 
     def retire(self) -> None:
         """Tell every program that this registry is given up, then remove it."""

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent does when it gets a signal: the numbers reach its loop through a pipe."""
+"""What a signal means: to a daemon, whose loop the numbers reach through a pipe, and to a command."""
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class Signals:
@@ -35,6 +36,16 @@ class Signals:
         signal.set_wakeup_fd(self._before)
         os.close(self.fd)
         os.close(self._write)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a block as Ctrl-C does: with KeyboardInterrupt."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _has_terminal() -> bool:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from agent.signalling import ended_by_sigterm
 from agent.words import duration
 
 if TYPE_CHECKING:
@@ -53,15 +53,13 @@ class Bar:
 def interruptible(words: str, left: str) -> Iterator[Bar]:
     """Show a bar on stderr meanwhile. On Ctrl-C or SIGTERM say what is left of the work, and exit with 130."""
     bar = Bar(sys.stderr, words)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield bar
+        with ended_by_sigterm():
+            yield bar
     except KeyboardInterrupt:
         bar.clear()
         sys.stderr.write(f"drom: interrupted: {left}.\n")
         sys.exit(130)
-    finally:
-        signal.signal(signal.SIGTERM, before)
     bar.clear()
 
 

@@ -79,6 +79,9 @@ class World:
     def __init__(self, folder: Path, node: Node) -> None:
         self._path = folder / "registry"
         self.dead: set[int] = set()
+        self.leaving: set[int] = set()
+        """First processes of waiting tasks that are found gone when they are told of their first grant."""
+        self._now = 0.0
         self.reserved: dict[str, Reservation] = {}
         self._settle(node, Book.create(self._path, CAPACITY, 64, OWNER), {})
 
@@ -90,13 +93,19 @@ class World:
         report = SimpleNamespace(started=nobody, granted=nobody, enforced=nobody, done=self._done)
         unused = cast("Any", None)
         self.acting = Acting(node, records, unused, unused, cast("Any", report), binds=False)
-        self.acting.audience = cast("Any", SimpleNamespace(started=nobody, forgotten=nobody))
+        self.acting.audience = cast("Any", SimpleNamespace(started=self._started, forgotten=nobody))
+
+    def _started(self, task: Task) -> None:
+        if task.arrival.pid in self.leaving:
+            self.dead.add(task.arrival.pid)
+            self.acting.do(self.node.ended(task.slot, self._now))
 
     def _done(self, done: Done) -> None:
         self.book.in_use[done.task.slot] = done.task.held
 
     def do(self, actions: list[Action], now: float) -> bool:
         """Have actions carried out; where the agent dies of that the next one takes over. Say whether it lived."""
+        self._now = now
         try:
             self.acting.do(actions)
         except Killed:
@@ -113,6 +122,7 @@ class World:
 
     def arrive(self, arrival: Arrival, now: float) -> Task | None:
         """Let a task arrive as at the door; None where that killed the agent."""
+        self._now = now
         task, actions = self.node.arrive(arrival, now)
         try:
             self.book.register(task, self.node.jobs[task.job])
@@ -156,9 +166,10 @@ class World:
 
     def go_on(self, now: float) -> None:
         """Have a new agent do what follows from what it has adopted, and take in who has died meanwhile."""
+        self._now = now
         self.acting.do(self._first)
         for task in list(self.node.tasks.values()):
-            if task.arrival.pid in self.dead:
+            if task.arrival.pid in self.dead and self.node.tasks.get(task.slot) is task:
                 self.acting.do(self.node.ended(task.slot, now))
 
     def close(self) -> None:

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from agent.acting import Acting
+from agent.jobs import Arrival
+from tests.node_world import CAPACITY, World
+from tests.nodes import MACHINES, make_node
 from tests.test_registry import job_of, task_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_those_that_shrink_are_saved_first() -> None:
@@ -26,3 +32,25 @@ def test_those_that_shrink_are_saved_first() -> None:
     Acting.save(cast("Acting", acting))
 
     assert saved == [1, ("fence", 1), 0, ("fence", 0)]
+
+
+def test_who_starts_only_to_be_found_gone_leaves_a_slot_for_others(tmp_path: Path) -> None:
+    """Of two such, the second has a second grant planned before it is told of the first."""
+    world = World(tmp_path, make_node(MACHINES[1], capacity=CAPACITY))
+
+    def arrive(pid: int, least: int) -> int:
+        task = world.arrive(Arrival(pid, 1, pid, "j", "malleable", 0, min_cpus=least), 0.0)
+        assert task
+        return task.slot
+
+    whole = arrive(1, 4)
+    world.leaving |= {2, 3}
+    left = [arrive(pid, 2) for pid in world.leaving]
+    world.ended(whole, 1.0)
+    assert not world.node.tasks
+
+    again = [arrive(pid, 1) for pid in (4, 5, 6)]
+
+    assert again == [whole, *left]
+    assert all(world.node.tasks[slot].started for slot in again)
+    world.close()

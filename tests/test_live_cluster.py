@@ -60,6 +60,21 @@ def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path)
     here.store.close()
 
 
+def test_submissions_are_taken_back_together(tmp_path: Path) -> None:
+    """Nothing of them is left, not even their numbers; those before them stay."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    here.settle()
+    kept = here.cluster.submit(spec(hold=True), ANN, 1.0)
+    many = [here.cluster.submit(spec(hold=held), ANN, 1.0) for held in (False, True, False)]
+
+    here.cluster.discard(many)
+
+    assert here.cluster.jobs == here.cluster.unsaved == {kept.number: kept}
+    assert [entry.job for entry in here.cluster.entries] == [kept.number]
+    assert here.cluster.submit(spec(), ANN, 1.0).number == many[0].number
+    here.store.close()
+
+
 def test_what_agents_measure_counts_where_all_nodes_are_as_large(tmp_path: Path) -> None:
     """For the attempt that runs, with the size that it is to have; it is forgotten with the job."""
     here, mate = with_mate(tmp_path, POLICY_FED, 2)

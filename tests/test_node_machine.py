@@ -282,10 +282,17 @@ class NodeMachine(RuleBasedStateMachine):
         if slot in self.node.tasks:
             self.world.ended(slot, self.now)
 
+    @rule(newest=st.integers(1, 4))
+    def leave_the_queue(self, newest: int) -> None:
+        """Waiting programs are gone, which is seen when they are to be told of their first grants."""
+        waiting = [task.arrival.pid for task in self.node.tasks.values() if not task.started]
+        self.world.leaving.update(sorted(waiting)[-newest:])
+
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.carry_out(self.node.tick(self.now))
+        while not self.carry_out(self.node.tick(self.now)):
+            """The next agent does what was due."""
         deadline = self.node.next_deadline()
         assert deadline is None or deadline > self.now, "something should have been done by now"
 

@@ -146,6 +146,6 @@ def _job_ms(client: Client, home: Path) -> float:
     """Return the milliseconds from one end of such a job to the next."""
     spec = Spec(command=("true",), folder=str(home), time=60, output="nothing", job_class="rigid").to_json()
     begin = time.monotonic()
-    client.ask("submit", jobs=[spec] * NOTHINGS)
+    client.ask("submit", jobs=[spec], count=NOTHINGS)
     await_that(lambda: not client.ask("queue")["jobs"])
     return 1e3 * (time.monotonic() - begin) / NOTHINGS

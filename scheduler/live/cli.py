@@ -23,6 +23,7 @@ from scheduler.live import listing
 from scheduler.live.directives import directives
 from scheduler.live.settings import Settings
 from scheduler.live.spec import (
+    MOST_AT_ONCE,
     Spec,
     from_json,
     parse_amounts,
@@ -264,7 +265,7 @@ def submit(
         bool, typer.Option("--no-requeue", help="Let it fail when a node is lost, rather than begin anew.")
     ] = False,
     hold: Annotated[bool, typer.Option("--hold", "-H", help="Do not start it before drom hold --release.")] = False,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit so many such jobs.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="Submit so many such jobs.")] = 1,
     json: AsJson = False,
 ) -> None:
     """Submit a job: a command, or a script that says in #DROM lines what it needs."""
@@ -293,10 +294,15 @@ def submit(
         hold=hold,
     )
     values = from_json(spec.to_json()).to_json()
-    if len(str(values)) * count > LONGEST_REQUEST:
+    if len(str(values)) > LONGEST_REQUEST:
         raise SchedulerError("command, script and environment are too long for one request: use a file, or env -i.")
-    answer = _ask(scheduler, "submit", jobs=[values] * count)
-    _print(answer, lambda value: [f"Submitted job {number}" for number in value["jobs"]], as_json=json)
+    answer = _ask(scheduler, "submit", jobs=[values], count=count)
+    _print(answer, lambda value: [_submitted(value["jobs"])], as_json=json)
+
+
+def _submitted(numbers: list[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    return f"Submitted job {first}" if first == last else f"Submitted jobs {first} to {last}"
 
 
 _OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}

@@ -19,7 +19,7 @@ from scheduler.live.membership import Membership
 from scheduler.live.spec import Spec, name_of, sized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class Cluster(Membership):
@@ -46,13 +46,16 @@ class Cluster(Membership):
         self._consider(job, now)
         return job
 
-    def discard(self, job: Job) -> None:
-        """Take back the submission of the newest job, which could not be written down."""
-        self._withdraw(job)
-        del self.jobs[job.number]
-        self.unsaved.pop(job.number)
-        self.entries = [entry for entry in self.entries if entry.job != job.number]
-        self._next = job.number
+    def discard(self, jobs: Sequence[Job]) -> None:
+        """Take back the submissions of the newest jobs, which could not be written down."""
+        if not jobs:
+            return
+        self._next = jobs[0].number
+        for job in reversed(jobs):
+            self._withdraw(job)
+            del self.jobs[job.number]
+            self.unsaved.pop(job.number)
+        self.entries = [entry for entry in self.entries if entry.job < self._next]
 
     def cancel(self, number: int, now: float, reason: str) -> None:
         """End a job. Raises SchedulerError for one that is over or was never there."""

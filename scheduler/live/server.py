@@ -28,7 +28,7 @@ from scheduler.live.controller import prepare
 from scheduler.live.desk import Desk
 from scheduler.live.jobs import Job, User
 from scheduler.live.metrics import Counts
-from scheduler.live.spec import from_json, name_of
+from scheduler.live.spec import MOST_AT_ONCE, from_json, name_of
 from scheduler.live.store import Store
 
 if TYPE_CHECKING:
@@ -233,17 +233,20 @@ class Server:
             raise ControlError(str(error)) from error
 
     def _submit(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        specs = order.get("jobs")
+        specs, count = order.get("jobs"), _number(order, "count", 1)
         if not isinstance(specs, list) or not specs:
             raise ControlError("submit takes a list of jobs: use the drom of this version.")
+        if len(specs) * count > MOST_AT_ONCE:
+            msg = f"{len(specs) * count} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
+            raise ControlError(msg)
         user, parsed = _user_of(caller), [from_json(values) for values in specs]
         jobs: list[Job] = []
         try:
-            jobs += [self.cluster.submit(spec, user, self._clock()) for spec in parsed]
+            for spec in parsed * count:
+                jobs.append(self.cluster.submit(spec, user, self._clock()))  # noqa: PERF401 - those before a refusal count
             self._must_flush()
         except (SchedulerError, ControlError):
-            for job in reversed(jobs):
-                self.cluster.discard(job)
+            self.cluster.discard(jobs)
             raise
         return {"schema_version": SCHEMA_VERSION, "jobs": [job.number for job in jobs]}
 
@@ -361,7 +364,8 @@ def _number(order: dict[str, Any], field: str, default: int = 0) -> int:
     """Return a positive number in an order. Raises ControlError for anything else."""
     value = order.get(field, default)
     if type(value) is not int or not 0 < value < 1 << 53:
-        msg = f"{field} is a positive whole number: name a job by its number, as drom queue shows it."
+        what = "name a job by its number, as drom queue shows it" if field == "job" else "use the drom of this version"
+        msg = f"{field} is a positive whole number: {what}."
         raise ControlError(msg)
     return value
 

@@ -22,6 +22,8 @@ MOST = 1 << 20
 """Counts above this are nonsense and refused."""
 LARGEST_TEXT = 1 << 19
 """Bytes of a script, or of an environment."""
+MOST_AT_ONCE = 10_000
+"""Jobs of one request."""
 
 
 class Dependency(NamedTuple):

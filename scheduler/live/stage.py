@@ -49,7 +49,7 @@ class Client:
     def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         """Give an order and return the answer."""
         try:
-            self._sock.send(json.dumps({"protocol": control.PROTOCOL, "order": name, **fields}).encode())
+            self._sock.send(control.request(name, **fields))
             await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
             answer = json.loads(self._sock.recv())
         except BaseException:  # the answer is yet to come, and would be taken for that of the next order

@@ -229,6 +229,19 @@ def test_what_can_never_run_is_refused(here: Cluster) -> None:
     assert here.ask("queue")["jobs"] == []
 
 
+def test_many_jobs_are_one_submission(here: Cluster) -> None:
+    """Their number does not count for the length of the request, and has a limit."""
+    done = here.cli("submit", "--hold", "--count", "40", "--", "true", LONG="x" * 20_000)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    _, _, first, _, last = done.stdout.split()
+    queued = here.ask("queue")["jobs"]
+    assert [job["job"] for job in queued] == list(range(int(first), int(first) + 40))
+    assert (int(last), {job["state"] for job in queued}) == (int(first) + 39, {"pending"})
+    with pytest.raises(control.ControlError, match=r"^20002 jobs are too many for one request, which takes 10000: "):
+        here.ask("submit", jobs=[{"command": ["true"], "folder": "/"}] * 2, count=10_001)
+
+
 def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
     """Whoever shows the key of a user may change what is that user's alone; a key of no user may do nothing."""
     ours = keys.load(here.state.parent / "keys")
