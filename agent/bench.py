@@ -36,9 +36,11 @@ FIGURES = {
     "futex": Figure("publish to a Python program that sleeps on the futex, p50", "us", 25),
     "signal": Figure("publish to a Python program that sleeps on the ZeroMQ signal, p50", "us", 60),
     "loop": Figure("publish to a Python program that sleeps in an asyncio loop, p50", "us", 100),
+    "message": Figure("a ZeroMQ message to a sleeping Python program, without drom, p50", "us", None),
     "futex_idle": Figure("the same on CPUs that sleep: futex, p50", "us", None),
     "signal_idle": Figure("the same on CPUs that sleep: ZeroMQ signal, p50", "us", None),
     "loop_idle": Figure("the same on CPUs that sleep: asyncio loop, p50", "us", None),
+    "message_idle": Figure("the same on CPUs that sleep: a ZeroMQ message, without drom, p50", "us", None),
     "pipe_idle": Figure("the same on CPUs that sleep: a byte through a pipe, without drom, p50", "us", None),
     "regrant": Figure("a program's death to its CPUs granted again, p50", "ms", 5),
     "small": Figure("distribution kernel, 2 x 64 cores, 16 jobs", "us", 50),
@@ -195,7 +197,7 @@ AGENT: dict[tuple[str, ...], Callable[[bench_agent.Agent], tuple[float, ...]]] =
 """What is measured with one agent, in this order: memory and idleness before any program has come."""
 
 
-AWAKE = {"futex": "wait", "signal": "signal", "loop": "changed"}
+AWAKE = {"futex": "wait", "signal": "signal", "loop": "changed", "message": "message"}
 """What wakes a sleeping Python program, and how that program sleeps, on CPUs that are kept awake."""
 IDLE = {f"{key}_idle": kind for key, kind in AWAKE.items()} | {"pipe_idle": "pipe"}
 """The same on CPUs that sleep when nothing runs, which a virtual machine's host lets them do for its own time."""

@@ -90,6 +90,7 @@ class Stage:
     def __init__(self, folder: Path, mask_bits: int = 64, *, binds: bool = False) -> None:
         me = os.getpid()
         owner = Owner(me, processes.start_time(me) or 0, processes.boot_id(), 0, emulated=not binds)
+        self.folder = folder
         self.environment = {"DROM_RUNTIME_DIR": str(folder)}
         self.registry = Registry.create(folder / "registry", 1, mask_bits, owner)
         self._mask_bits = mask_bits

@@ -11,10 +11,13 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
+
+import zmq
 
 from agent import bench_publish, control
 from agent.control import ControlError
+from dromlib import signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,8 +79,8 @@ def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
     """Return for each of `changes` grants the microseconds from the call of publish until Python code runs on.
 
     `kind` is "wait" for a program that sleeps on the futex; the agent's signal wakes those of kind "signal", which
-    sleep on a ZeroMQ socket, and of kind "changed", which sleep in an asyncio loop. One of kind "pipe" has nothing to
-    do with drom: a byte through a pipe wakes it.
+    sleep on a ZeroMQ socket, and of kind "changed", which sleep in an asyncio loop. Two have nothing to do with drom: a
+    message of ZeroMQ alone, as long as a signal, wakes the kind "message", and a byte through a pipe the kind "pipe".
     """
     count = WARM_UP + changes
     with contextlib.ExitStack() as stack:
@@ -85,25 +88,49 @@ def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
         told = stack.enter_context(bench_publish.shared_words(folder / "told", count + 2))
         stage = bench_publish.Stage(folder)
         stack.callback(stage.close)
-        server = control.Server(folder, 0o600)
-        stack.callback(server.close)
         words = _waiter(kind, str(folder / "told"), str(count))
         program = stack.enter_context(subprocess.Popen(words, env=stage.environment, stdin=subprocess.PIPE, bufsize=0))
         stack.callback(program.kill)
-        task = None if kind == "pipe" else stage.admit()
+        waker = {"pipe": _by_pipe, "message": _by_message}.get(kind, _by_grant)
+        wake = stack.enter_context(waker(stage, program))
+        return _time_changes(wake, told, count, program)[WARM_UP:]
+
+
+@contextlib.contextmanager
+def _by_grant(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], None]]:
+    server = control.Server(stage.folder, 0o600)
+    with contextlib.closing(server):
+        task = stage.admit()
 
         def publish(epoch: int) -> None:
-            if task:
-                stage.registry.publish(task, epoch, 1 + epoch % 2, "share")
-                server.signal(0, {"event": "granted", "epoch": epoch, "pid": program.pid, "reason": "share"})
-            elif program.stdin:
-                program.stdin.write(b"x")
+            stage.registry.publish(task, epoch, 1 + epoch % 2, "share")
+            server.signal(0, _event(epoch, program))
 
-        return _time_changes(publish, told, count, program)[WARM_UP:]
+        yield publish
+
+
+@contextlib.contextmanager
+def _by_message(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], object]]:
+    with zmq.Context() as context, context.socket(zmq.XPUB) as sock:
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.bind(signals.endpoint(stage.folder))
+        if not sock.poll(int(1000 * bench_publish.PATIENCE)):
+            raise ControlError("the sleeping program of the benchmark does not listen: its words stand above.")
+        yield lambda epoch: sock.send(signals.message(0, _event(epoch, program)))
+
+
+@contextlib.contextmanager
+def _by_pipe(_: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], object]]:
+    pipe = cast("IO[bytes]", program.stdin)
+    yield lambda _: pipe.write(b"x")
+
+
+def _event(epoch: int, program: subprocess.Popen[bytes]) -> dict[str, object]:
+    return {"event": "granted", "epoch": epoch, "pid": program.pid, "reason": "share"}
 
 
 def _time_changes(
-    publish: Callable[[int], None], told: memoryview, count: int, program: subprocess.Popen[bytes]
+    publish: Callable[[int], object], told: memoryview, count: int, program: subprocess.Popen[bytes]
 ) -> list[float]:
     took = []
     _await(told, 1, program)

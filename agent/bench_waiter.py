@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python program of `drom bench node`: it polls, or sleeps until it is granted something, and tells the time.
 
-    python -m agent.bench_waiter wait|signal|changed|pipe FILE CHANGES
+    python -m agent.bench_waiter wait|signal|changed|message|pipe FILE CHANGES
     python -m agent.bench_waiter poll REPETITIONS CALLS
 
 FILE is mapped: word 0 counts the words written behind it. Word 1 says that the program is there; those after it are
@@ -76,6 +76,19 @@ def poll(session: dromlib.Session, repetitions: int, calls: int) -> None:
         sys.stdout.write(f"{((end - middle) - (middle - begin)) / calls}\n")
 
 
+def message(words: memoryview, changes: int) -> None:
+    """Sleep on a ZeroMQ socket until a message comes, each time."""
+    import zmq
+
+    from dromlib import signals
+
+    with zmq.Context() as context, signals.subscribe(context, os.environ["DROM_RUNTIME_DIR"], SLOT) as sock:
+        for index in range(2, changes + 2):
+            sock.recv()
+            words[index] = time.monotonic_ns()
+            words[0] = index
+
+
 def pipe(words: memoryview, changes: int) -> None:
     """Sleep until a byte comes through standard input, each time."""
     for index in range(2, changes + 2):
@@ -86,8 +99,8 @@ def pipe(words: memoryview, changes: int) -> None:
 
 def main(kind: str, *words: str) -> None:
     """Attach and do what is asked for. Exits with a sentence when no agent gives a seat."""
-    if kind == "pipe":
-        pipe(_words(words[0]), int(words[1]))
+    if alone := {"message": message, "pipe": pipe}.get(kind):
+        alone(_words(words[0]), int(words[1]))
         return
     with dromlib.attach([]) as session:
         if session.mode != "responder":

@@ -156,7 +156,7 @@ class World:
         node.remember(self.book.epochs(), self.book.capacity)
         self._first = node.adopt(found, owned, self.book.header("arrivals"), now, list(self.reserved.values()))
         for name, wanted in list(self.reserved.items()):
-            if name in node.jobs:
+            if name in node.jobs and node.jobs[name].reserved:
                 self.reserved[name] = replace(wanted, cores=node.jobs[name].cores)
             else:
                 assert node.plan.avoided, f"{name} is lost although no CPU has gone"

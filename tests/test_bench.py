@@ -86,7 +86,7 @@ def test_changes_are_seen_after_they_are_published() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-@pytest.mark.parametrize("kind", ["wait", "signal", "changed", "pipe"])
+@pytest.mark.parametrize("kind", ["wait", "signal", "changed", "message", "pipe"])
 def test_sleeping_python_programs_are_awake_after_a_grant(kind: str) -> None:
     """Each change wakes the program, later than published."""
     times = bench_python.awake_after(kind, changes=20)
