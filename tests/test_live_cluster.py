@@ -181,6 +181,36 @@ def test_a_launcher_that_fails_as_a_node_is_lost_is_lost_with_it(tmp_path: Path,
     here.store.close()
 
 
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_a_job_that_is_over_before_a_node_could_start_it_ends(tmp_path: Path, how: str) -> None:
+    """The agent of its second node began anew when it was told to. That is why the launcher has failed."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2))
+    assert job
+    here.turn(1.0)
+    here.nodes["n1"].inbox.clear()
+    here.nodes["n0"].read()
+    here.hear(here.nodes["n0"])
+    if how == "fails":
+        here.nodes["n0"].end((job.number, 1), 213)
+        here.hear(here.nodes["n0"])
+    else:
+        here.cluster.cancel(job.number, here.now, "cancelled by ann")
+        here.send()
+    assert job.state == "ending"
+    here.join(here.nodes["n1"])
+    here.settle()
+
+    found = here.cluster.jobs[job.number]
+    if how == "fails":
+        assert (found.state, found.attempt) == ("running", 2)
+    else:
+        assert (found.state, found.reason) == ("cancelled", "cancelled by ann")
+        assert not here.nodes["n1"].launched
+    here.store.close()
+
+
 class LiveCluster(RuleBasedStateMachine):
     """Users, agents, the clock and `kill -9` in any order."""
 
@@ -196,6 +226,8 @@ class LiveCluster(RuleBasedStateMachine):
         if not hasattr(self, "here"):
             return
         try:
+            self.here.settle()
+            assert not [job for job in self.here.cluster.jobs.values() if job.state == "ending"]
             self.here.settle(ends=True)
             assert self.here.cluster.controller
             assert self.here.cluster.controller.world.scalars[1] == NODES  # all are free again

@@ -181,8 +181,9 @@ class Lifecycle:
             job.verdict = self._after_loss(job)
 
     def _lost_on(self, node: Node, job: Job, now: float) -> None:
-        """A node does not know a job any more that ran there."""
-        job.reason = f"node {node.name} has lost it"
+        """A node does not know a job that ran there, or whose end came before it was told to start it."""
+        if job.verdict in ("", FAILED):
+            job.reason = f"node {node.name} has lost it"
         self._blame(job)
         self._leave(node, job)
         self._end(job, self._after_loss(job), now)

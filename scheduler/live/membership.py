@@ -90,7 +90,7 @@ class Membership(Lifecycle):
         for job in [job for job in self.jobs.values() if node.name in job.left and job.number not in known]:
             if job.number in self._unsure:
                 continue
-            if node.name in job.acknowledged:
+            if node.name in job.acknowledged or job.verdict:
                 self._lost_on(node, job, now)
             elif job.number not in self.dispatch.placed:
                 self._start_on(node.name, job)
