@@ -18,7 +18,7 @@ from scheduler.errors import SchedulerError
 from scheduler.live import admission, explaining
 from scheduler.live.jobs import FINAL
 from scheduler.live.spec import Dependency, Spec
-from tests.live_nodes import ANN, FakeCluster
+from tests.live_nodes import ANN, SETTINGS, FakeCluster
 
 if TYPE_CHECKING:
     from scheduler.compiling import Policy
@@ -208,6 +208,34 @@ def test_a_job_that_is_over_before_a_node_could_start_it_ends(tmp_path: Path, ho
     else:
         assert (found.state, found.reason) == ("cancelled", "cancelled by ann")
         assert not here.nodes["n1"].launched
+    here.store.close()
+
+
+def test_a_post_to_a_silent_node_is_lost_only_when_its_job_has_left_it(tmp_path: Path) -> None:
+    """Its agent may be back when it is asked again: a launcher that heard of a loss would give its job up."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2, 60))
+    assert job
+    here.settle()
+    n0, n1 = here.nodes["n0"], here.nodes["n1"]
+    post = say.Post(job.number, 1, "n0", "n1", {"step": "1"})
+
+    def ask() -> list[say.ToAgent]:
+        n0.outbox.append(post)
+        here.hear(n0)
+        return [message for node in (n0, n1) for message in node.inbox if isinstance(message, (say.Post, say.Lost))]
+
+    n1.welcome = False
+    here.turn(SETTINGS.silence + 1)
+    assert (here.cluster.nodes["n1"].state, ask()) == ("gone", [])
+    here.join(n1)
+    assert ask() == [post]
+    n1.inbox.clear()
+    n1.welcome = False
+    here.turn(SETTINGS.silence + 1)
+    here.turn(SETTINGS.give_up + 1)
+    assert ask() == [say.Lost(job.number, 1, "n1", {"step": "1"})]
     here.store.close()
 
 

@@ -359,7 +359,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A `Post` to the node `to` did not get there."""
+    """A `Post` was to a node `to` that the job is not on, or not any more."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))

@@ -174,12 +174,12 @@ class Membership(Lifecycle):
                     self.controller.measured(job.number, rates.known())
 
     def _forward(self, name: str, post: say.Post) -> None:
+        """Hand a post on to another node of its job; to a silent one none goes, and who asked will ask again."""
         job = self.jobs.get(post.job)
-        reached = self.nodes[post.to].state in ("up", "drained") if post.to in self.nodes else False
-        if job and job.attempt == post.attempt and {name, post.to} <= set(job.left) and reached:
-            self.messages.append((post.to, say.Post(post.job, post.attempt, name, post.to, post.body)))
-        else:
+        if not job or job.attempt != post.attempt or not {name, post.to} <= set(job.left):
             self.messages.append((name, say.Lost(post.job, post.attempt, post.to, post.body)))
+        elif self.nodes[post.to].state in ("up", "drained"):
+            self.messages.append((post.to, say.Post(post.job, post.attempt, name, post.to, post.body)))
 
     def _acknowledge(self, node: Node, job: Job, now: float) -> None:
         """Take in that a node has started its part of a job; it runs once all have."""

@@ -87,7 +87,10 @@ class Rig(Cluster):
 
     def await_held(self, number: int, cores: dict[str, int]) -> None:
         """Wait until the tasks of a job hold so many cores of these nodes, and no others."""
-        wait_until(lambda: self.held(number) == cores, lambda: f"{self.held(number)}\n{self.said(HEAD)}")
+        wait_until(
+            lambda: self.held(number) == cores,
+            lambda: f"{self.held(number)}\n{self.output(number)}\n{self.said(HEAD)}",
+        )
 
     def steps(self, number: int) -> dict[tuple[str, int], int]:
         """Return the steps that each rank of a job has made, by node and pid there."""
