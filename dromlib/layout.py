@@ -108,12 +108,15 @@ class Record:
     def write(self, buffer: memoryview | bytearray, base: int = 0, **values: int | bytes | str) -> None:
         """Store the named fields of the record that starts at byte `base`, in the order given.
 
+        Who reads an integer meanwhile finds the old or the new one, and so does who comes after us if we die of it:
+        all its bytes are copied at once, which `struct.pack_into`, that fills them with zeros first, does not do.
         Text that does not fit is cut at a character boundary and always ends in NUL.
         """
         for name, value in values.items():
             field = self.fields[name]
             raw = cut_text(value, field.count) if isinstance(value, str) else value
-            struct.pack_into(field.code, buffer, base + field.offset, raw)
+            at = base + field.offset
+            buffer[at : at + field.size] = struct.pack(field.code, raw)
 
     def unpack(self, buffer: memoryview | bytes, base: int = 0) -> dict[str, int | bytes | tuple[int, ...]]:
         """Return every field by name: integers, tuples of integers, or bytes for text."""

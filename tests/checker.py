@@ -34,7 +34,10 @@ STEP = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A used slot: who it belongs to and which CPUs (masks) it was granted, holds, has applied and gives back."""
+    """A used slot: who it belongs to and which CPUs (masks) it was granted, holds, has applied and gives back.
+
+    `arrival` counts the jobs that have come: a process may have come again.
+    """
 
     index: int
     job: str
@@ -48,6 +51,7 @@ class Slot:
     restore: int
     mailbox: int
     waiting: bool
+    arrival: int = 0
 
     @property
     def settled(self) -> bool:
@@ -156,6 +160,7 @@ def _slot(raw: bytes, base: int, index: int, bits: int) -> Slot:
         restore=mask("restore"),
         mailbox=number("mailbox"),
         waiting=bool(number("flags") & layout.SLOT_WAITING),
+        arrival=number("arrival"),
     )
 
 

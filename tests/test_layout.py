@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import re
 import struct
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -198,3 +200,23 @@ def test_library_exports_the_public_functions_alone() -> None:
     header = (native.include_dir() / "drom.h").read_text(encoding="utf-8")
     assert exported == set(re.findall(r"^(?:\w+ )+\*?(drom_\w+)\(", header, re.MULTILINE)) - {"drom_poll"}
     assert "Library soname: [libdrom.so.0]" in soname
+
+
+def test_an_integer_is_never_half_written(tmp_path: Path) -> None:
+    """Another process that looks all the time sees the old or the new one: so would who comes after a kill."""
+    file, begin = tmp_path / "slot", bytearray(4096)
+    layout.SLOT.write(begin, applied_epoch=5)
+    file.write_bytes(begin)
+    writer = (
+        "import mmap, sys; from dromlib.layout import SLOT\n"
+        "file = open(sys.argv[1], 'r+b'); memory = memoryview(mmap.mmap(file.fileno(), 4096))\n"
+        "for turn in range(200_000): SLOT.write(memory, applied_epoch=5 + 2 * (turn % 2))"
+    )
+    with file.open("rb") as shared, mmap.mmap(shared.fileno(), 4096, prot=mmap.PROT_READ) as mapped:
+        seen, memory = set(), memoryview(mapped)
+        with subprocess.Popen([sys.executable, "-c", writer, str(file)]) as process:
+            while process.poll() is None:
+                seen |= {layout.SLOT.read(memory, "applied_epoch") for _ in range(10_000)}
+        memory.release()
+
+    assert (process.returncode, seen) == (0, {5, 7})

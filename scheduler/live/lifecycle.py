@@ -181,7 +181,7 @@ class Lifecycle:
             job.verdict = self._after_loss(job)
 
     def _lost_on(self, node: Node, job: Job, now: float) -> None:
-        """A node does not know a job that ran there, or whose end came before it was told to start it."""
+        """A node does not know a job any more that ran there."""
         if job.verdict in ("", FAILED):
             job.reason = f"node {node.name} has lost it"
         self._blame(job)

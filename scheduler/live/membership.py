@@ -88,14 +88,20 @@ class Membership(Lifecycle):
                 if job.verdict:
                     self._kill(node.name, job)
         for job in [job for job in self.jobs.values() if node.name in job.left and job.number not in known]:
-            if job.number in self._unsure:
-                continue
-            if node.name in job.acknowledged or job.verdict:
-                self._lost_on(node, job, now)
-            elif job.number not in self.dispatch.placed:
-                self._start_on(node.name, job)
+            if job.number not in self._unsure:
+                self._missing(node, job, now)
         for number in [number for number, nodes in self._unsure.items() if node.name in nodes]:
             self._be_sure(number, node, is_there=number in known, now=now)
+
+    def _missing(self, node: Node, job: Job, now: float) -> None:
+        """Take in that a node does not know a job that is to be there."""
+        if node.name in job.acknowledged:
+            self._lost_on(node, job, now)
+        elif job.verdict:  # it is over before it has begun here
+            self._leave(node, job)
+            self._end(job, job.verdict, now)
+        elif job.number not in self.dispatch.placed:
+            self._start_on(node.name, job)
 
     def _be_sure(self, number: int, node: Node, *, is_there: bool, now: float) -> None:
         """Find out whether a job was started before this scheduler was, from what its nodes say."""
