@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import checker
 from tests.agents import SECONDS
 from tests.chaos import plan
 from tests.chaos.stage import REAL, Clock, Stage, stage
@@ -34,19 +35,20 @@ MOST_MB = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """An agent at one moment: its age in seconds, anonymous memory in millions of bytes, descriptors and threads."""
+    """An agent at one moment: its age in seconds, anonymous memory in millions of bytes, and what it has open."""
 
     age: float
     memory_mb: float
     descriptors: int
     threads: int
+    tasks: int
 
 
-def look(pid: int, age: float) -> Look:
+def look(pid: int, age: float, tasks: int) -> Look:
     """Return what an agent has now."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     found = {name: int(number) for name, number in re.findall(r"^(RssAnon|Threads):\s+(\d+)", status, re.MULTILINE)}
-    return Look(age, found["RssAnon"] * 1024 / 1e6, len(os.listdir(f"/proc/{pid}/fd")), found["Threads"])  # noqa: PTH208
+    return Look(age, found["RssAnon"] * 1024 / 1e6, len(os.listdir(f"/proc/{pid}/fd")), found["Threads"], tasks)  # noqa: PTH208
 
 
 @dataclass
@@ -65,7 +67,8 @@ class Soak:
         age = time.monotonic() - self._begin
         if self.stage.agent and (not self.looks or age >= self.looks[-1].age + BETWEEN_LOOKS):
             self._scrape()
-            self.looks.append(look(self.stage.agent.pid, age))
+            reading = checker.read(self.stage.dir)
+            self.looks.append(look(self.stage.agent.pid, age, len(reading.slots) if reading else 0))
         return age >= self.seconds
 
     def _scrape(self) -> None:
@@ -116,6 +119,7 @@ def main() -> int:
     print(f"| anonymous memory, MB | {early.memory_mb:.1f} | {late.memory_mb:.1f} |")
     print(f"| descriptors | {early.descriptors:g} | {late.descriptors:g} |")
     print(f"| threads | {early.threads:g} | {late.threads:g} |")
+    print(f"| tasks | {early.tasks:g} | {late.tasks:g} |")
     print("\n".join(outcome.violations) or "no violations")
     return bool(outcome.violations or grown > MOST_MB)
 
