@@ -265,7 +265,7 @@ def submit(
         bool, typer.Option("--no-requeue", help="Let it fail when a node is lost, rather than begin anew.")
     ] = False,
     hold: Annotated[bool, typer.Option("--hold", "-H", help="Do not start it before drom hold --release.")] = False,
-    count: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="Submit so many such jobs.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit so many such jobs.")] = 1,
     json: AsJson = False,
 ) -> None:
     """Submit a job: a command, or a script that says in #DROM lines what it needs."""
@@ -296,8 +296,14 @@ def submit(
     values = from_json(spec.to_json()).to_json()
     if len(str(values)) > LONGEST_REQUEST:
         raise SchedulerError("command, script and environment are too long for one request: use a file, or env -i.")
-    answer = _ask(scheduler, "submit", jobs=[values], count=count)
-    _print(answer, lambda value: [_submitted(value["jobs"])], as_json=json)
+    answer: dict[str, Any] = {"jobs": []}
+    try:
+        while left := count - len(answer["jobs"]):
+            more = _ask(scheduler, "submit", jobs=[values], count=min(left, MOST_AT_ONCE))
+            answer = more | {"jobs": answer["jobs"] + more["jobs"]}
+    finally:  # those before a refusal are submitted
+        if answer["jobs"]:
+            _print(answer, lambda value: [_submitted(value["jobs"])], as_json=json)
 
 
 def _submitted(numbers: list[int]) -> str:

@@ -29,6 +29,11 @@ class Cluster(Membership):
 
     def submit(self, spec: Spec, user: User, now: float) -> Job:
         """Take a job in. Raises SchedulerError for one that can never run here."""
+        (job,) = self.submit_many(spec, user, now, 1)
+        return job
+
+    def submit_many(self, spec: Spec, user: User, now: float, count: int) -> list[Job]:
+        """Take so many such jobs in. Raises SchedulerError for such as can never run here."""
         if self.controller is None:
             raise SchedulerError("no node has joined yet: start one with drom agent --scheduler, then submit again.")
         spec = sized(spec, self.controller.cores)
@@ -38,6 +43,9 @@ class Cluster(Membership):
             if dependency.job >= self._next:
                 msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
                 raise SchedulerError(msg)
+        return [self._take_in(spec, user, now) for _ in range(count)]
+
+    def _take_in(self, spec: Spec, user: User, now: float) -> Job:
         job = Job(self._next, spec, user, now, priority=spec.priority, held=spec.hold)
         job.limit = spec.time or self.settings.default_time
         self._next += 1

@@ -242,8 +242,8 @@ class Server:
         user, parsed = _user_of(caller), [from_json(values) for values in specs]
         jobs: list[Job] = []
         try:
-            for spec in parsed * count:
-                jobs.append(self.cluster.submit(spec, user, self._clock()))  # noqa: PERF401 - those before a refusal count
+            for spec in parsed:
+                jobs += self.cluster.submit_many(spec, user, self._clock(), count)
             self._must_flush()
         except (SchedulerError, ControlError):
             self.cluster.discard(jobs)

@@ -22,8 +22,8 @@ MOST = 1 << 20
 """Counts above this are nonsense and refused."""
 LARGEST_TEXT = 1 << 19
 """Bytes of a script, or of an environment."""
-MOST_AT_ONCE = 10_000
-"""Jobs of one request."""
+MOST_AT_ONCE = 1000
+"""Jobs of one request: nobody else is heard while they are written down."""
 
 
 class Dependency(NamedTuple):

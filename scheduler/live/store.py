@@ -93,8 +93,9 @@ class Store:
         """Write all of it down, or nothing. Raises SchedulerError where that is not possible now."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            specs: dict[int, str] = {}
             for job in jobs:
-                self._write_job(job)
+                self._write_job(job, specs)
             for node in nodes:
                 self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, json.dumps(asdict(node))))
             self._db.executemany(
@@ -108,9 +109,11 @@ class Store:
             msg = f"the queue {self._path} cannot be written: {error}: make room on its disk."
             raise SchedulerError(msg) from error
 
-    def _write_job(self, job: Job) -> None:
+    def _write_job(self, job: Job, specs: dict[int, str]) -> None:
+        """Write a job down; of what many of them ask for alike, `specs` has the text by the identity of the object."""
         if job.attempt == 0:  # what is asked for never changes
-            self._db.execute("INSERT OR IGNORE INTO specs VALUES (?, ?)", (job.number, json.dumps(job.spec.to_json())))
+            text = specs.get(id(job.spec)) or specs.setdefault(id(job.spec), json.dumps(job.spec.to_json()))
+            self._db.execute("INSERT OR IGNORE INTO specs VALUES (?, ?)", (job.number, text))
         text = json.dumps({name: getattr(job, name) for name in _COLUMNS})
         self._db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?)", (job.number, job.state, job.user.uid, text))
 
