@@ -77,7 +77,10 @@ def _stores() -> set[tuple[str, int]]:
     from agent import registry
     from dromlib import layout
 
-    patterns = {registry.__file__: r"self\.memory\[.*\] = |self\._publish\(", layout.__file__: r"struct\.pack_into\("}
+    patterns = {
+        registry.__file__: r"self\.memory\[.*\] = |self\._publish\(",
+        layout.__file__: r"buffer\[.*\] = struct\.pack\(",
+    }
     found = set()
     for file, pattern in patterns.items():
         lines = Path(file).read_text(encoding="utf-8").splitlines()
