@@ -215,7 +215,7 @@ REFUSED: tuple[tuple[list[str], str], ...] = (
         ["--tasks-per-node", "5", "--", "true"],
         "5 tasks of 1 core do not fit on a node, which has 4 cores: ask for more nodes with --nodes.",
     ),
-    (["-d", "afterok:999", "--", "true"], "there is no job 999 to wait for: see drom queue --all."),
+    (["-d", "afterok:999999", "--", "true"], "there is no job 999999 to wait for: see drom queue --all."),
     ([], "a job needs a command: write drom submit -- COMMAND, or name a script."),
     (["--class", "soft", "--", "true"], "'soft' is not a class: choose malleable, moldable, rigid."),
 )
@@ -318,5 +318,5 @@ def test_two_schedulers_do_not_share_a_queue(here: Cluster) -> None:
     done = here.cli("scheduler", "--state", here.state)
     again = f"another scheduler has the queue in {here.state}: stop it, or give this one another folder with --state."
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"drom: {again}")
-    done = here.cli("cancel", "999")
-    assert (done.returncode, done.stderr) == (1, "drom: there is no job 999: see drom queue --all.\n")
+    done = here.cli("cancel", "999999")
+    assert (done.returncode, done.stderr) == (1, "drom: there is no job 999999: see drom queue --all.\n")
