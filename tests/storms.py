@@ -7,7 +7,6 @@ Whom an act meets, and in which state, depends on the machine as well: a run can
 from __future__ import annotations
 
 import random
-import signal
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -47,11 +46,6 @@ class Outcome(Protocol):
 
     def summary(self) -> str:
         """Return a line on what happened besides."""
-
-
-def end_on_sigterm() -> None:
-    """Let SIGTERM end a storm as Ctrl-C does, with nothing left behind."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def tell(words: str) -> None:

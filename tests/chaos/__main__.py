@@ -11,11 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from agent.signalling import ended_by_sigterm
 from tests.chaos.run import chaos
 from tests.leftovers import no_registrations
-from tests.storms import end_on_sigterm, report, tell
+from tests.storms import report, tell
 
 
+@ended_by_sigterm()
 def main() -> int:
     """Run the storms; return 1 when anything was violated."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
@@ -23,7 +25,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="what is to happen (drawn by chance, and told)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="how long at most (as long as it takes)")
     options = parser.parse_args()
-    end_on_sigterm()
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     if len(os.sched_getaffinity(0) & {0, 1}) < 2:
         sys.stderr.write("chaos: needs CPUs 0 and 1: run it where both may be used.\n")

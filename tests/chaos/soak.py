@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.signalling import ended_by_sigterm
 from tests import checker
 from tests.agents import SECONDS
 from tests.chaos import plan
 from tests.chaos.stage import REAL, Clock, Stage, stage
 from tests.chaos.storm import Outcome, Storm
 from tests.leftovers import no_registrations
-from tests.storms import end_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,13 +99,13 @@ def soak(folder: Path, seed: int, seconds: float, tell: Callable[[str], None]) -
     return outcome, watched
 
 
+@ended_by_sigterm()
 def main() -> int:
     """Run the storm; return 1 when anything was violated, or the agent has grown too much."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60, help="how long (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="what is to happen (%(default)s)")
     options = parser.parse_args()
-    end_on_sigterm()
     with no_registrations(), tempfile.TemporaryDirectory(prefix="drom-soak-", dir="/tmp") as folder:
         outcome, watched = soak(Path(folder), options.seed, options.minutes * 60, lambda _: None)
     come = outcome.life["a program comes"]

@@ -9,18 +9,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+from agent.signalling import ended_by_sigterm
 from scheduler.demo.machines import why_not
 from tests.cluster.storm import storm
-from tests.storms import end_on_sigterm, report, tell
+from tests.storms import report, tell
 
 
+@ended_by_sigterm()
 def main() -> int:
     """Run a storm; return 1 when anything was violated."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--kills", type=int, default=500, help="how many kills in all (%(default)s)")
     parser.add_argument("--seed", type=int, help="what is to happen (drawn by chance, and told)")
     options = parser.parse_args()
-    end_on_sigterm()
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     if reason := why_not():
         sys.stderr.write(f"chaos: {reason}\n")

@@ -63,7 +63,7 @@ static const char *name_or_leave(const char *option, const char *text)
     if (*text && strlen(text) < DROM_NAME_SIZE)
         return text;
     dromi_say("%s takes a name of 1 to %u bytes%s", option, DROM_NAME_SIZE - 1,
-        *text ? ": give a shorter one." : ", not an empty one.");
+              *text ? ": give a shorter one." : ", not an empty one.");
     exit(EXIT_USAGE);
 }
 
@@ -177,7 +177,7 @@ void parse_options(struct options *options, int argc, char **argv)
         if (option == ':' || option == '?') {
             const char *given = argv[optind - 1];
             dromi_say(option == ':' ? "%s needs a value: see drom-run --help." : "%s is no option of drom-run: see drom-run --help.",
-                given);
+                      given);
             exit(EXIT_USAGE);
         }
         set_option(options, option);

@@ -146,7 +146,7 @@ void preload(const struct options *options, bool malleable)
         dromi_say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
     else if (strpbrk(library, " :"))
         dromi_say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
-            "Install drom elsewhere.", library);
+                  "Install drom elsewhere.", library);
     else {
         spare_asan();
         load_first(library, choose_runtime(options, &program, command));
