@@ -14,14 +14,14 @@ import asyncio
 import gc
 import mmap
 import os
+import select
 import sys
 import time
-from contextlib import suppress
 
 import dromlib
 
 SLOT = 0
-LOOK_AGAIN_MS = 20
+LOOK_AGAIN = 0.02
 
 
 def _words(path: str) -> memoryview:
@@ -40,17 +40,14 @@ def wait(session: dromlib.Session, words: memoryview, changes: int) -> None:
 
 
 def signal(session: dromlib.Session, words: memoryview, changes: int) -> None:
-    """Sleep on a ZeroMQ socket until the signal of each change, and take the grant."""
-    import zmq
+    """Sleep until the ZeroMQ signal of each change comes, and take the grant."""
+    from dromlib.subscription import Subscription
 
-    from dromlib import signals
-
-    with zmq.Context() as context, signals.subscribe(context, os.environ["DROM_RUNTIME_DIR"], SLOT) as sock:
-        sock.setsockopt(zmq.RCVTIMEO, LOOK_AGAIN_MS)  # the agent may not have heard of the subscription yet
+    with Subscription(os.environ["DROM_RUNTIME_DIR"], SLOT) as subscription:
         for index in range(2, changes + 2):
             while not session.poll():
-                with suppress(zmq.Again):
-                    sock.recv()
+                select.select([subscription], [], [], LOOK_AGAIN)  # the agent may not have heard of us yet
+                subscription.receive()
             words[index] = time.monotonic_ns()
             words[0] = index
 

@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
-import zmq
-
-from dromlib import signals
+from dromlib.subscription import Subscription
 
 FIRST_LOOK = 0.002
 LAST_LOOK = 1.0
@@ -17,13 +14,11 @@ subscription yet, then twice as long each time."""
 
 
 class Listener:
-    """A subscription to the signals of one slot; `place` is the agent's runtime directory and the slot's index."""
+    """Listens to the signals of one slot; `place` is the agent's runtime directory and the slot's index."""
 
     def __init__(self, place: tuple[str, int]) -> None:
         self.place = place
-        self._context = zmq.Context()
-        self._socket = signals.subscribe(self._context, *place)
-        self._fd = int(self._socket.getsockopt(zmq.FD))
+        self._subscription: Subscription | None = None
         self._look = FIRST_LOOK
         self._ready: asyncio.Future[None] | None = None
 
@@ -40,32 +35,39 @@ class Listener:
         self._ready = loop.create_future()
         timer = loop.call_later(self._look, self._wake)
         self._look = min(2 * self._look, LAST_LOOK)
-        loop.add_reader(self._fd, self._wake)
+        if self._subscription:
+            loop.add_reader(self._subscription, self._wake)
         try:
             await self._ready
         finally:
             self._ready = None
             timer.cancel()
-            if not self._socket.closed:
-                loop.remove_reader(self._fd)  # what has come is read when next we wait: now the program is to go on
+            if self._subscription:
+                loop.remove_reader(self._subscription)  # what has come is read later: now the program is to go on
 
     def _wake(self) -> None:
         if self._ready and not self._ready.done():
             self._ready.set_result(None)
 
     def _drain(self) -> bool:
-        """Read what has come; tell whether anything had. ZeroMQ's descriptor is quiet again only after this."""
+        """Read what has come, and tell whether anything had; without an agent connect anew the next time."""
         found = False
-        with suppress(zmq.Again):
-            while True:
-                self._socket.recv(zmq.NOBLOCK)
+        try:
+            self._subscription = self._subscription or Subscription(*self.place)
+            while self._subscription.receive() is not None:
                 found = True
+        except OSError:
+            self._unsubscribe()
         return found
 
     def close(self) -> None:
         """Unsubscribe; a task in `hint` goes on."""
-        if self._ready:
-            self._ready.get_loop().remove_reader(self._fd)
-            self._wake()
-        self._socket.close()
-        self._context.term()
+        if self._ready and self._subscription:
+            self._ready.get_loop().remove_reader(self._subscription)
+        self._wake()
+        self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
+        if self._subscription:
+            self._subscription.close()
+            self._subscription = None
