@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from agent import claims
 from agent.control import ControlError
 from agent.runtime import default_runtime_dir
+from agent.signalling import WITH_US
 from dromlib import layout, native
 from dromlib.layout import HEADER, SLOT
 
@@ -128,7 +129,7 @@ def agent_in(folder: Path, *options: str) -> Iterator[Agent]:
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((folder / "log").open("wb"))
         start = "from agent.__main__ import main; main()"
-        words = [sys.executable, "-c", start, "agent", "--runtime-dir", str(folder / "run"), *options]
+        words = [*WITH_US, sys.executable, "-c", start, "agent", "--runtime-dir", str(folder / "run"), *options]
         begin = time.monotonic()
         mine = claims.VARIABLE
         environment = {name: v for name, v in os.environ.items() if not name.startswith("DROM_") or name == mine}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent import claims, control, processes
+from agent.signalling import WITH_US
 from dromlib import native, signals
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class AgentProcess:
     def __init__(self, folder: Path, *options: str) -> None:
         # In the folder, because -m looks there first and nobody has put an `agent` of his own into it.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agent", "agent", *options],
+            [*WITH_US, sys.executable, "-m", "agent", "agent", *options],
             cwd=folder,
             env=clean_environment(),
             stdin=subprocess.DEVNULL,

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+WITH_US = ("setpriv", "--pdeathsig", "TERM")
+"""How a command line begins that is to get SIGTERM when the thread that starts it has ended, also if it was killed."""
+
 
 class Signals:
     """Takes signals until `close`; `fd` is readable when there is one for `dispatch`."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +47,16 @@ from workloads.mix import TABLE_2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from scheduler.live.stage import agents, scheduler
+home = Path(sys.argv[1])
+with scheduler(home) as client, agents(home, 2, ["--emulate", "pack:1 core:2 pu:1"]) as nodes:
+    client.await_nodes(2, nodes)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -276,10 +290,31 @@ def test_an_interrupted_run_leaves_nothing(place: Path) -> None:
     assert not _leftovers(place)
 
 
+def test_a_killed_run_leaves_no_daemon(tmp_path: Path) -> None:
+    """Scheduler and agents end with whom they were started for."""
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path / "c"], env=environment(), timeout=SECONDS, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + SECONDS
+    while (left := _processes_of(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+    said = [(tmp_path / "c" / name).read_text() for name in ("n0.log", "n1.log")]
+    assert all("event=stopped" in words for words in said), said
+
+
 def _leftovers(place: Path) -> list[str]:
     """Return what is left in a folder, and the processes whose command line names it."""
-    commands = [_command_line(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
-    return [str(path) for path in place.iterdir()] + [words for words in commands if str(place) in words]
+    return [*map(str, place.iterdir()), *_processes_of(place).values()]
+
+
+def _processes_of(place: Path) -> dict[int, str]:
+    """Return the command lines by pid of processes that name a folder."""
+    commands = {int(path.parent.name): _command_line(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
+    return {pid: words for pid, words in commands.items() if str(place) in words}
 
 
 def _command_line(path: Path) -> str:

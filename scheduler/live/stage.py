@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster of one's own on this machine: a scheduler, an agent with emulated or real cores per node, and a client.
 
-Whatever happens its processes are ended. They are of sessions of their own, so that Ctrl-C reaches only who runs it.
+Whatever happens to us its processes are ended, but for those of jobs if we are killed. They are of sessions of their
+own, so that Ctrl-C reaches only who runs it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import zmq
 from agent import claims, control
 from agent.control import ControlError
 from agent.demo_stage import clean_environment
+from agent.signalling import WITH_US
 from scheduler.live.jobs import COMPLETED
 from scheduler.live.spec import Spec
 
@@ -135,7 +137,7 @@ def _process(log: Path, *words: str, **about: str) -> Iterator[Process]:
     environment = clean_environment() | about
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agent", *words], stderr=stream, env=environment, start_new_session=True
+            [*WITH_US, sys.executable, "-m", "agent", *words], stderr=stream, env=environment, start_new_session=True
         )
     try:
         yield process
