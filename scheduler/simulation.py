@@ -243,8 +243,8 @@ class Simulation:
 
     def digest(self) -> str:
         """Return a name for the jobs as they are simulated: their numbers, times and sizes."""
-        columns = (self.work.job, self.work.submit, self.work.run_time, self.work.requested_time, self.work.allocated)
-        return hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
+        work = self.work
+        return _digest(work.job, work.submit, work.run_time, work.requested_time, work.allocated)
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a saved run to go on."""
@@ -255,7 +255,9 @@ class Simulation:
             "parameters": self.policy.parameters(),
             "adaptive": self.adaptive and self.adaptive._asdict(),
             "evolving": self.evolving,
-            "contracts": hashlib.sha256(self.world.contracts.tobytes()).hexdigest()[:16],
+            "phases of evolving jobs": _digest(self.world.phases),
+            "job classes": _digest(self.world.jobs.cls),
+            "contracts": _digest(self.world.contracts),
             "jobs": len(self.work),
             "workload": self.digest(),
         }
@@ -319,6 +321,11 @@ def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 -
         return "" if saved == mine else f"{name} {saved}, not {mine}"
     found = (_difference(saved.get(key), value, f"{name} {key}".strip()) for key, value in mine.items())
     return next(filter(None, found), "")
+
+
+def _digest(*columns: Ints | Floats) -> str:
+    """Return a short name for what arrays hold."""
+    return hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
 
 
 def _check_slot(machine: Machine, policy: Policy) -> None:

@@ -328,6 +328,9 @@ def test_pictures(log: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
+        (["kill=1"], "--fill-set kill means nothing under policy=A: omit it, or choose policy=B."),
+        (["slot=60", "policy=B"], "--fill-set slot means nothing under policy=B: omit it, or choose policy=A."),
+        (["length=60"], "--fill-set length is of filler jobs that end: omit it, or say how many they are with jobs=N."),
         (["save=-1"], "--fill-set 'save=-1': save is a whole number from 0 to 31,536,000."),
         (["restore=x"], "restore is a whole number from 0 to 31,536,000."),
         (["efficiency=1.5"], "efficiency is a number above 0, and at most 1."),

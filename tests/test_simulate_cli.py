@@ -128,6 +128,8 @@ def test_stopped_and_resumed(log: Path, tmp_path: Path) -> None:
     assert (tmp_path / "whole/jobs.csv").read_bytes() == (tmp_path / "resumed/jobs.csv").read_bytes()
     _, errors = drom("simulate", log, "--nodes", "64", "--policy", "easy", "--resume", tmp_path / "saved", code=1)
     assert "was saved with policy conservative, not easy" in errors
+    _, errors = drom(*common, "--classes", "malleable=0.5", "--resume", tmp_path / "saved", code=1)
+    assert "was saved with job classes" in errors
 
 
 def test_partitions(tmp_path: Path) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 POLICIES = ("A", "B")
+OF_ONE = {"slot": "A", "migrate": "B", "kill": "B"}
+"""Which parameters are of one policy alone."""
+OF_JOBS = ("length", "gap")
+"""Those of filler jobs that are counted."""
 LONGEST = 31_536_000
 """The most seconds that a parameter may have."""
 MOST = 10_000_000
@@ -73,10 +77,18 @@ class Filling(NamedTuple):
 def parse_filling(choices: Iterable[str]) -> Filling:
     """Return how gaps are filled by ``NAME=VALUE``, defaults for what is not named.
 
-    Raises SchedulerError for a name that is not there, for a value that cannot be, and where no work fits a slot.
+    Raises SchedulerError for a name that is not there or means nothing beside the others, for a value that cannot be,
+    and where no work fits a slot.
     """
     chosen = read_choices("--fill-set", choices, Filling._fields, _value, SchedulerError)
     filling = Filling(**chosen)  # type: ignore[arg-type] # each value has the type of its field
+    for name in chosen:
+        if (policy := OF_ONE.get(name, filling.policy)) != filling.policy:
+            msg = f"--fill-set {name} means nothing under policy={filling.policy}: omit it, or choose policy={policy}."
+            raise SchedulerError(msg)
+        if name in OF_JOBS and not filling.jobs:
+            msg = f"--fill-set {name} is of filler jobs that end: omit it, or say how many they are with jobs=N."
+            raise SchedulerError(msg)
     if filling.policy == "A" and filling.save + filling.restore >= filling.slot:
         msg = (
             f"--fill-set: save and restore take {filling.save + filling.restore} s, no less than the slot of "
