@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CLASSES = binary.ENUMS["CLASS"]
 MOST_CPUS = 1 << 20
 """Counts above this are nonsense and refused."""
+LARGEST_PID = (1 << 31) - 1
+"""That no process has a pid is told by `agent.candidates`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _attach(order: dict[str, Any]) -> Attach:
         msg = f"{str(job_class)[:40]!r} is not a class: choose {', '.join(CLASSES)}."
         raise ControlError(msg)
     return Attach(
-        pid=_count(order, "pid", "attach takes the pid of a process"),
+        pid=_count(order, "pid", "attach takes the pid of a process", most=LARGEST_PID),
         job=clean_name(name),
         job_class=job_class,
         min_cpus=_count(order, "min", "--min takes a positive number of CPUs", default=0),
@@ -149,7 +151,7 @@ def _text(order: dict[str, Any], field: str, usage: str) -> str:
     return value
 
 
-def _count(order: dict[str, Any], field: str, usage: str, default: int | None = None, most: int = MOST_CPUS * 4) -> int:
+def _count(order: dict[str, Any], field: str, usage: str, default: int | None = None, most: int = MOST_CPUS) -> int:
     value = order.get(field)
     if value is None and default is not None:
         return default

@@ -180,6 +180,7 @@ class TestAttach:
         child = int(job.await_out(r"attached (\d+) follower")[1])
         refusals = {
             gone.pid: f"no process has the pid {gone.pid}: see `ps -e`.",
+            99_999_999: "no process has the pid 99999999: see `ps -e`.",
             1: "process 1 is the parent of everything here: attach the programs that you mean.",
             agent.pid: f"process {agent.pid} is the agent, or one that the agent descends from: ",
             os.getpid(): f"process {os.getpid()} is the agent, or one that the agent descends from: ",
