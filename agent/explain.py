@@ -356,7 +356,7 @@ def _heeded(node: Node, job: Job, wish: Wish) -> str:
         return "that counts when the order for it is over"
     keeps = node.plan.view(job).keeps
     left = f"arrivals leave it {_cpus(node.cores.cpus(keeps))} where they can"
-    if keeps < node.cores.needed_for(wish.least) * len(job.ranks):
+    if keeps < node.cores.sure_of(wish.least) * len(job.ranks):
         bounded = keeps < job.task_max * len(job.ranks)
         left += f", the most that {'a job may insist on here' if bounded else 'it may have'}"
     if not wish.least:

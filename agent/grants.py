@@ -128,6 +128,8 @@ class Grants:
         self._unsaved.add(task.slot)
         if len(task.grants) == 1:
             task.deadline = None
+        elif task.deadline is not None:
+            task.deadline = max(task.deadline, task.grants[1].at + self.grace)
         task.enforced = how == "bound" and task.responder is not None
         task.denied = False
         outcome = "enforced" if task.enforced else how
@@ -201,7 +203,8 @@ class Grants:
         publish = Publish(task, task.epoch, mask, task.reason)
         if first:
             return [publish, Start(task)]
-        task.deadline = now + self.grace
+        if task.deadline is None:  # else an older grant waits, and is not to wait longer for there being a newer one
+            task.deadline = now + self.grace
         return [publish] if task.responder else [publish, Bind(task, task.epoch, mask)]
 
     def _refuse_when_frozen(self) -> None:

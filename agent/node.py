@@ -154,12 +154,12 @@ class Node(Reservations):
         Bind the tasks whose grace time is over, give up waiting for ranks that did not come, end orders, and let those
         grow who have rested, and heed the wishes whose turn it is.
         """
-        actions: list[Action] = []
-        for task in [] if self.frozen else self.tasks.values():
-            if task.deadline is not None and task.deadline <= now:
-                task.deadline = now + max(self.grace, RETRY)
-                self._unsaved.add(task.slot)
-                actions.append(Bind(task, task.epoch, task.granted))
+        overdue = (
+            [] if self.frozen else [t for t in self.tasks.values() if t.deadline is not None and t.deadline <= now]
+        )
+        for task in overdue:
+            task.deadline = now + max(self.grace, RETRY)
+            self._unsaved.add(task.slot)
         late = [job for job in self.jobs.values() if job.complete_by is not None and job.complete_by <= now]
         for job in late:
             job.complete_by = None
@@ -176,7 +176,8 @@ class Node(Reservations):
         if late or rested:
             self.plan.hand_out(now)
         heeded = self._heed(now)
-        return [*actions, *self._step(now)] if late or ordered or rested or heeded else actions
+        published = self._step(now) if late or ordered or rested or heeded else []
+        return [*published, *(Bind(task, task.epoch, task.granted) for task in overdue)]
 
     def next_deadline(self) -> float | None:
         """Return when `tick` has something to do next, or None."""

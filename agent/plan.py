@@ -119,9 +119,11 @@ class Plan(Replanning):
     def _admit(self, job: Job, now: float) -> Wait | None:
         """Admit a job, with fewer cores if strict layouts leave no room for more; return why it has to wait, if so."""
         view, why = self.view(job), ""
+        could, cap, cpus = self.total() + self.cores.count(self.busy), self.cap, self.cores.cpus
+        if beyond := policy.never(view, could, cap, cpus=cpus):
+            return beyond
         while view.maximum >= view.minimum:
-            factor, cpus = self.rules.sharing_factor, self.cores.cpus
-            counts = policy.admit(view, self.running(), self.total(), factor, self.cap, cpus=cpus)
+            counts = policy.admit(view, self.running(), self.total(), self.rules.sharing_factor, cap, cpus=cpus)
             if isinstance(counts, Wait):
                 return counts
             try:
@@ -310,10 +312,7 @@ class Plan(Replanning):
         `until` is when somebody is to call that (seconds of CLOCK_MONOTONIC).
         """
         job = self._changeable_job(name)
-        cores, tasks = self.cores.needed_for(cpus), len(job.ranks)
-        least, most = job.task_min * tasks, self.most(job)
-        if cpus >= self.cores.cpus(least):
-            cores = max(cores, least)  # fewer would do if all were as wide as the widest
+        cores, least, most = self.cores.sure_of(cpus), job.task_min * len(job.ranks), self.most(job)
         if not least <= cores <= most:
             can = span_of(self.cores.cpus(least), self.cores.cpus(most))
             msg = f"job {name} can have {can}, not {cpus}: see its min and max."
@@ -407,8 +406,9 @@ def _stands_behind(job: Job, first: Job, wait: Wait) -> bool:
     """Say whether a later job must wait because `first` does: whoever could take what that one waits for.
 
     A job that waits for cores stops everybody. One that waits for memory would never start if others that declare
-    memory went past, but is not held up by those that declare none. A cap concerns its user alone.
+    memory went past, but is not held up by those that declare none. A cap concerns its user alone. Nobody waits behind
+    one that waits for the rules or the machine to change.
     """
     if wait.resource == "memory":
         return job.memory > 0
-    return wait.resource == "cores" or job.user == first.user
+    return wait.resource == "cores" or (wait.resource == "user" and job.user == first.user)

@@ -56,7 +56,7 @@ def one_each(cores: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Returned when an arrival has to wait for a `resource`: cores, memory, or its user's cap.
+    """Returned when an arrival has to wait for a `resource`: cores, memory, its user's cap, or what there is not here.
 
     `reason` is a sentence for people.
     """
@@ -97,6 +97,19 @@ def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str
 
 def _wish(job: JobCores) -> int:
     return job.cores if job.fixed else job.maximum
+
+
+def never(new: JobCores, could: int, cap: int, *, cpus: Callable[[int], int] = one_each) -> Wait | None:
+    """Return why a job can never run where `could` cores are handed out at most; None where it can.
+
+    The machine, or the rules, have changed since it was let in, or may do so.
+    """
+    needs = f"needs at least {counted(cpus(new.minimum), 'CPU')}"
+    if new.minimum > could:
+        return Wait(f"{needs}: {cpus(could)} are handed out on this node now.", "none")
+    if cap and new.minimum > cap:
+        return Wait(f"{needs}: the jobs of one user get {cpus(cap)} together on this node now.", "none")
+    return None
 
 
 def admit(

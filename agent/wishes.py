@@ -46,7 +46,7 @@ UNSAID = Wish()
 def accepts(job: Job, cores: Cores) -> int:
     """Return the most cores that the programs of a job say they can use, between its own bounds."""
     most = [wish.most for wish in _of(job)]
-    wanted = cores.needed_for(max(most)) if all(most) else job.task_max
+    wanted = cores.sure_of(max(most)) if all(most) else job.task_max
     return max(job.task_min, min(wanted, job.task_max)) * len(job.ranks)
 
 
@@ -55,7 +55,7 @@ def keeps(job: Job, cores: Cores, max_min: int) -> int:
 
     `max_min`: the CPUs that a job may insist on, 0 for any number.
     """
-    wanted = cores.needed_for(max(wish.least for wish in _of(job)))
+    wanted = cores.sure_of(max(wish.least for wish in _of(job)))
     least = max(job.task_min, min(wanted, job.task_max)) * len(job.ranks)
     return max(job.task_min * len(job.ranks), min(least, cores.within(max_min))) if max_min else least
 

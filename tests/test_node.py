@@ -17,9 +17,11 @@ from agent.distributor import Placer
 from agent.invariants import violations
 from agent.jobs import Action, Arrival, Bind, Done, Forget, Publish, Refused, Start, Task, action_name
 from agent.node import Node
+from agent.rules import Rules
 from agent.seating import MANY
 from agent.synthetic import synthetic_topology
 from agent.topology import usable_cores
+from agent.wishes import Wish
 from tests.node_world import CAPACITY
 from tests.nodes import MACHINES, make_node, sockets
 from tests.test_node_machine import RULES, NodeMachine
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agent.placement import Key, Place, Seat
-    from agent.rules import Rules
 
 EIGHT = MACHINES[2]
 THREADS = MACHINES[3]
@@ -573,6 +574,57 @@ class TestRanks:
         assert kinds(actions) == [Forget, Publish, Start, Publish, Start]
 
 
+class TestWhatCanNotBeMet:
+    """Jobs that wait for what the node does not hand out any more."""
+
+    def test_nobody_waits_behind_one_that_needs_more_than_is_handed_out(self, stage: Stage) -> None:
+        """It says so, others start, and it comes first once there is enough again."""
+        stage.take(stage.node.use(0xFE, 0.0, 0))
+        large, small = stage.arrive("large", min_cpus=8), stage.arrive("small", uid=2, min_cpus=1)
+        assert stage.counts == {"large": 0, "small": 7}
+        assert stage.node.why_waiting(large) == "needs at least 8 CPUs: 7 are handed out on this node now."
+        stage.take(stage.node.use(0xFF, 0.0, 0))
+        stage.settle()
+        stage.end(small)
+        assert stage.counts == {"large": 8}
+
+    def test_cpus_that_are_busy_come_back(self, stage: Stage) -> None:
+        """Who needs those that only others' load keeps from being handed out keeps its place in the queue."""
+        stage.take(stage.node.use(0xFE, 0.0, 0, 0x01))
+        stage.arrive("large", min_cpus=8)
+        small = stage.arrive("small", uid=2, min_cpus=1)
+        assert stage.node.why_waiting(small) == "others arrived before it."
+
+    def test_a_cap_that_is_lowered_holds_nobody_else_up(self, stage: Stage) -> None:
+        """A job that insists on more than its user may have does not keep that user's other jobs waiting."""
+        stage.arrive("rigid", uid=2, job_class="rigid", max_cpus=4)
+        waits = stage.arrive("waits", min_cpus=6)
+        stage.take(stage.node.configure(Rules(max_cpus_per_user=4), 0, 1.0, stage.node.layout, 0.0))
+        stage.arrive("starts", min_cpus=1)
+        why = "needs at least 6 CPUs: the jobs of one user get 4 together on this node now."
+        assert stage.node.why_waiting(waits) == why
+        assert stage.counts == {"rigid": 4, "waits": 0, "starts": 4}
+
+
+class TestCoresOfDifferentWidth:
+    """Two cores of two threads and four of one."""
+
+    def test_a_program_that_can_use_all_threads_has_all_cores(self) -> None:
+        """What programs wish for is counted in threads, whichever cores they get."""
+        stage = Stage([0b11, 0b1100, 0x10, 0x20, 0x40, 0x80])
+        a = stage.arrive("a")
+        stage.take(stage.node.wished({a.slot: Wish(0, 8)}, 0.0))
+        assert a.granted == 0xFF
+
+    @pytest.mark.parametrize(("cpus", "least"), [(8, 8), (4, 4), (2, 2)])
+    def test_an_order_is_rounded_up(self, cpus: int, least: int) -> None:
+        """A job that is held at a number of threads has no fewer."""
+        stage = Stage([0b11, 0b1100, 0x10, 0x20, 0x40, 0x80])
+        a = stage.arrive("a")
+        stage.resize("a", cpus)
+        assert least <= a.granted.bit_count() <= 8
+
+
 class TestAcknowledgements:
     """What programs say, and what they leave unsaid."""
 
@@ -615,6 +667,38 @@ class TestAcknowledgements:
         assert stage.tick(0.2) == [Bind(a, 2, 0x0F)]
         stage.take(stage.node.bound(a.slot, 2, stage.now))
         assert (stage.node.state(a), b.started) == ("enforced", True)
+
+    def test_what_is_published_when_the_grace_time_ends_is_bound(self, stage: Stage) -> None:
+        """A wish that counts from that moment on does not put the binding off."""
+        a = stage.arrive("a")
+        stage.arrive("b")
+        stage.take(stage.node.wished({a.slot: Wish(0, 3)}, stage.now))
+        stage.now = 0.5
+        stage.take(stage.node.wished({a.slot: Wish(0, 2)}, stage.now))
+        before = a.epoch
+        assert stage.tick(0.5)[-1] == Bind(a, a.epoch, a.granted)
+        assert a.epoch > before
+
+    def test_newer_grants_do_not_put_the_grace_time_off(self, stage: Stage) -> None:
+        """A program that stays silent is bound to its newest grant when the time of its oldest one is over."""
+        a, b = stage.arrive("a"), stage.arrive("b")
+        for cpus in (3, 2, None, 3):
+            assert stage.tick(0.24) == []
+            stage.take(stage.node.resize("a", cpus, stage.now))
+        assert stage.tick(0.04) == [Bind(a, a.epoch, a.granted)]
+        assert len(a.grants) > 2
+        stage.take(stage.node.bound(a.slot, a.epoch, stage.now))
+        assert (stage.node.state(a), b.started) == ("enforced", True)
+
+    def test_a_program_that_follows_slowly_has_its_grace_time_for_each_grant(self, stage: Stage) -> None:
+        """Who applies one of several grants in time has the time of the next one for that."""
+        a = stage.arrive("a")
+        stage.arrive("b")
+        stage.tick(0.9)
+        stage.take(stage.node.resize("a", 2, stage.now))
+        stage.take(stage.node.applied(a.slot, a.grants[1].epoch, stage.now))
+        assert stage.tick(0.9) == []
+        assert stage.tick(0.1) == [Bind(a, a.epoch, a.granted)]
 
     def test_an_enforced_program_that_wakes_up_is_running_again(self, stage: Stage) -> None:
         """The mark goes with the next grant the program applies itself."""

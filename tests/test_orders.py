@@ -11,6 +11,7 @@ from agent.jobs import Arrival, Bind, Publish
 from agent.layouts import Layout
 from agent.orders import Attach, Release, Resize, Set, apply, check_right, parse
 from agent.rights import Masters
+from agent.rules import Rules
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
@@ -149,6 +150,14 @@ class TestRights:
             self.check(node, ALICE, order("resize", job="a", cpus=3))
         with pytest.raises(ControlError, match=r"^only root and the agent's own user may choose CPUs"):
             self.check(node, ALICE, order("set", job="a", cpus="0"))
+
+    def test_nobody_insists_by_an_order_on_more_than_may_be_insisted_on(self, node: Node) -> None:
+        """An order holds a job against others: a user's own holds no more than --min could, or than its minimum."""
+        node.plan.rules = Rules(max_min=3)
+        self.check(node, ALICE, order("resize", job="a", cpus=3))
+        with pytest.raises(ControlError, match=r"^a job may insist on 3 CPUs here \(max_min\): only root"):
+            self.check(node, ALICE, order("resize", job="a", cpus=4))
+        self.check(node, 0, order("resize", job="a", cpus=4))
 
     def test_an_order_is_ended_by_who_gave_it(self, node: Node) -> None:
         """A user lets his own order go, but not an admin's."""
