@@ -249,7 +249,7 @@ REPLY = Record(
     ("u32", "status", "STATUS_*"),
     ("u32", "slot", "index of the task's slot"),
     ("u32", "mask_bits", "bits of the mask that follows this record"),
-    ("u32", "max_cpus", "CPUs the job may grow to: the number of threads to launch with"),
+    ("u32", "max_cpus", "CPUs the job may grow to: the number of threads to launch with; 0: the agent only observes"),
     ("u64", "epoch", "epoch of the grant in the mask"),
     ("u64", "start_time", "start time of the task's first process"),
     ("i32", "pid", "pid of the task's first process: with start_time the value of DROM_TASK"),

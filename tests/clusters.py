@@ -124,7 +124,7 @@ class Cluster:
     def cli(self, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run a `drom` command against this scheduler, in the folder of the cluster."""
         command = [sys.executable, "-m", "agent", *map(str, words)]
-        about = environment(DROM_SCHEDULER=str(self.state), **UNCOMPILED, **extra)
+        about = environment(DROM_QUEUE=str(self.state), **UNCOMPILED, **extra)
         return subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, env=about, cwd=self.folder
         )

@@ -33,7 +33,7 @@ from scheduler.live.spec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from scheduler.live.server import Server
 
@@ -43,16 +43,20 @@ SERVICE = control.Service("scheduler", "drom scheduler --state")
 LONGEST_REQUEST = control.MAX_MESSAGE - 4096
 
 
-def default_state(environ: dict[str, str], uid: int) -> Path:
+SYSTEM_STATE = Path("/var/lib/drom")
+
+
+def default_state(environ: Mapping[str, str], uid: int) -> Path:
     """Return where a scheduler keeps its queue: /var/lib/drom for root, else ``$XDG_STATE_HOME/drom``."""
     if uid == 0:
-        return Path("/var/lib/drom")
+        return SYSTEM_STATE
     home = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "/") / ".local/state"
     return Path(home) / "drom"
 
 
-def _default_state() -> Path:
-    return default_state(dict(os.environ), os.geteuid())
+def default_queue(environ: Mapping[str, str], uid: int) -> Path:
+    """Return where the queue is when nobody says: in /var/lib/drom if a scheduler of the system is there, else ours."""
+    return SYSTEM_STATE if (SYSTEM_STATE / "control").exists() else default_state(environ, uid)
 
 
 def _where(text: str) -> Path | Remote:
@@ -70,8 +74,8 @@ Where = Annotated[
         "--scheduler",
         metavar="DIR|HOST:PORT",
         help="The folder of the scheduler's queue, or where it listens for users of other nodes.",
-        envvar="DROM_SCHEDULER",
-        default_factory=lambda: str(_default_state()),
+        envvar="DROM_QUEUE",
+        default_factory=lambda: str(default_queue(os.environ, os.geteuid())),
         show_default="/var/lib/drom, or ~/.local/state/drom",
     ),
 ]
@@ -98,8 +102,8 @@ def scheduler(
             "--state",
             metavar="DIR",
             help="Where the queue is kept.",
-            default_factory=_default_state,
-            show_default="/var/lib/drom, or ~/.local/state/drom",
+            default_factory=lambda: default_state(os.environ, os.geteuid()),
+            show_default="/var/lib/drom of root, or ~/.local/state/drom",
         ),
     ],
     policy: Annotated[str, typer.Option(metavar="NAME|FILE", help="The policy, as of drom simulate.")] = "sd",

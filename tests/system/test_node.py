@@ -19,6 +19,7 @@ from agent.control import ControlError, endpoint
 from agent.processes import process_tree
 from dromlib import signals
 from tests.agents import (
+    LAUNCHERS,
     SERVES_METRICS,
     Agent,
     Programs,
@@ -530,6 +531,12 @@ def test_observing_changes_no_mask(tmp_path: Path, start: Programs, program: Pat
         rows = agent.await_tasks(a="0", b="1")
         assert {row["mode"] for row in rows.values()} == {"unmanaged"}
         assert affinity(a.pid) == affinity(b.pid) == everything
+        told = start.start(*agent.run("--job", "c", "--", "sh", "-c", "env; echo all"))
+        told.await_out("^all$")
+        names = {line.partition("=")[0] for line in told.out.splitlines()}
+        mine = {"DROM_CONFIG", "DROM_TASK", "DROM_RUNTIME_DIR"}
+        told_of = {name for name in names if name.startswith((*LAUNCHERS, "LD_", "PYTHON", "NUMBA_"))}
+        assert mine <= told_of <= mine | os.environ.keys()
         with pytest.raises(ControlError, match="only observes"):
             agent.order("resize", job="a", cpus=1)
         assert "only observes" in agent.cli("ps").stdout

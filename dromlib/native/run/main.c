@@ -54,20 +54,26 @@ static void export_number(const char *name, uint32_t value)
     setenv(name, text, 0);
 }
 
+/* Then the program is to run as if there were no agent. */
+static bool only_observes(const struct answer *answer)
+{
+    return answer->reply.max_cpus == 0;
+}
+
 static void export_grant(const struct answer *answer, const char *dir, const char *cpus)
 {
     char task[48];
     snprintf(task, sizeof task, "%" PRId32 ":%" PRIu64, answer->reply.pid, answer->reply.start_time);
     setenv("DROM_TASK", task, 1);
     setenv("DROM_RUNTIME_DIR", dir, 1);
+    if (only_observes(answer))
+        return;
     setenv("DROM_CPUS", cpus, 1);
     /* What is bound to fewer CPUs would be launched with fewer threads, and numba's can never be more: on oneTBB, its own
      * first choice, they stay as few as the CPUs at the launch. */
-    if (answer->reply.max_cpus) {
-        export_number("OMP_NUM_THREADS", answer->reply.max_cpus);
-        export_number("NUMBA_NUM_THREADS", answer->reply.max_cpus);
-        setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
-    }
+    export_number("OMP_NUM_THREADS", answer->reply.max_cpus);
+    export_number("NUMBA_NUM_THREADS", answer->reply.max_cpus);
+    setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
 }
 
 static void accept_grant(const struct answer *answer, const char *dir)
@@ -105,6 +111,8 @@ int main(int argc, char **argv)
     switch (ask_for_cpus(dir, &request, &answer, options.wait)) {
     case VERDICT_GRANTED:
         accept_grant(&answer, dir);
+        if (only_observes(&answer))
+            break;
         preload(&options, options.job_class == DROM_CLASS_MALLEABLE);
         if (request.local_size == 0) /* ranks below the command share its CPUs: one that waits gives way */
             setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
