@@ -7,7 +7,7 @@ Nodes answer when they are told to, in the order of what they were sent; what is
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.steward import protocol as say
@@ -18,6 +18,7 @@ from scheduler.live.settings import Settings
 from scheduler.live.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from scheduler.compiling import Policy
@@ -30,12 +31,13 @@ SETTINGS = Settings(give_up=1e9, kill_wait=5.0)
 
 @dataclass
 class Attempt:
-    """An attempt of a job as a node knows it."""
+    """An attempt of a job as a node knows it; once it is over, with its status and when that was."""
 
     state: str
     cores: int
     ordered: deque[int] = field(default_factory=deque)
-    launched: bool = False
+    status: int = 0
+    ended: float = 0.0
 
 
 @dataclass
@@ -43,6 +45,7 @@ class FakeNode:
     """A node: `inbox` is what it was sent, `outbox` what it says, `launched` every attempt it ever began."""
 
     name: str
+    clock: Callable[[], float]
     cores: int = CORES
     inbox: deque[say.ToAgent] = field(default_factory=deque)
     outbox: deque[say.FromAgent] = field(default_factory=deque)
@@ -54,7 +57,8 @@ class FakeNode:
         """Say who it is."""
         known = tuple(say.Known(*key, one.state, one.cores) for key, one in self.known.items())
         self.welcome = False
-        return say.Hello(say.PROTOCOL, "1", self.name, self.name, "b", self.cores, 1, 0, {}, (), False, 0.0, known)
+        now, name = self.clock(), self.name
+        return say.Hello(say.PROTOCOL, "1", name, name, "b", self.cores, 1, 0, {}, (), False, now, known)
 
     @property
     def running(self) -> dict[tuple[int, int], Attempt]:
@@ -67,7 +71,7 @@ class FakeNode:
         if isinstance(message, (say.Welcome, say.Who)):
             self.welcome = isinstance(message, say.Welcome)
             over = [key for key, known in self.known.items() if known.state == "ended"]
-            self.outbox.extend(say.Ended(*key, 0, 0.0, 0.0, 0) for key in over if self.welcome)
+            self.outbox.extend(self._ended(key) for key in over if self.welcome)
         elif isinstance(message, say.Start):
             self._start(message)
         elif isinstance(message, (say.Resize, say.Signal, say.Forget)):
@@ -80,7 +84,12 @@ class FakeNode:
             self.launched.add(key)
             self.known[key] = Attempt("running", message.cores)
         runs = self.known[key].state == "running"
-        self.outbox.append(say.Started(*key, 1, 0.0) if runs else say.Ended(*key, 0, 0.0, 0.0, 0))
+        self.outbox.append(say.Started(*key, 1, self.clock()) if runs else self._ended(key))
+
+    def _ended(self, key: tuple[int, int]) -> say.Ended:
+        """Say how an attempt has ended."""
+        one = self.known[key]
+        return say.Ended(*key, one.status, one.ended, 1.0, 0)
 
     def _obey(self, message: say.Resize | say.Signal | say.Forget) -> None:
         key = message.job, message.attempt
@@ -97,9 +106,10 @@ class FakeNode:
 
     def end(self, key: tuple[int, int], status: int) -> None:
         """Let an attempt end."""
-        if self.known[key].state == "running":
-            self.known[key].state = "ended"
-            self.outbox.append(say.Ended(*key, status, 0.0, 1.0, 0))
+        one = self.known[key]
+        if one.state == "running":
+            one.state, one.status, one.ended = "ended", status, self.clock()
+            self.outbox.append(self._ended(key))
 
     def follow(self, key: tuple[int, int], *, obeys: bool = True) -> None:
         """Let an attempt have the size that it was last told to, or refuse to."""
@@ -116,15 +126,15 @@ class FakeNode:
 class FakeCluster:
     """A scheduler's state machine with its queue in `folder`, and its nodes."""
 
-    def __init__(self, folder: Path, policy: Policy, nodes: int) -> None:
-        self.folder, self.policy, self.now = folder, policy, 1000.0
-        self.nodes = {name: FakeNode(name) for name in (f"n{i}" for i in range(nodes))}
+    def __init__(self, folder: Path, policy: Policy, nodes: int, settings: Settings = SETTINGS) -> None:
+        self.folder, self.policy, self.settings, self.now = folder, policy, settings, 1000.0
+        self.nodes = {name: FakeNode(name, lambda: self.now) for name in (f"n{i}" for i in range(nodes))}
         self.store = Store(folder)
         self.open()
 
     def open(self) -> None:
         """Begin, with what an earlier scheduler wrote down."""
-        self.cluster = Cluster(self.policy, SETTINGS, self.store.state)
+        self.cluster = Cluster(self.policy, self.settings, self.store.state)
         self.cluster.restore(self.store.nodes(), self.store.living(), self.store.next_number, self.now)
 
     def crash(self) -> None:
@@ -141,7 +151,7 @@ class FakeCluster:
         """Let a node say hello."""
         node.outbox.clear()
         node.inbox.clear()
-        self.cluster.hello(replace(node.hello(), time=self.now), self.now)
+        self.cluster.hello(node.hello(), self.now)
         self.send()
 
     def submit(self, spec: Spec) -> Job | None:
@@ -203,10 +213,14 @@ class FakeCluster:
                 return
         raise AssertionError("the cluster does not come to rest")
 
-    def check(self) -> None:
-        """Assert what always holds."""
+    def check_cores(self) -> None:
+        """Assert that no core was given twice."""
         for node in self.nodes.values():
             assert sum(one.cores for one in node.running.values()) <= node.cores, node
+
+    def check(self) -> None:
+        """Assert what always holds while no node is given up."""
+        self.check_cores()
         attempts: dict[int, set[int]] = {}
         for node in self.nodes.values():
             for number, attempt in node.running:

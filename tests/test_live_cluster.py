@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +74,59 @@ def test_submissions_are_taken_back_together(tmp_path: Path) -> None:
     assert here.cluster.jobs == here.cluster.unsaved == {kept.number: kept}
     assert [entry.job for entry in here.cluster.entries] == [kept.number]
     assert here.cluster.submit(spec(), ANN, 1.0).number == many[0].number
+    here.store.close()
+
+
+def test_all_of_a_long_chain_are_cancelled_when_its_first_job_fails(tmp_path: Path) -> None:
+    """However long it is; a job that waits for two of them is cancelled once."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    first = here.submit(spec())
+    assert first
+    for number in range(first.number, first.number + 600):
+        here.cluster.submit(spec(after=(Dependency("afterok", number),)), ANN, here.now)
+    here.cluster.submit(spec(after=(Dependency("afterok", 2), Dependency("afterok", 3))), ANN, here.now)
+    here.settle()
+    here.nodes["n0"].end((first.number, 1), 1)
+    here.settle()
+
+    states = [job.state for job in here.store.last(1000)]
+    assert states == ["failed", *["cancelled"] * 601]
+    assert len([entry for entry in here.store.history() if entry.what == "cancelled"]) == 601
+    here.store.close()
+
+
+def test_a_job_ends_though_who_waited_for_it_is_forgotten(tmp_path: Path) -> None:
+    """One was cancelled long ago, another was taken back as it could not be written down."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    job = here.submit(spec())
+    later = here.submit(spec(after=(Dependency("afterany", 1),)))
+    assert job
+    assert later
+    here.cluster.discard([here.cluster.submit(spec(after=(Dependency("afterany", 1),)), ANN, here.now)])
+    here.cluster.cancel(later.number, here.now, "cancelled by ann")
+    here.send()
+    here.cluster.forget_final(0)
+    assert list(here.cluster.jobs) == [job.number]
+
+    here.settle(ends=True)
+
+    assert [one.state for one in here.store.last(10)] == ["completed", "cancelled"]
+    here.store.close()
+
+
+def test_a_job_that_waits_for_the_start_of_another_follows_it(tmp_path: Path) -> None:
+    """At once, not when that has ended."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    first = here.submit(spec())
+    second = here.submit(spec(after=(Dependency("after", 1),)))
+    assert first
+    assert second
+    here.settle()
+
+    assert (first.state, second.state) == ("running", "running")
     here.store.close()
 
 
@@ -236,13 +291,199 @@ def test_a_post_to_a_silent_node_is_lost_only_when_its_job_has_left_it(tmp_path:
     here.store.close()
 
 
+GIVING_UP = replace(SETTINGS, give_up=100.0)
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize("sure", [True, False])
+def test_a_node_that_does_not_come_back_after_a_restart_is_given_up(
+    tmp_path: Path, *, sure: bool, requeue: bool
+) -> None:
+    """Its jobs leave their other nodes, also those of which nobody knows whether they had been started."""
+    here = FakeCluster(tmp_path, POLICY, 2, GIVING_UP)
+    here.settle()
+    job = here.submit(spec(2, 60, requeue=requeue))
+    assert job
+    if sure:
+        here.settle()
+    else:
+        here.turn(1.0)
+    here.crash()
+    here.join(here.nodes["n0"])
+    here.nodes["n0"].read()
+    assert here.cluster.jobs[job.number].state == ("running" if sure else "starting")
+
+    for _ in range(14):
+        here.turn(10.0)
+    assert here.cluster.nodes["n1"].state == "down"
+    n0 = here.nodes["n0"]
+    while n0.inbox or n0.outbox:
+        if n0.inbox:
+            n0.read()
+        else:
+            here.hear(n0)
+    assert here.cluster.jobs[job.number].state == ("pending" if requeue else "node_fail")
+    assert n0.known == {}
+
+    here.settle()
+    assert here.cluster.jobs[job.number].state == ("running" if requeue else "node_fail")
+    here.settle(ends=True)
+    here.store.close()
+
+
+def test_nothing_is_due_while_a_silent_node_is_waited_for(tmp_path: Path) -> None:
+    """The scheduler sleeps until the node is given up."""
+    here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
+    here.settle()
+    here.nodes["n0"].welcome = False
+    here.turn(SETTINGS.silence + 1)
+
+    assert here.cluster.nodes["n0"].state == "gone"
+    assert here.cluster.next_look() == here.now + GIVING_UP.give_up
+    here.store.close()
+
+
+@pytest.mark.parametrize(("after", "state"), [(50.0, "completed"), (70.0, "timeout")])
+def test_a_job_that_has_ended_while_nobody_heard_is_no_timeout(tmp_path: Path, after: float, state: str) -> None:
+    """Unless it took longer than it might; the first turn of the next scheduler is before its node speaks."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    job = here.submit(spec(1, 1))
+    assert job
+    here.settle()
+    here.crash()
+    here.now += after
+    here.nodes["n0"].end((job.number, 1), 0)
+    here.turn(100.0)
+    here.settle()
+
+    assert here.store.job(job.number).state == state  # type: ignore[union-attr]
+    here.store.close()
+
+
+def test_a_job_that_has_not_started_is_no_timeout(tmp_path: Path) -> None:
+    """It waits again when its node is given up, and then has all of its time."""
+    here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
+    here.settle()
+    job = here.submit(spec(1, 1))
+    assert job
+    here.turn(1.0)
+    here.nodes["n0"].welcome = False
+    here.nodes["n0"].inbox.clear()
+    here.turn(GIVING_UP.silence + 1)
+    here.turn(70.0)
+    assert job.state == "starting"
+    here.join(here.nodes["n0"])
+    here.settle()
+    assert job.state == "running"
+    here.turn(50.0)
+    assert job.state == "running"
+    here.turn(11.0)
+    assert (job.state, job.verdict) == ("ending", "timeout")
+    here.settle()
+    assert job.state == "timeout"
+    here.store.close()
+
+
+def test_a_job_that_is_cancelled_while_it_is_to_begin_anew_does_not(tmp_path: Path) -> None:
+    """Its user was told that it ends."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2))
+    assert job
+    here.settle()
+    here.nodes["n1"].known.clear()
+    here.join(here.nodes["n1"])
+    assert (job.state, job.verdict) == ("ending", "requeue")
+
+    here.cluster.cancel(job.number, here.now, "cancelled by ann")
+    here.settle()
+
+    assert (job.state, job.reason) == ("cancelled", "cancelled by ann")
+    here.store.close()
+
+
+def test_growth_that_is_refused_is_not_ordered_again_at_once(tmp_path: Path) -> None:
+    """Only after a pause, which grows, until it succeeds."""
+    here, mate = with_mate(tmp_path, POLICY, 1)
+    guest = here.submit(spec(1, 1))
+    assert guest
+    here.settle()
+    node = here.nodes["n0"]
+    node.end((guest.number, 1), 0)
+    orders = []
+    for _ in range(400):
+        while node.inbox:
+            node.read()
+        if node.running[mate.number, 1].ordered:
+            orders.append(here.now)
+            node.running[mate.number, 1].cores = 2
+            node.follow((mate.number, 1), obeys=False)
+        while node.outbox:
+            here.hear(node)
+        here.turn(0.25)
+
+    pauses = [round(later - before) for before, later in itertools.pairwise(orders)]
+    assert pauses == [1, 2, 4, 8, 16, 32]
+    here.settle()
+    here.turn(60.0)
+    here.settle()
+    assert node.running[mate.number, 1].cores == 4
+    here.store.close()
+
+
+def test_a_job_that_ends_is_told_once(tmp_path: Path) -> None:
+    """Neither its limit nor its user puts off when it is killed."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    job = here.submit(spec(1, 1))
+    assert job
+    here.settle()
+    here.turn(61.0)
+    assert job.verdict == "timeout"
+    for _ in range(3):
+        here.turn(40.0)
+        here.cluster.cancel(job.number, here.now, "cancelled by ann")
+        here.send()
+
+    assert [message.then_kill for message in here.nodes["n0"].inbox if isinstance(message, say.Signal)] == [5.0]
+    here.settle()
+    assert job.state == "timeout"
+    here.store.close()
+
+
+def test_a_node_that_was_given_up_gets_no_job_before_it_is_rid_of_its_old_ones(tmp_path: Path) -> None:
+    """They are killed as it comes back, and until they have ended their cores are not free."""
+    here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
+    here.settle()
+    job = here.submit(spec(1, 60))
+    assert job
+    here.settle()
+    node = here.nodes["n0"]
+    node.welcome = False
+    here.turn(GIVING_UP.silence + 1)
+    here.turn(GIVING_UP.give_up + 1)
+    assert (here.cluster.nodes["n0"].state, job.state) == ("down", "pending")
+
+    here.join(node)
+    here.turn(1.0)
+    assert [type(message).__name__ for message in node.inbox] == ["Welcome", "Signal"]
+    here.settle()
+
+    assert list(node.running) == [(job.number, 2)]
+    here.check()
+    here.store.close()
+
+
 class LiveCluster(RuleBasedStateMachine):
     """Users, agents, the clock and `kill -9` in any order."""
+
+    cluster_settings = SETTINGS
 
     @initialize()
     def begin(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.here = FakeCluster(Path(self.folder.name), POLICY, NODES)
+        self.here = FakeCluster(Path(self.folder.name), POLICY, NODES, self.cluster_settings)
         self.submitted: list[int] = []
         for node in self.here.nodes.values():
             self.here.join(node)
@@ -328,7 +569,31 @@ class LiveCluster(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "here"))
     @invariant()
     def it_is_sound(self) -> None:
+        self.look()
+
+    def look(self) -> None:
         self.here.check()
+
+
+class SilentNodes(LiveCluster):
+    """The same with nodes that are given up, whose jobs go on there and begin anew elsewhere until they are back."""
+
+    cluster_settings = replace(SETTINGS, give_up=30.0)
+
+    @rule(data=st.data())
+    def a_node_falls_silent(self, data: st.DataObject) -> None:
+        self.node(data).welcome = False
+
+    @rule(seconds=st.sampled_from((20.0, 40.0)))
+    def much_time_passes(self, seconds: float) -> None:
+        self.here.turn(seconds)
+
+    @rule()
+    def all_come_back(self) -> None:
+        self.here.settle()
+
+    def look(self) -> None:
+        self.here.check_cores()
 
 
 TestLiveCluster = LiveCluster.TestCase
@@ -339,3 +604,5 @@ TestLiveCluster.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+TestSilentNodes = SilentNodes.TestCase
+TestSilentNodes.settings = settings(TestLiveCluster.settings, max_examples=50)

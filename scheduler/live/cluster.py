@@ -14,7 +14,7 @@ from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
 from scheduler.live import admission, launching
 from scheduler.live.dispatch import Start
-from scheduler.live.jobs import CANCELLED, ON_NODES, PENDING, STARTING, TIMEOUT, Job, Node, User
+from scheduler.live.jobs import CANCELLED, ON_NODES, PENDING, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node, User
 from scheduler.live.membership import Membership
 from scheduler.live.spec import Spec, name_of, sized
 
@@ -71,8 +71,8 @@ class Cluster(Membership):
         if job.state == PENDING:
             self._withdraw(job)
             self._finish(job, CANCELLED, now, reason)
-        else:
-            job.reason = reason
+        elif job.verdict in ("", REQUEUE):
+            job.reason, job.verdict = reason, CANCELLED
             self._end(job, CANCELLED, now)
 
     def hold(self, number: int, now: float, *, held: bool) -> None:
@@ -100,7 +100,10 @@ class Cluster(Membership):
         for number in controller.turn(int(now)):
             self._placed(self.jobs[number], now)
         for number in controller.late:
-            self._end(self.jobs[number], TIMEOUT, now)
+            job = self.jobs[number]
+            if job.state == RUNNING:
+                job.limit = controller.limit(number)
+                self._end(job, TIMEOUT, now)
         self.warnings += controller.faults
         controller.late, controller.faults = [], []
         for index, residents in controller.changes().items():
@@ -118,9 +121,8 @@ class Cluster(Membership):
     def next_look(self) -> float:
         """Return when `turn` has something to do at the latest."""
         wake = self.controller.wake if self.controller else NEVER
-        heard = [node.heard for node in self.nodes.values() if node.heard is not None and not node.down]
-        silence = min(heard, default=math.inf) + self.settings.silence
-        return min(math.inf if wake == NEVER else wake, silence)
+        patience = min(map(self._patience, self.nodes.values()), default=math.inf)
+        return min(math.inf if wake == NEVER else wake, patience, self.dispatch.wake)
 
     def _placed(self, job: Job, now: float) -> None:
         """Write down where the policy has put a job, before anybody is asked to start it."""
@@ -137,7 +139,7 @@ class Cluster(Membership):
         self.dispatch.place(job.number, cores)
 
     def _give_orders(self, now: float) -> None:
-        for order in self.dispatch.orders():
+        for order in self.dispatch.orders(now):
             job = self.jobs[order.job]
             if isinstance(order, Start):
                 for name in job.shares:
@@ -151,7 +153,7 @@ class Cluster(Membership):
 
     def restore(self, nodes: Iterable[Node], jobs: Iterable[Job], next_number: int, now: float) -> None:
         """Take over what an earlier scheduler wrote down: jobs in order of number, nodes in order of index."""
-        self._next = next_number
+        self._next, self._began = next_number, now
         for node in nodes:
             node.heard, node.gone_since = None, None
             self.nodes[node.name] = node

@@ -82,6 +82,8 @@ class Controller:
         self._actions = make_actions(self._world)
         self._numbers: list[int] = []
         self._index: dict[int, int] = {}
+        self._limits: dict[int, int] = {}
+        """The limits of jobs that have come to them, and are expected to end soon."""
         self._groups: dict[str, int] = {}
         self._kinds, self._subject, self._count = 0, NOBODY, 0
         self._told = self._shares()
@@ -130,7 +132,7 @@ class Controller:
 
     def limit(self, number: int) -> int:
         """Return how many seconds a running job may take."""
-        return int(self._world.jobs.limit[self._index[number]])
+        return self._limits.get(number, int(self._world.jobs.limit[self._index[number]]))
 
     def nodes_of(self, number: int) -> list[int]:
         """Return the nodes of a running job, in the order in which it got them."""
@@ -169,12 +171,14 @@ class Controller:
     def ended(self, number: int, now: int) -> None:
         """Take in that a job has left all of its nodes: the owners of these have what it had, if they can."""
         job = self._index.pop(number)
+        self._limits.pop(number, None)
         self._leave(job, now)
         self._note(JOB_ENDED, job)
 
     def refused(self, number: int, now: int) -> None:
         """Take in that the mates of a job have not shrunk for it: it waits again, and is nobody's guest any more."""
         job, jobs = self._index[number], self._world.jobs
+        self._limits.pop(number, None)
         self._leave(job, now)
         jobs.limit[job] = jobs.requested[job]
         for column in (jobs.start, jobs.ends, jobs.planned, self._world.end):
@@ -195,6 +199,7 @@ class Controller:
         if world.jobs.start[job] >= now:
             return
         forget(world, job)
+        world.jobs.limit[job] = self._limits.pop(number, world.jobs.limit[job])
         world.jobs.start[job], world.jobs.ends[job] = now, now + world.jobs.limit[job]
         world.jobs.since[job] = now
         remember(world, job)
@@ -355,6 +360,7 @@ class Controller:
         while world.scalars[RUNNERS] and world.jobs.ends[world.running[0]] <= now:
             job = int(world.running[0])
             self.late.append(self._numbers[job])
+            self._limits.setdefault(self._numbers[job], int(world.jobs.limit[job]))
             set_limit(world, job, now - int(world.jobs.start[job]) + OVERRUN, now)
             update_ends(world, now)
 

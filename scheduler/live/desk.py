@@ -2,12 +2,13 @@
 """Where agents come in: ROUTER sockets on this node and, behind CURVE keys, for other nodes.
 
 An agent may speak for a node when the kernel says that it runs as root or as the scheduler's own user, or when its key
-is ours or known under the name of that node.
+is ours or known under the name of that node. A key that is called like a user here is that user's, and no node's.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from contextlib import suppress
 from functools import partial
@@ -35,11 +36,11 @@ class Peer(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A message of an agent; `may_speak` says for which nodes it may."""
+    """A message of an agent; `why_not` says in a sentence why it may not speak for a node, empty if it may."""
 
     peer: Peer
     message: say.FromAgent
-    may_speak: Callable[[str], bool]
+    why_not: Callable[[str], str]
 
 
 class Desk:
@@ -88,7 +89,7 @@ class Desk:
                     self._log("dropped", node=self._names.get(peer, "unknown"), message=str(error))
                     continue
                 self._spoke[peer] = time.monotonic()
-                yield Said(peer, message, partial(_may_speak, frames[-1]))
+                yield Said(peer, message, partial(_why_not, frames[-1]))
 
     def name_of(self, peer: Peer) -> str | None:
         """Return the node that a connection speaks for."""
@@ -125,10 +126,24 @@ class Desk:
         self._context.destroy(linger=0)
 
 
-def _may_speak(frame: zmq.Frame, node: str) -> bool:
-    """Return whether the sender of a frame may speak for a node."""
+def _why_not(frame: zmq.Frame, node: str) -> str:
+    """Return why the sender of a frame may not speak for a node; empty if it may."""
     try:
         caller = caller_of(frame)
-    except ControlError:
+    except ControlError as error:
+        return str(error)
+    if caller.key == node and _is_user(node):
+        return f"the key {node} is that of a user here: trust the node's key under a name that no user has."
+    if caller.key in (node, keys.OURSELVES) if caller.key else caller.uid in (0, os.geteuid()):
+        return ""
+    whose = "run it as root or as the scheduler's user, or give its key the name of the node"
+    return f"this agent may not speak for node {node}: {whose}."
+
+
+def _is_user(name: str) -> bool:
+    """Return whether a user of this machine is called so."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
         return False
-    return caller.key in (node, keys.OURSELVES) if caller.key else caller.uid in (0, os.geteuid())
+    return True

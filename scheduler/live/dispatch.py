@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When what the policy wants may be asked of the nodes: shrinks first, then growth, and starts where there is room.
 
-Pure: no clock, no socket.
+Pure: no socket, and times come in as arguments.
 
 On each node a job may hold the most that was confirmed or ordered since; what all may hold together is never more than
 the node has. A job of several nodes is started on all of them at once, when each has room for it (Listing 3 of the
@@ -10,6 +10,7 @@ SD-Policy paper).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,13 +32,23 @@ class Start(NamedTuple):
 
 Order = Resize | Start
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds until an order that was refused is given again; each time twice as many."""
+
 
 @dataclass(slots=True)
 class Share:
-    """What a job may hold on a node: what was confirmed last, or any of the orders that are under way."""
+    """What a job may hold on a node: what was confirmed last, or any of the orders that are under way.
+
+    `refused` is what it could not be resized to when that was ordered last (0: it could), which is not ordered again
+    before `again`, after a `pause`.
+    """
 
     confirmed: int
     ordered: list[int] = field(default_factory=list)
+    refused: int = 0
+    pause: float = 0.0
+    again: float = 0.0
 
     @property
     def held(self) -> int:
@@ -49,6 +60,10 @@ class Share:
         """What it holds once all orders are carried out."""
         return self.ordered[-1] if self.ordered else self.confirmed
 
+    def may_be(self, cores: int, now: float) -> bool:
+        """Return whether it may be ordered to hold so many."""
+        return self.refused != cores or self.again <= now
+
 
 class Dispatch:
     """The shares of all nodes, each of which has so many `cores`."""
@@ -59,6 +74,8 @@ class Dispatch:
         self._shares: dict[int, dict[int, Share]] = {}
         self._placed: dict[int, dict[int, int]] = {}
         self._touched: set[int] = set()
+        self.wake = math.inf
+        """When an order that was refused may be given again."""
 
     def held(self, node: int) -> int:
         """Return how many cores of a node its jobs may hold together."""
@@ -94,9 +111,18 @@ class Dispatch:
         self._touched.update(self._placed.pop(job, {}))
 
     def holds(self, node: int, job: int, cores: int) -> None:
-        """Take in that a job holds so many cores and no order is under way: at a restart, or where one failed."""
+        """Take in that a job holds so many cores and no order is under way: at a restart, or as an agent comes back."""
         self._shares.setdefault(node, {})[job] = Share(cores)
         self._touched.add(node)
+
+    def refused(self, node: int, job: int, cores: int, now: float) -> None:
+        """Take in that a job could not be resized and holds so many cores; of several orders nobody knows which."""
+        share = self.share(node, job)
+        self.holds(node, job, cores)
+        if share and len(share.ordered) == 1:
+            wanted = share.latest
+            pause = min(2 * share.pause, LONGEST_PAUSE) if share.refused == wanted else FIRST_PAUSE
+            self._shares[node][job] = Share(cores, [], wanted, pause, now + pause)
 
     def applied(self, node: int, job: int, cores: int) -> None:
         """Take in that an order has been carried out, and with it those given before."""
@@ -104,7 +130,7 @@ class Dispatch:
         if share is None or cores not in share.ordered:
             return
         last = len(share.ordered) - 1 - share.ordered[::-1].index(cores)
-        share.confirmed, share.ordered = cores, share.ordered[last + 1 :]
+        share.confirmed, share.ordered, share.refused = cores, share.ordered[last + 1 :], 0
         self._touched.add(node)
 
     def gone(self, node: int, job: int) -> None:
@@ -112,11 +138,13 @@ class Dispatch:
         self._shares.get(node, {}).pop(job, None)
         self._touched.add(node)
 
-    def orders(self) -> list[Order]:
+    def orders(self, now: float) -> list[Order]:
         """Return what may be asked for now that was not asked for yet."""
         nodes = sorted(self._touched)
-        self._touched.clear()
-        orders: list[Order] = [order for node in nodes for order in self._resizes(node)]
+        orders: list[Order] = [order for node in nodes for order in self._resizes(node, now)]
+        pauses = [(share.again, node) for node in nodes for share in self._shares.get(node, {}).values()]
+        later = [(again, node) for again, node in pauses if again > now]
+        self._touched, self.wake = {node for _, node in later}, min((again for again, _ in later), default=math.inf)
         for job, cores in list(self._placed.items()):
             if all(self.held(node) + amount <= self.cores for node, amount in cores.items()):
                 del self._placed[job]
@@ -125,14 +153,15 @@ class Dispatch:
                 orders.append(Start(job, cores))
         return orders
 
-    def _resizes(self, node: int) -> list[Order]:
+    def _resizes(self, node: int, now: float) -> list[Order]:
         """Return orders for one node: who is to have less, then who is to have more and can."""
         targets, shares = self._targets.get(node, {}), self._shares.get(node, {})
         unequal = [job for job, share in shares.items() if targets.get(job, share.latest) != share.latest]
         orders: list[Order] = []
         for job in sorted(unequal, key=lambda job: targets[job] - shares[job].held):
             share, wanted = shares[job], targets[job]
-            if self.held(node) - share.held + max(share.held, wanted) <= self.cores:
+            fits = self.held(node) - share.held + max(share.held, wanted) <= self.cores
+            if fits and share.may_be(wanted, now):
                 share.ordered.append(wanted)
                 orders.append(Resize(node, job, wanted))
         return orders

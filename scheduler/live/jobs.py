@@ -94,11 +94,16 @@ class Node:
     skew: float = 0.0
 
     @property
+    def speaks(self) -> bool:
+        """Whether its agent has spoken lately."""
+        return not self.down and self.heard is not None and self.gone_since is None
+
+    @property
     def state(self) -> str:
         """One word: up, drained, gone (its agent is silent), down (for so long that its jobs are given up)."""
         if self.down:
             return "down"
-        if self.heard is None or self.gone_since is not None:
+        if not self.speaks:
             return "gone"
         return "drained" if self.drained else "up"
 

@@ -59,6 +59,10 @@ class Lifecycle:
         """What running jobs were measured to do, by job, as far as this scheduler has heard."""
         self._unsure: dict[int, set[str]] = {}
         """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
+        self._began = 0.0
+        """When this scheduler took over, from when on the silence of nodes counts that it has not heard yet."""
+        self._strangers: dict[str, set[tuple[int, int]]] = {}
+        """Attempts, by node, that were given up while it was silent and are killed there: no job starts before."""
 
     def _living(self, number: int) -> Job:
         job = self.jobs.get(number)
@@ -76,15 +80,30 @@ class Lifecycle:
 
     def _consider(self, job: Job, now: float) -> None:
         """Put a waiting job before the policy if it may start, or say that it never will."""
+        if self._offer(job, now):
+            self._tell_dependents(job, now)
+
+    def _offer(self, job: Job, now: float) -> bool:
+        """Put a waiting job before the policy if it may start; return whether it is over now, as it never will."""
         self.unsaved[job.number] = job
         blocking, hopeless = admission.dependencies(job.spec, self.state_of)
         if hopeless:
-            self._finish(job, CANCELLED, now, hopeless)
-            return
+            self._conclude(job, CANCELLED, now, hopeless)
+            return True
         for other in blocking:
             self._dependents.setdefault(other, set()).add(job.number)
         if self.controller and not job.held and not blocking and not self.controller.waits(job.number):
             self.controller.submit(job.number, self._demand(job), int(now))
+        return False
+
+    def _tell_dependents(self, job: Job, now: float) -> None:
+        """Consider those that wait for a job which has started or is over, and those that wait for what ends by it."""
+        changed = [job]
+        for one in changed:
+            for number in sorted(self._dependents.pop(one.number, ())):
+                other = self.jobs.get(number)
+                if other and other.state == PENDING and self._offer(other, now):
+                    changed.append(other)
 
     def _demand(self, job: Job) -> Demand:
         """Return what the policy is told of a job; from now on it knows the nodes on which such jobs may be."""
@@ -125,13 +144,24 @@ class Lifecycle:
         if job.number in self.dispatch.placed:
             self.dispatch.unplace(job.number)
             job.left = []
-        if job.state != ENDING and job.left:
+        self._leave_where_it_is_not(job)
+        begins = job.state != ENDING
+        if begins and job.left:
             job.state = ENDING
             self._record(job, now, "ending", verdict=job.verdict)
-        for name in job.left:
-            self._kill(name, job)
+        if begins or job.launcher not in job.left:
+            for name in job.left:
+                self._kill(name, job)
         if not job.left:
             self._left_all(job, now)
+
+    def _leave_where_it_is_not(self, job: Job) -> None:
+        """Have a job that may have been started leave the nodes that have said that it was not; the others will say."""
+        silent = self._unsure.pop(job.number, None)
+        if silent is not None:
+            for name in [name for name in job.left if name not in silent]:
+                job.left.remove(name)
+                self.dispatch.gone(self.nodes[name].index, job.number)
 
     def _kill(self, name: str, job: Job) -> None:
         """End a job on a node: asked first, then for good; at once where its first node has been left already."""
@@ -150,7 +180,6 @@ class Lifecycle:
     def _left_all(self, job: Job, now: float) -> None:
         if self.controller and self.controller.runs(job.number):
             self.controller.ended(job.number, int(now))
-        self._unsure.pop(job.number, None)
         self.rates.pop(job.number, None)
         if job.verdict == REQUEUE:
             self._back_to_queue(job, job.reason, now)
@@ -159,12 +188,12 @@ class Lifecycle:
             self._finish(job, job.verdict, now, job.reason)
 
     def _finish(self, job: Job, state: str, now: float, reason: str) -> None:
+        self._conclude(job, state, now, reason)
+        self._tell_dependents(job, now)
+
+    def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:
         job.state, job.reason, job.ended = state, reason, now
         self._record(job, now, state, **({"reason": reason} if reason else {}))
-        for number in sorted(self._dependents.pop(job.number, ())):
-            other = self.jobs[number]
-            if other.state == PENDING:
-                self._consider(other, now)
 
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None

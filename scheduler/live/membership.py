@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from scheduler.errors import SchedulerError
 from scheduler.interface import AGENT_GONE, NODE_DOWN
 from scheduler.live.controller import Controller
 from scheduler.live.dispatch import Dispatch
-from scheduler.live.jobs import COMPLETED, FAILED, REQUEUE, RUNNING, STARTING, Job, Node
+from scheduler.live.jobs import COMPLETED, FAILED, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node
 from scheduler.live.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Membership(Lifecycle):
             raise SchedulerError(msg)
         node = self._join(message, now)
         self.messages.append((node.name, say.Welcome(self.settings.name, self.settings.heartbeat)))
-        self._reconcile(node, {known.job: known for known in message.jobs}, now)
+        self._reconcile(node, message.jobs, now)
         self._refresh(node)
 
     def _join(self, message: say.Hello, now: float) -> Node:
@@ -71,18 +72,22 @@ class Membership(Lifecycle):
 
     def _refresh(self, node: Node) -> None:
         """Tell the policy whether jobs may start on a node."""
-        if self.controller and node.state == "up":
+        if self.controller and node.state == "up" and not self._strangers.get(node.name):
             self.controller.node_up(node.index)
         elif self.controller:
             self.controller.node_down(node.index, AGENT_GONE if node.state == "gone" else NODE_DOWN)
 
-    def _reconcile(self, node: Node, known: dict[int, say.Known], now: float) -> None:
+    def _reconcile(self, node: Node, there: Iterable[say.Known], now: float) -> None:
         """Compare the jobs of a node as it knows them with what is known here."""
+        known = {one.job: one for one in there if self._is_on(node, one.job, one.attempt)}
+        strangers = [one for one in there if one.state == "running" and not self._is_on(node, one.job, one.attempt)]
+        self._strangers[node.name] = {(one.job, one.attempt) for one in strangers}
+        for one in strangers:
+            self.messages.append((node.name, say.Signal(one.job, one.attempt, signal.SIGKILL, None)))
+            self.warnings.append(f"node {node.name} is back with job {one.job}, which was given up: it is killed.")
         for number, found in known.items():
-            job = self.jobs.get(number)
-            if job is None or job.attempt != found.attempt or node.name not in job.left:
-                self.messages.append((node.name, say.Signal(number, found.attempt, signal.SIGKILL, None)))
-            elif found.state == "running":
+            job = self.jobs[number]
+            if found.state == "running":
                 self.dispatch.holds(node.index, number, found.cores)
                 self._acknowledge(node, job, now)
                 if job.verdict:
@@ -91,7 +96,12 @@ class Membership(Lifecycle):
             if job.number not in self._unsure:
                 self._missing(node, job, now)
         for number in [number for number, nodes in self._unsure.items() if node.name in nodes]:
-            self._be_sure(number, node, is_there=number in known, now=now)
+            self._be_sure(number, node, is_there=number in known)
+
+    def _is_on(self, node: Node, number: int, attempt: int) -> bool:
+        """Return whether an attempt of a job is to be on a node."""
+        job = self.jobs.get(number)
+        return job is not None and job.attempt == attempt and node.name in job.left
 
     def _missing(self, node: Node, job: Job, now: float) -> None:
         """Take in that a node does not know a job that is to be there."""
@@ -103,21 +113,19 @@ class Membership(Lifecycle):
         elif job.number not in self.dispatch.placed:
             self._start_on(node.name, job)
 
-    def _be_sure(self, number: int, node: Node, *, is_there: bool, now: float) -> None:
+    def _be_sure(self, number: int, node: Node, *, is_there: bool) -> None:
         """Find out whether a job was started before this scheduler was, from what its nodes say."""
         job, waiting = self.jobs[number], self._unsure[number]
         waiting.discard(node.name)
-        if is_there or job.verdict:
+        if is_there:
             del self._unsure[number]
-            for name in [name for name in job.left if name not in job.acknowledged and self.nodes[name].state == "up"]:
+            for name in [name for name in job.left if name not in job.acknowledged and self.nodes[name].speaks]:
                 self._start_on(name, job)
         elif not waiting:
             del self._unsure[number]
             for name in job.left:
                 self.dispatch.gone(self.nodes[name].index, number)
             self.dispatch.place(number, {self.nodes[name].index: cores for name, cores in job.shares.items()})
-        if job.verdict:
-            self._end(job, job.verdict, now)
 
     def drain(self, name: str, reason: str) -> None:
         """Let no job start on a node any more; without a reason let them again. Raises SchedulerError for no node."""
@@ -132,7 +140,7 @@ class Membership(Lifecycle):
     def alive(self, name: str, now: float) -> bool:
         """Take in that an agent lives; return whether it is known: else it is to say hello."""
         node = self.nodes.get(name)
-        if node is None or node.heard is None or node.gone_since is not None:
+        if node is None or not node.speaks:
             return False
         node.heard = now
         return True
@@ -144,16 +152,20 @@ class Membership(Lifecycle):
         if isinstance(message, say.Post):
             self._forward(name, message)
         elif isinstance(message, say.Alive):
+            node.skew = message.time - now
             self._measured(name, message.paces)
         elif not isinstance(message, say.Hello):
             self._heard_of_job(node, message, now)
 
     def _heard_of_job(self, node: Node, message: _OfJob, now: float) -> None:
-        name, job = node.name, self.jobs.get(message.job)
-        if job is None or job.attempt != message.attempt or name not in job.left:
+        name = node.name
+        if not self._is_on(node, message.job, message.attempt):
             if isinstance(message, (say.Ended, say.Refused)):
                 self.messages.append((name, say.Forget(message.job, message.attempt)))
+                self._strangers.get(name, set()).discard((message.job, message.attempt))
+                self._refresh(node)
             return
+        job = self.jobs[message.job]
         match message:
             case say.Started():
                 self._acknowledge(node, job, now)
@@ -170,9 +182,9 @@ class Membership(Lifecycle):
     def _measured(self, name: str, paces: Iterable[say.Pace]) -> None:
         """Take in how jobs get on; it counts for a job that has as many cores on all of its nodes."""
         for pace in paces:
-            job = self.jobs.get(pace.job)
-            if job is None or job.attempt != pace.attempt or name not in job.left or not pace.seconds:
+            if not self._is_on(self.nodes[name], pace.job, pace.attempt) or not pace.seconds:
                 continue
+            job = self.jobs[pace.job]
             if set(job.shares.values()) == {pace.cores}:
                 rates = self.rates.setdefault(job.number, Rates())
                 rates.add(pace.cores, pace.seconds, pace.work)
@@ -184,7 +196,7 @@ class Membership(Lifecycle):
         job = self.jobs.get(post.job)
         if not job or job.attempt != post.attempt or not {name, post.to} <= set(job.left):
             self.messages.append((name, say.Lost(post.job, post.attempt, post.to, post.body)))
-        elif self.nodes[post.to].state in ("up", "drained"):
+        elif self.nodes[post.to].speaks:
             self.messages.append((post.to, say.Post(post.job, post.attempt, name, post.to, post.body)))
 
     def _acknowledge(self, node: Node, job: Job, now: float) -> None:
@@ -198,6 +210,7 @@ class Membership(Lifecycle):
             if self.controller:
                 self.controller.launched(job.number, int(now))
             self._record(job, now, "started")
+            self._tell_dependents(job, now)
 
     def _refused(self, node: Node, job: Job, message: say.Refused, now: float) -> None:
         """A node has not started a job: the job fails, or waits again while the node is looked after."""
@@ -212,6 +225,8 @@ class Membership(Lifecycle):
         job.cpu_seconds += message.cpu_seconds
         job.max_rss = max(job.max_rss, message.max_rss)
         launcher = node.name == job.launcher
+        if launcher and job.verdict == TIMEOUT and message.time - node.skew < int(job.started or 0) + job.limit:
+            job.verdict = ""  # it has ended in time, while nobody could say so
         if launcher:
             job.status = message.status
             job.reason = job.reason or message.note
@@ -225,7 +240,7 @@ class Membership(Lifecycle):
 
     def _not_resized(self, node: Node, job: Job, message: say.NotResized, now: float) -> None:
         """A job has not followed: whoever was to start where it is waits again."""
-        self.dispatch.holds(node.index, job.number, message.cores)
+        self.dispatch.refused(node.index, job.number, message.cores, now)
         self._record(job, now, "not resized", node=node.name, cores=message.cores, reason=message.reason)
         self.warnings.append(f"job {job.number} was not resized on node {node.name}: {message.reason}")
         for number in [number for number, cores in self.dispatch.placed.items() if node.index in cores]:
@@ -237,15 +252,21 @@ class Membership(Lifecycle):
 
     # --- silence --------------------------------------------------------------------------------------------------
 
+    def _patience(self, node: Node) -> float:
+        """Return until when nothing follows from the silence of a node."""
+        if node.down:
+            return math.inf
+        if node.gone_since is not None:
+            return node.gone_since + self.settings.give_up
+        return (self._began if node.heard is None else node.heard) + self.settings.silence
+
     def _look_for_silence(self, now: float) -> None:
         for node in self.nodes.values():
-            if node.heard is None or node.down or now - node.heard <= self.settings.silence:
-                continue
-            if node.gone_since is None:
+            if node.gone_since is None and self._patience(node) < now:
                 node.gone_since = now
                 self.warnings.append(f"node {node.name} is silent: no job starts there until its agent speaks again.")
                 self._refresh(node)
-            if now - node.gone_since >= self.settings.give_up:
+            if node.gone_since is not None and self._patience(node) <= now:
                 self._give_up(node, now)
 
     def _give_up(self, node: Node, now: float) -> None:

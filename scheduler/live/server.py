@@ -177,7 +177,7 @@ class Server:
     def _hear(self, said: Said) -> None:
         now, message = self._clock(), said.message
         if isinstance(message, say.Hello):
-            self._welcome(said.peer, message, may=said.may_speak(message.node))
+            self._welcome(said.peer, message, said.why_not(message.node))
             return
         name = self._desk.name_of(said.peer)
         known = name is not None and self.cluster.alive(name, now)
@@ -186,9 +186,9 @@ class Server:
         else:
             self.cluster.heard(name, message, now)
 
-    def _welcome(self, peer: Peer, message: say.Hello, *, may: bool) -> None:
+    def _welcome(self, peer: Peer, message: say.Hello, why_not: str) -> None:
         try:
-            self._check_seat(peer, message, may=may)
+            self._check_seat(peer, message, why_not)
             self.cluster.hello(message, self._clock())
         except SchedulerError as error:
             self._desk.answer(peer, say.No(str(error)))
@@ -197,13 +197,11 @@ class Server:
             self._desk.seat(message.node, peer)
             self._log("node", name=message.node, host=message.host, cores=message.cores)
 
-    def _check_seat(self, peer: Peer, message: say.Hello, *, may: bool) -> None:
-        """Raise SchedulerError if this connection may not speak for the node that it names."""
+    def _check_seat(self, peer: Peer, message: say.Hello, why_not: str) -> None:
+        """Raise SchedulerError if this connection may not speak for the node that it names, which `why_not` says."""
         name = message.node
-        if not may:
-            whose = "run it as root or as the scheduler's user, or give its key the name of the node"
-            msg = f"this agent may not speak for node {name}: {whose}."
-            raise SchedulerError(msg)
+        if why_not:
+            raise SchedulerError(why_not)
         if self._desk.name_of(peer) not in (None, name):
             raise SchedulerError("an agent speaks for one node: start another agent for another one.")
         if self._desk.is_taken(name, peer, 3 * self._settings.heartbeat):
