@@ -106,7 +106,7 @@ class Acting:
         rules = {slot: affinity.to(mask) for slot, mask in masks.items()}
         failed = set()
         for slot, result in affinity.walk(rules, self.following.processes_of_all).items():
-            if result.denied or result.invalid or not result.settled:
+            if result.failed:
                 self.report.bind_failed(self.node.tasks[slot], result)
                 failed.add(slot)
         return failed

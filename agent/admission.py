@@ -80,11 +80,13 @@ class Admission:
             self._log("excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             self._reception.leave_alone(visit, reason)
             return
+        visit.kind, visit.who = request.kind, peer.identity
+        arrives = task is None and self._node.find(peer.identity.pid, peer.identity.start_time) is None
         if task is None:
             task = self._arrive(request, peer)
-        visit.kind, visit.who = request.kind, peer.identity
         if task.started:
-            self._answer(visit, task)
+            if not self._answer(visit, task) and arrives and _launches(visit, task):
+                self._end(task, "left")
         elif self._observes:
             # It is counted as waiting, and runs meanwhile.
             self._reception.leave_alone(visit, f"this agent only observes. It would wait: {self.why_waiting(task)}")
@@ -143,18 +145,15 @@ class Admission:
         self._acting.do(actions)
         return task
 
-    def _answer(self, visit: Visit, task: Task) -> None:
-        """Answer a process whose task has its first grant."""
+    def _answer(self, visit: Visit, task: Task) -> bool:
+        """Answer a process whose task has its first grant; say whether the answer was taken."""
         if visit.kind == "attach" and visit.who:
-            self._seat(visit, task, visit.who)
-            return
+            return self._seat(visit, task, visit.who)
         who = visit.who.pid if visit.who else task.arrival.pid
         # Bound before it hears of the grant: a launcher that bound itself late could undo a shrink that came meanwhile.
         bound = affinity.bind(lambda: {who}, task.granted) if self._acting.binds else None
-        late = bound is not None and (bound.denied or bound.invalid or not bound.settled)
-        sent = self._reception.answer(visit, self._reply("granted", task, binds_itself=bool(late)), [])
-        if not sent and who == task.arrival.pid:
-            self._end(task, "left")
+        late = bound is not None and bound.failed
+        return self._reception.answer(visit, self._reply("granted", task, binds_itself=late), [])
 
     def _reply(self, status: str, task: Task, *, binds_itself: bool = True) -> bytes:
         most = self._node.cores.cpus_at_most(self._node.jobs[task.job].task_max)
@@ -169,11 +168,11 @@ class Admission:
             flags=(0 if self._acting.binds else layout.HEADER_EMULATED) | (0 if binds_itself else layout.REPLY_BOUND),
         )
 
-    def _seat(self, visit: Visit, task: Task, who: Identity) -> None:
-        """Hand a process the registry, and the mailbox if the responder's seat is free."""
+    def _seat(self, visit: Visit, task: Task, who: Identity) -> bool:
+        """Hand a process the registry, and the mailbox if the responder's seat is free; say whether it took them."""
         if self._observes:
             self._reception.refuse(visit, "this agent only observes: the program runs unmanaged.")
-            return
+            return False
         first = self._node.seat(task.slot, who.pid, who.start_time)
         fds = [self._registry_fd]
         if first:
@@ -183,7 +182,7 @@ class Admission:
             except OSError as error:
                 self.unseat(task)
                 self._reception.refuse(visit, f"the task's mailbox cannot be opened: {os.strerror(error.errno or 0)}.")
-                return
+                return False
         try:
             sent = self._reception.answer(visit, self._reply("granted" if first else "follower", task), fds)
         finally:
@@ -196,6 +195,7 @@ class Admission:
             else:
                 self.unseat(task)
             self._acting.save()
+        return sent
 
     def unseat(self, task: Task) -> None:
         """Empty the responder's seat. From now on the whole task has the grant, whatever its responder left it with."""
@@ -205,10 +205,13 @@ class Admission:
         """Answer who waits for a task that has its first grant; one that runs already is bound."""
         if task.arrival.attached and self._acting.binds and self._acting.bind_threads({task.slot: task.granted}):
             self._node.bind_failed(task.slot, time.monotonic())
-        for visit in self._reception.waiting_for(task):
+        visits, taken = self._reception.waiting_for(task), False
+        for visit in visits:
             if visit.kind == "attach" and self._acting.binds:
                 self._acting.bind_threads({task.slot: task.granted})
-            self._answer(visit, task)
+            taken |= self._answer(visit, task)
+        if not taken and any(_launches(visit, task) for visit in visits):
+            self._end(task, "left")
 
     def forgotten(self, task: Task) -> None:
         """Clear away what is left of a task that is over."""
@@ -228,6 +231,11 @@ class Admission:
     def why_waiting(self, task: Task) -> str:
         """Return a sentence: what a task that has no grant yet waits for."""
         return self._node.why_waiting(task)
+
+
+def _launches(visit: Visit, task: Task) -> bool:
+    """Say whether a visit is that of the launcher of a task."""
+    return visit.kind == "launch" and visit.who is not None and visit.who.pid == task.arrival.pid
 
 
 def _names(request: door.Request, peer: processes.Peer) -> list[str]:

@@ -42,6 +42,11 @@ class Result:
     passes: int
     settled: bool
 
+    @property
+    def failed(self) -> bool:
+        """Whether a thread may be elsewhere than it was to be."""
+        return self.denied > 0 or self.invalid > 0 or not self.settled
+
 
 def to(mask: int) -> Rule:
     """Every thread gets exactly the CPUs in `mask`."""

@@ -103,7 +103,7 @@ class Daemon:
         self.registry, adopted = runtime.take_over(path, self.settings.capacity, bits, owner, usable)
         self.mailboxes = Mailboxes(path / "mail")
         # Everybody may send orders; what they may do is decided by who the kernel says they are.
-        self.control = control.Server(path, 0o666, self.settings.gate, self._share)
+        self.control = control.Server(path, 0o666, self.settings.gate, self.share)
         self.report = Report(self.log, self.control.signal)
         self.following = Following(self, self.node, self._process_ended)
         spreading = Spreading(self.node, self.mailboxes.read)
@@ -142,7 +142,7 @@ class Daemon:
         if self.settings.fences and self.binds:
             self.settings.fences.open_all_but(self.node.tasks.values())
 
-    def _share(self, uid: int) -> int:
+    def share(self, uid: int) -> int:
         """Return how many connections to one of our sockets a user may have."""
         return self.settings.quotas.connections(uid, processes.raise_fd_limit())
 

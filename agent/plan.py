@@ -12,6 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from agent import policy
@@ -21,6 +22,7 @@ from agent.policy import Wait
 from agent.replanning import Misplaced, Replanning
 from agent.rules import in_words
 from agent.words import counted, cpus_are, span_of
+from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,15 +42,12 @@ class Plan(Replanning):
     def free_name(self, wanted: str) -> str:
         """Return `wanted`, or `wanted.N` with the first N from 2 that no job has; names of schedulers are taken.
 
-        A number gets ``job-`` before it: orders mean the pid of a task by it.
+        A number gets ``job-`` before it: orders mean the pid of a task by it. What a slot has no room for is cut off.
         """
-        wanted = f"job-{wanted}" if wanted.isdecimal() else wanted
-        if wanted not in self.jobs and not is_scheduled(wanted):
-            return wanted
-        n = 2
-        while f"{wanted}.{n}" in self.jobs:
-            n += 1
-        return f"{wanted}.{n}"
+        stem = f"job-{wanted}" if wanted.isdecimal() else wanted
+        endings = chain([""], (f".{n}" for n in count(2)))
+        names = (layout.cut_text(stem, layout.NAME_SIZE - len(end)).rstrip(b"\0").decode() + end for end in endings)
+        return next(name for name in names if name not in self.jobs and not is_scheduled(name))
 
     def running_job(self, name: str) -> Job:
         """Return a job that has cores. Raises `Refused` when there is none of that name."""

@@ -90,7 +90,7 @@ class Post:
         for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
             if result.changed:
                 self._acting.report.confined(tasks[slot], result.changed)
-            if result.denied or not result.settled:
+            if result.failed:
                 self._node.bind_failed(slot, time.monotonic())
                 del believed[slot]
         return believed

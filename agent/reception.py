@@ -35,6 +35,8 @@ RESERVE = 32 + NEEDED
 """Descriptors that guests leave for the agent's own work and for its other sockets; of few they leave the half."""
 PER_TURN = 64
 """Connections that are let in before the agent looks at the rest of the world again."""
+DEAF = 0.5
+"""Seconds for which nobody is let in where there is no room for another connection."""
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 TELL_WAITING = 0.25
 """Seconds after which a launcher is told why it waits."""
@@ -79,7 +81,7 @@ class Reception:
         self._quotas = quotas
         self._visits: dict[int, Visit] = {}
         self._many: Counter[int] = Counter()
-        self._deaf = False
+        self._deaf_until: float | None = None
 
     def open(self) -> None:
         """Let visitors in."""
@@ -126,10 +128,10 @@ class Reception:
 
     def tend(self) -> None:
         """Tell launchers why they wait, and close connections that say nothing."""
-        if self._deaf:
-            self._deaf = False
-            self.open()
         now = time.monotonic()
+        if self._deaf_until is not None and now >= self._deaf_until:
+            self._deaf_until = None
+            self.open()
         for visit in list(self._visits.values()):
             task = visit.task
             if task is None:
@@ -149,7 +151,7 @@ class Reception:
                         raise
                     # Who knocks stays in the queue, and the loop does not spin on it, until `tend` looks again.
                     self._loop.unwatch(self._door.fileno())
-                    self._deaf = True
+                    self._deaf_until = time.monotonic() + DEAF
                     return
                 connection.setblocking(False)
                 visit = Visit(connection, processes.peer_credentials(connection)[1], time.monotonic())

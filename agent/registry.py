@@ -218,7 +218,7 @@ class Registry:
             memory=job.memory,
             job=job.name,
         )
-        self._write_mask(base, "restore", task.arrival.restore)
+        self._write_mask(base, "restore", self._storable(task.arrival.restore))
         self._saved.pop(task.slot, None)
         self.save(task, job, target=0, owned=0)
         HEADER.write(self.memory, arrivals=job.arrived)
@@ -258,6 +258,14 @@ class Registry:
 
     def _base(self, slot: int) -> int:
         return self._first + slot * self._slot_size
+
+    def _storable(self, mask: int) -> int:
+        """Return the CPUs of a mask that the file has bits for: all there are where it has none of them.
+
+        A process may come from CPUs that the agent does not know. Whoever restores it gives it all that are left.
+        """
+        everything = (1 << self.mask_bits) - 1
+        return mask & everything or (everything if mask else 0)
 
     def _write_mask(self, base: int, name: str, mask: int) -> None:
         at = base + layout.mask_offset(name, self.mask_bits)

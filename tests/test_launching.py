@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,12 @@ def test_a_job_of_several_nodes_finds_them_without_ssh() -> None:
     [
         ("cwd", 2, "job"),
         ("cwd", 5, "node"),
-        ("output", 28, "node"),
+        ("output", 5, "node"),
+        ("output", 28, "job"),
+        ("error", 122, "job"),
+        ("output", 30, "job"),
+        ("cwd", 30, "job"),
+        ("input", 24, "node"),
         ("output", 13, "job"),
         ("process", 11, "node"),
         ("keeper", 0, "node"),
@@ -79,6 +85,20 @@ def test_whose_fault_it_is(refused: str, errno: int, fault: str) -> None:
     found, sentence = launching.why_refused(Status(refused=refused, errno=errno), start(7, "true"), HERE)
 
     assert (found, sentence[-1]) == (fault, ".")
+
+
+@pytest.mark.parametrize(
+    ("refused", "wanted"),
+    [("cwd", {"cwd": "/" + "x" * 4094}), ("output", {"output": "%x" * 2000, "name": "n" * 255}), ("program", {})],
+)
+def test_a_long_path_is_cut_in_a_sentence(refused: str, wanted: dict[str, Any]) -> None:
+    """What is to be done about it is still read, and fits in the message to the scheduler."""
+    status, found = Status(refused=refused, errno=2), start(7, "x" * 9999, **wanted)
+
+    _, sentence = launching.why_refused(status, found, HERE)
+
+    assert "...: No such file" in sentence.replace("'", "").replace(" for the output of the job", "")
+    assert len(sentence) < 500
 
 
 def test_only_root_starts_programs_of_others() -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from dataclasses import fields
 from typing import Any
@@ -33,6 +34,7 @@ from agent.steward.protocol import (
     Who,
     encode,
     from_agent,
+    in_bounds,
     to_agent,
 )
 from tests.stand_in import start
@@ -68,6 +70,19 @@ TO_AGENT: list[Any] = [
 def test_what_an_agent_says_is_heard(message: Any) -> None:
     """A message of an agent is the same after the way."""
     assert from_agent(encode(message)) == message
+
+
+@pytest.mark.parametrize("kind", [Refused, Ended, NotResized])
+def test_a_sentence_that_is_too_long_is_cut(kind: type[Refused | Ended | NotResized]) -> None:
+    """The scheduler would drop what is longer than it takes, and hear of it again and again."""
+    short = next(message for message in FROM_AGENT if isinstance(message, kind))
+    name = "note" if kind is Ended else "reason"
+    change: dict[str, Any] = {name: "\udcff" * 9999}
+
+    heard = from_agent(encode(in_bounds(dataclasses.replace(short, **change))))
+
+    assert getattr(heard, name) == "\udcff" * 4095
+    assert in_bounds(short) is short
 
 
 @pytest.mark.parametrize("message", TO_AGENT, ids=lambda message: type(message).__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,6 +57,32 @@ def reopened(registry: Registry, slot: int = 0) -> tuple[Task, Job]:
     """Return a slot's task and job as the next agent finds them."""
     record = next(r for r in Registry.open(registry.path).records() if r.index == slot)
     return restore(record)
+
+
+@pytest.mark.parametrize(
+    ("came_with", "stored"),
+    [
+        (0, 0),
+        (0b11 << 62, 1 << 62 | 1 << 63),
+        ((1 << 128) - 1, (1 << 64) - 1),
+        (1 << 64, (1 << 64) - 1),
+        (1 << 100 | 0b10, 0b10),
+    ],
+)
+def test_a_task_may_come_from_cpus_that_the_registry_has_no_bits_for(
+    tmp_path: Path, came_with: int, stored: int
+) -> None:
+    """Of its affinity the rest is kept for the next agent; where none is left it is restored to every CPU there is."""
+    registry = Registry.create(tmp_path / "registry", 4, 64, OWNER)
+    task = task_of(0, (1, 0b11))
+    task.arrival = replace(task.arrival, restore=came_with)
+    put(registry, task)
+
+    found, _ = reopened(registry)
+
+    assert found.arrival.restore == stored
+    assert task.arrival.restore == came_with
+    assert found.held == 0b11
 
 
 class TestCreate:

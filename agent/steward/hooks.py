@@ -8,15 +8,18 @@ The answer is a status, or a 1 and a sentence. The connection lasts as long as t
 from __future__ import annotations
 
 import contextlib
-import os
 import re
+import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent import door, processes
+from agent.reception import DEAF, NO_ROOM, SILENCE
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
     from pathlib import Path
 
     from agent.following import Loop
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 LARGEST = 128 << 10
 """Bytes of a request."""
 NUMBER = re.compile(r"[0-9a-f]{32}")
+_WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Host(Protocol):
 def parse(data: bytes, uid: int) -> Request | None:
     """Return the request in a message, None where there is none."""
     words = data.decode(errors="surrogateescape").split("\0")
-    if len(words) != 7 or words[-1] or not (words[0].isdecimal() and words[1].isdecimal()):
+    if len(words) != 7 or words[-1] or not (_WHOLE.fullmatch(words[0]) and _WHOLE.fullmatch(words[1])):
         return None
     number, host, folder, command = words[2:6]
     if not (NUMBER.fullmatch(number) and 0 < len(host) <= 255 and folder.startswith("/") and command):
@@ -60,71 +64,105 @@ def parse(data: bytes, uid: int) -> Request | None:
     return Request(int(words[0]), int(words[1]), number, host, folder, command, uid)
 
 
-class Hooks:
-    """The socket at `path`, open to every user. `waiting` are the requests that have no answer yet, by number."""
+@dataclass(slots=True, eq=False)
+class Caller:
+    """A connection: of which user, since when, and what it asks for once it has asked."""
 
-    def __init__(self, path: Path, loop: Loop, host: Host) -> None:
+    connection: socket.socket
+    uid: int
+    since: float
+    request: Request | None = None
+
+
+class Hooks:
+    """The socket at `path`, open to every user, who may have as many connections to it as `share` returns."""
+
+    def __init__(self, path: Path, loop: Loop, host: Host, share: Callable[[int], int]) -> None:
         self._path = path
         self._loop = loop
         self._host = host
+        self._share = share
         self._door = door.listen(path, 0o666)
-        self._callers: dict[str, socket.socket] = {}
-        self._unnamed: set[socket.socket] = set()
-        self.waiting: dict[str, Request] = {}
+        self._silent: set[Caller] = set()
+        self._waiting: dict[str, Caller] = {}
+        self._many: Counter[int] = Counter()
+        self._deaf_until: float | None = None
         loop.watch(self._door.fileno(), self._accept)
+
+    @property
+    def waiting(self) -> list[Request]:
+        """The requests that have no answer yet."""
+        return [caller.request for caller in self._waiting.values() if caller.request]
 
     def answer(self, number: str, text: str) -> None:
         """Answer a request, if who asked is still there."""
-        if number in self.waiting:
-            del self.waiting[number]
-            caller = self._callers.pop(number)
-            door.send(caller, text.encode(errors="surrogateescape")[:1000], [])
+        if caller := self._waiting.get(number):
+            door.send(caller.connection, text.encode(errors="surrogateescape")[:1000], [])
+            self._dismiss(caller)
+
+    def tend(self, now: float) -> None:
+        """Close connections that say nothing, and let callers in again where there was no room for them."""
+        if self._deaf_until is not None and now >= self._deaf_until:
+            self._deaf_until = None
+            self._loop.watch(self._door.fileno(), self._accept)
+        for caller in [one for one in self._silent if now - one.since > SILENCE]:
             self._dismiss(caller)
 
     def close(self) -> None:
         """Close the socket. Who waits asks the next agent."""
-        for caller in [*self._callers.values(), *self._unnamed]:
+        for caller in [*self._waiting.values(), *self._silent]:
             self._dismiss(caller)
         self._loop.unwatch(self._door.fileno())
         self._door.close()
         self._path.unlink(missing_ok=True)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            caller, _ = self._door.accept()
-            caller.setblocking(False)
-            self._unnamed.add(caller)
-            self._loop.watch(caller.fileno(), lambda: self._hear(caller))
-
-    def _hear(self, caller: socket.socket) -> None:
         try:
-            data = caller.recv(LARGEST + 1)
+            connection, _ = self._door.accept()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                # Who calls stays in the queue, and the loop does not spin on it, until `tend` looks again.
+                self._loop.unwatch(self._door.fileno())
+                self._deaf_until = time.monotonic() + DEAF
+            return
+        connection.setblocking(False)
+        caller = Caller(connection, processes.peer_credentials(connection)[1], time.monotonic())
+        has = self._many[caller.uid]
+        if has >= self._share(caller.uid):
+            with contextlib.suppress(OSError):
+                connection.recv(LARGEST + 1)  # a request that is not read is all that the caller would hear of
+            sentence = f"1 user {caller.uid} has {has} commands on other nodes already: wait until some have ended."
+            door.send(connection, sentence.encode(), [])
+            connection.close()
+            return
+        self._many[caller.uid] += 1
+        self._silent.add(caller)
+        self._loop.watch(connection.fileno(), lambda: self._hear(caller))
+
+    def _hear(self, caller: Caller) -> None:
+        try:
+            data = caller.connection.recv(LARGEST + 1)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if caller not in self._unnamed:
-            number = next(number for number, one in self._callers.items() if one is caller)
-            del self._callers[number]
+        if caller.request:
             self._dismiss(caller)
-            self._host.hung_up(self.waiting.pop(number))
+            self._host.hung_up(caller.request)
             return
-        request = self._request(caller, data)
-        if request is None or request.number in self.waiting:
+        request = parse(data, caller.uid)
+        if request is None or request.number in self._waiting:
             self._dismiss(caller)
             return
-        self._unnamed.discard(caller)
-        self._callers[request.number], self.waiting[request.number] = caller, request
+        self._silent.discard(caller)
+        caller.request = request
+        self._waiting[request.number] = caller
         self._host.asked(request)
 
-    def _request(self, caller: socket.socket, data: bytes) -> Request | None:
-        peer = processes.peer_identity(caller) if data else None
-        if peer is None:
-            return None
-        os.close(peer.pidfd)
-        return parse(data, peer.uid)
-
-    def _dismiss(self, caller: socket.socket) -> None:
-        self._unnamed.discard(caller)
-        self._loop.unwatch(caller.fileno())
-        caller.close()
+    def _dismiss(self, caller: Caller) -> None:
+        self._silent.discard(caller)
+        if caller.request:
+            del self._waiting[caller.request.number]
+        self._many[caller.uid] -= 1
+        self._loop.unwatch(caller.connection.fileno())
+        caller.connection.close()

@@ -33,8 +33,10 @@ OPEN_MPI = {
     "OMPI_MCA_orte_leave_session_attached": "1",
 }
 """How Open MPI's mpirun starts its daemons on the other nodes of a job: by the agents, and all by itself."""
-NODE_FAULTS = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO, errno.EROFS)
-"""What is no fault of a job, whatever it asked for."""
+NODE_FAULTS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO)
+"""What is no fault of a job, whatever it asked for. A full or read-only file system is one that the job chose."""
+LONGEST_SHOWN = 200
+"""Characters of a path in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +197,16 @@ def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
     """Return whose fault it is that a program did not start, "job" or "node", and why, as a sentence."""
     what, reason = status.refused, os.strerror(status.errno)
     streams = {"input": start.input, "output": start.output, "error": start.error}
-    argv = start.argv or ("",)
+    program, cwd = _shown((start.argv or ("",))[0]), _shown(start.cwd)
     sentences = {
-        "cwd": f"cannot change to {start.cwd}: {reason}: submit from one that {start.user} may enter on {place.node}.",
+        "cwd": f"cannot change to {cwd}: {reason}: submit from one that {start.user} may enter on {place.node}.",
         "user": f"no user has number {start.uid} on {place.node}: use a user that all nodes know.",
         "group": f"user {start.user} is not in group {start.gid} on {place.node}.",
-        "program": f"cannot run '{argv[0][:200]}': {reason}: check its path and mode on {place.node}.",
+        "program": f"cannot run '{program}': {reason}: check its path and mode on {place.node}.",
     }
     if what in streams:
         path = expand(streams[what] or "/dev/null", start, place.node)
-        sentence = f"cannot open {path} for the {what} of the job: {reason}: check --{what}."
+        sentence = f"cannot open {_shown(path)} for the {what} of the job: {reason}: check --{what}."
     else:
         sentence = sentences.get(what, f"{place.node} cannot start a process ({what}: {reason}).")
     fault = "job" if (what in sentences or what in streams) and status.errno not in NODE_FAULTS else "node"
@@ -220,6 +222,11 @@ def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:
     if start.tasks > start.cores:
         return "job", f"a task needs a core of its own: {start.tasks} tasks cannot be on {start.cores} cores."
     return None
+
+
+def _shown(path: str) -> str:
+    """Return a path as a sentence has it: the beginning of a long one."""
+    return path if len(path) <= LONGEST_SHOWN else f"{path[:LONGEST_SHOWN]}..."
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 MAX_MESSAGE = 8 << 20
 """Bytes of a message: the arguments and the environment of a program, and room around them."""
-LONGEST_PATH = 4095
+LONGEST_PATH = LONGEST_SENTENCE = 4095
 MOST_STRINGS = 1 << 16
 """The most arguments, variables, nodes or jobs of a message."""
 FAULTS = ("job", "node")
@@ -145,7 +145,7 @@ _COUNT = _whole(0, 1 << 20)
 _CORES = _whole(1, 1 << 20)
 _SIZE = _whole(0, 1 << 60)
 _NAME = _text(255, 1)
-_SENTENCE = _text(LONGEST_PATH)
+_SENTENCE = _text(LONGEST_SENTENCE)
 _PATH = _text(LONGEST_PATH)
 _STRING = _text(1 << 21)
 
@@ -390,6 +390,13 @@ TO_AGENT = _by_kind((Welcome, No, Who, Start, Resize, Signal, Forget, Post, Lost
 def encode(message: FromAgent | ToAgent) -> bytes:
     """Return a message as a frame."""
     return json.dumps({"kind": _kind(type(message)), **as_json(message)}, default=as_json).encode()
+
+
+def in_bounds(message: FromAgent) -> FromAgent:
+    """Return a message with no longer a sentence than its receiver takes."""
+    sentences = {one.name: getattr(message, one.name) for one in fields(message) if one.metadata["check"] is _SENTENCE}
+    cut = {name: text[:LONGEST_SENTENCE] for name, text in sentences.items() if len(text) > LONGEST_SENTENCE}
+    return replace(message, **cut) if cut else message
 
 
 def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a message

@@ -31,7 +31,10 @@ REPEAT = 2.0
 
 
 class Remote:
-    """Sees to hooks and steps of the `attempts` at `place`; `send` hands a post to the scheduler."""
+    """Sees to hooks and steps of the `attempts` at `place`; `send` hands a post to the scheduler.
+
+    `share` returns how many hooks a user may have at a time.
+    """
 
     def __init__(
         self,
@@ -40,18 +43,21 @@ class Remote:
         boot: str,
         attempts: Mapping[tuple[int, int], Attempt],
         send: Callable[[Post], None],
+        *,
+        share: Callable[[int], int],
     ) -> None:
         self.steps = Steps(loop, place, boot, self._tell)
         self._loop = loop
         self._place = place
         self._attempts = attempts
         self._send = send
+        self._share = share
         self._hooks: Hooks | None = None
         self._again = 0.0
 
     def open(self) -> None:
         """Let launchers ask."""
-        self._hooks = Hooks(self._place.runtime_dir / "steps", self._loop, self)
+        self._hooks = Hooks(self._place.runtime_dir / "steps", self._loop, self, self._share)
 
     def close(self) -> None:
         """Let nobody ask any more; steps go on."""
@@ -62,9 +68,12 @@ class Remote:
     def turn(self, now: float) -> None:
         """Ask again for what has had no answer."""
         self.steps.look()
-        if self._hooks and self._hooks.waiting and now >= self._again:
+        if not self._hooks:
+            return
+        self._hooks.tend(now)
+        if self._hooks.waiting and now >= self._again:
             self._again = now + REPEAT
-            for request in list(self._hooks.waiting.values()):
+            for request in self._hooks.waiting:
                 self._ask(request)
 
     def next_look(self) -> float | None:

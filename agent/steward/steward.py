@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -94,7 +95,7 @@ class Steward(Nobody):
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
         """What was measured since the scheduler was last told."""
-        self._remote = Remote(daemon, self._place, self._boot, self.attempts, self._say)
+        self._remote = Remote(daemon, self._place, self._boot, self.attempts, self._say, share=daemon.share)
         self._restless: set[Attempt] = set()
         """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
         for folder, start in self._spool.survey():
@@ -200,7 +201,7 @@ class Steward(Nobody):
 
     def _say(self, message: FromAgent) -> None:
         if self._link and self._link.cluster is not None:
-            self._link.send(message)
+            self._link.send(protocol.in_bounds(message))
 
     def _hello(self) -> protocol.Hello:
         daemon, cores = self._daemon, self._node.cores
@@ -321,10 +322,9 @@ class Steward(Nobody):
     def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
         if not attempt.lives:
             return
-        if wanted.signal == signal.SIGKILL:
-            attempt.kill_at = now
-        elif wanted.then_kill is not None:
-            attempt.kill_at = now + wanted.then_kill
+        wait = 0.0 if wanted.signal == signal.SIGKILL else wanted.then_kill
+        if wait is not None:  # a later order puts an earlier one off for nobody
+            attempt.kill_at = min(now + wait, attempt.kill_at if attempt.kill_at is not None else math.inf)
         self._send(attempt, wanted.signal)
         if attempt.kill_at is not None:
             self._restless.add(attempt)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from agent.steward.protocol import Ended, Forget, Hello, NotResized, Refused, Resize, Resized, Signal, Started
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
-from tests.agents import Agent, Programs, build_program, lives, programs, start_agent, wait_until
+from tests.agents import SECONDS, Agent, Programs, build_program, lives, programs, start_agent, wait_until
 from tests.stand_in import StandIn, stand_in, start
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def test_a_job_is_held_at_what_was_ordered(scheduler: StandIn, agent: Agent) -> 
         ({"error": "/nosuch/%j"}, "job", "cannot open /nosuch/1 for the error of the job: No such file or directory"),
         ({"input": "/nosuch"}, "job", "cannot open /nosuch for the input of the job: No such file or directory: "),
         ({"output": "/dev/full/x"}, "job", "cannot open /dev/full/x for the output of the job: Not a directory: "),
+        ({"cwd": "/" + "x" * 4094}, "job", f"cannot change to /{'x' * 199}...: File name too long: submit from"),
         ({"argv": []}, "job", "the job has no command."),
         ({"tasks": 2}, "job", "a task needs a core of its own: 2 tasks cannot be on 1 cores."),
         ({"cores": 9, "most": 9}, "node", "1 task on 9 cores cannot be on this node of 8: "),
@@ -159,6 +161,33 @@ def test_a_signal_reaches_all_of_a_job(tmp_path: Path, scheduler: StandIn, agent
     assert scheduler.hear(Ended, job=1).status == -9
     assert not lives(child)
     forget(scheduler, agent, 1)
+
+
+def test_signals_that_follow_put_off_no_end(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+    """What was to be killed at some time is killed then, however often it is told to end meanwhile."""
+    scheduler.say(
+        "n1", start(1, "sh", "-c", "trap '' TERM; echo $$ > pid; while :; do sleep 1; done", cwd=str(tmp_path))
+    )
+    scheduler.hear(Started, job=1)
+    await_pid(tmp_path / "pid")
+    scheduler.say("n1", Signal(1, 1, signal.SIGTERM, 0.5))
+    scheduler.say("n1", Signal(1, 1, signal.SIGTERM, 1000.0))
+    scheduler.say("n1", Signal(1, 1, signal.SIGTERM))
+
+    assert scheduler.hear(Ended, job=1).status == -9
+    forget(scheduler, agent, 1)
+
+
+def test_a_job_that_begins_is_killed(scheduler: StandIn, agent: Agent) -> None:
+    """An order to end it may come before its program runs."""
+    scheduler.say("n1", start(1, "sh", "-c", "trap '' TERM; while :; do sleep 1; done"))
+    scheduler.say("n1", Signal(1, 1, signal.SIGTERM, 0.0))
+    scheduler.say("n1", start(2, "sleep", "inf"))
+    scheduler.say("n1", Signal(2, 1, signal.SIGKILL))
+
+    scheduler.hear(Ended, job=1)
+    scheduler.hear(Ended, job=2)
+    forget(scheduler, agent, 1, 2)
 
 
 def test_nothing_is_left_when_a_job_ends(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
@@ -234,6 +263,20 @@ def test_a_job_is_held_for_tasks_from_elsewhere(scheduler: StandIn, agent: Agent
     assert scheduler.hear(Ended, job=5).status == -signal.SIGTERM
     assert task.wait() == -signal.SIGTERM
     forget(scheduler, agent, 5)
+
+
+@pytest.mark.parametrize("word", [b"7" * 5000, "\N{ARABIC-INDIC DIGIT SEVEN}".encode(), b"7" * 18, b""])
+def test_what_is_no_request_for_a_step_does_no_harm(agent: Agent, word: bytes) -> None:
+    """Everybody may write to the socket for launchers; what names no job is answered or sent away."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.settimeout(SECONDS)
+        caller.connect(str(agent.dir / "steps"))
+        caller.send(b"\0".join([word, b"1", b"0" * 32, b"n1", b"/", b"true", b""]))
+
+        answer = caller.recv(1000)
+
+    assert answer == (b"1 no job " + word + b" of yours runs on n1." if len(word) == 18 else b"")
+    assert agent.tasks() == {}
 
 
 def test_an_order_that_is_not_applied_in_time_is_taken_back(tmp_path: Path, scheduler: StandIn) -> None:
