@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -211,19 +213,29 @@ class Manager:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self._name = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
-        self._socket.settimeout(SECONDS)
+        self._socket.bind(self._name)
+        self._heard: SimpleQueue[list[str]] = SimpleQueue()
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
         self.told: list[str] = []
+
+    def _listen(self) -> None:
+        """Read at once what comes: of ten messages that nobody has read the kernel takes no more."""
+        while data := self._socket.recv(4096):
+            self._heard.put(data.decode().splitlines())
 
     def await_line(self, line: str) -> None:
         """Read until the agent says this."""
         while line not in self.told:
-            self.told += self._socket.recv(4096).decode().splitlines()
+            self.told += self._heard.get(timeout=SECONDS)
         del self.told[: self.told.index(line) + 1]
 
     def close(self) -> None:
         """Close the socket."""
+        self._socket.sendto(b"", self._name)
+        self._listener.join()
         self._socket.close()
 
 
