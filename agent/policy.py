@@ -106,9 +106,9 @@ def never(new: JobCores, could: int, cap: int, *, cpus: Callable[[int], int] = o
     """
     needs = f"needs at least {counted(cpus(new.minimum), 'CPU')}"
     if new.minimum > could:
-        return Wait(f"{needs}: {cpus(could)} are handed out on this node now.", "none")
+        return Wait(f"{needs}: this node hands out {cpus(could)} now.", "none")
     if cap and new.minimum > cap:
-        return Wait(f"{needs}: the jobs of one user get {cpus(cap)} together on this node now.", "none")
+        return Wait(f"{needs}: the jobs of one user get {cpus(cap)} together here now.", "none")
     return None
 
 

@@ -65,7 +65,7 @@ class TestJobsThatMove:
         stage = node()
         lose(stage, 0xFE)
         task = arrive(stage, "a", min_cpus=4)
-        assert waits(stage) == {"a": "needs at least 4 CPUs: 1 free, running jobs may lend 0."}
+        assert waits(stage) == {"a": "needs at least 4 CPUs: this node hands out 1 now."}
         lose(stage, 0)
 
         assert task.granted == 0xFF

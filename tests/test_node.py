@@ -582,7 +582,7 @@ class TestWhatCanNotBeMet:
         stage.take(stage.node.use(0xFE, 0.0, 0))
         large, small = stage.arrive("large", min_cpus=8), stage.arrive("small", uid=2, min_cpus=1)
         assert stage.counts == {"large": 0, "small": 7}
-        assert stage.node.why_waiting(large) == "needs at least 8 CPUs: 7 are handed out on this node now."
+        assert stage.node.why_waiting(large) == "needs at least 8 CPUs: this node hands out 7 now."
         stage.take(stage.node.use(0xFF, 0.0, 0))
         stage.settle()
         stage.end(small)
@@ -601,7 +601,7 @@ class TestWhatCanNotBeMet:
         waits = stage.arrive("waits", min_cpus=6)
         stage.take(stage.node.configure(Rules(max_cpus_per_user=4), 0, 1.0, stage.node.layout, 0.0))
         stage.arrive("starts", min_cpus=1)
-        why = "needs at least 6 CPUs: the jobs of one user get 4 together on this node now."
+        why = "needs at least 6 CPUs: the jobs of one user get 4 together here now."
         assert stage.node.why_waiting(waits) == why
         assert stage.counts == {"rigid": 4, "waits": 0, "starts": 4}
 

@@ -662,7 +662,7 @@ class TestUsableCores:
         self.use(stage, 0x0F)
         arrive(stage, "a", job_class="rigid", max_cpus=6)
 
-        assert waits(stage) == {"a": "needs at least 6 CPUs: 4 free, running jobs may lend 0."}
+        assert waits(stage) == {"a": "needs at least 6 CPUs: this node hands out 4 now."}
         self.use(stage, 0xFF)
         assert stage.counts == {"a": 6}
 

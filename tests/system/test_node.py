@@ -527,16 +527,17 @@ def test_observing_changes_no_mask(tmp_path: Path, start: Programs, program: Pat
     with start_agent(tmp_path, *TWO, "--observe") as agent:
         a = start.start(*agent.run("--job", "a", "--", program))
         a.await_out("unmanaged")
-        b = start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
-        rows = agent.await_tasks(a="0", b="1")
-        assert {row["mode"] for row in rows.values()} == {"unmanaged"}
-        assert affinity(a.pid) == affinity(b.pid) == everything
         told = start.start(*agent.run("--job", "c", "--", "sh", "-c", "env; echo all"))
         told.await_out("^all$")
         names = {line.partition("=")[0] for line in told.out.splitlines()}
         mine = {"DROM_CONFIG", "DROM_TASK", "DROM_RUNTIME_DIR"}
         told_of = {name for name in names if name.startswith((*LAUNCHERS, "LD_", "PYTHON", "NUMBA_"))}
         assert mine <= told_of <= mine | os.environ.keys()
+        agent.await_tasks(a="0-1")
+        b = start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
+        rows = agent.await_tasks(a="0", b="1")
+        assert {row["mode"] for row in rows.values()} == {"unmanaged"}
+        assert affinity(a.pid) == affinity(b.pid) == everything
         with pytest.raises(ControlError, match="only observes"):
             agent.order("resize", job="a", cpus=1)
         assert "only observes" in agent.cli("ps").stdout
