@@ -154,9 +154,8 @@ class Node(Reservations):
         Bind the tasks whose grace time is over, give up waiting for ranks that did not come, end orders, and let those
         grow who have rested, and heed the wishes whose turn it is.
         """
-        overdue = (
-            [] if self.frozen else [t for t in self.tasks.values() if t.deadline is not None and t.deadline <= now]
-        )
+        timed = [(task.deadline, task) for task in self.tasks.values() if task.deadline is not None and not self.frozen]
+        overdue = [task for deadline, task in timed if deadline <= now]
         for task in overdue:
             task.deadline = now + max(self.grace, RETRY)
             self._unsaved.add(task.slot)
