@@ -162,8 +162,10 @@ class Membership(Lifecycle):
         if not self._is_on(node, message.job, message.attempt):
             if isinstance(message, (say.Ended, say.Refused)):
                 self.messages.append((name, say.Forget(message.job, message.attempt)))
-                self._strangers.get(name, set()).discard((message.job, message.attempt))
-                self._refresh(node)
+                strangers = self._strangers.get(name, set())
+                if (message.job, message.attempt) in strangers:
+                    strangers.remove((message.job, message.attempt))
+                    self._refresh(node)
             return
         job = self.jobs[message.job]
         match message:
