@@ -90,9 +90,11 @@ def arrange(seats: Sequence[Seat], cores: Cores, *, best_effort: bool = True) ->
         return failed
     made = list(strict)
     for group in groups if best_effort else ():
-        if not group.must(cores.sizes):
-            board.make_do(group)
-            made.append(group)
+        if group.must(cores.sizes):
+            continue
+        if failed := board.make_do(group):
+            return failed
+        made.append(group)
     return _choose(made, seats, cores)
 
 
@@ -158,15 +160,18 @@ class _Board:
             self._take(groups[len(tries) - 1], 1)
         return None
 
-    def make_do(self, group: Group) -> None:
-        """Give a group the best way that is left: the one it has, if that is as good as any."""
+    def make_do(self, group: Group) -> NoRoom | None:
+        """Give a group the best way that is left: the one it has, if that is as good as any. Say why if none is."""
         layout, there = group.layout, group.there
+        if sum(self.room) < group.count:
+            return self._reason(group)
         group.way = layouts.make_do(layout, group.count, self.room, there, self._order(group))
         if self._fits(group) and layouts.distance(layout, group.now, there) <= layouts.distance(
             layout, group.way, there
         ):
             group.way = group.now
         self._take(group, 1)
+        return None
 
     def _ways(self, group: Group) -> Iterator[Amounts]:
         if self._fits(group) and layouts.is_as_asked(group.layout, group.now, self.cores.sizes):

@@ -158,7 +158,10 @@ def _mark(modules: Sequence[ModuleType]) -> Path | None:
     folder = _cache_folder(modules)
     if folder is None:
         return None
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # masked, in some containers: their caches are not shared with other machines
+        lines = []
     processor = "".join(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features"))))
     who = f"{metadata.version('numba')} {sys.version} {processor} {os.environ.get('NUMBA_CPU_NAME')}"
     name = "complete-" + hashlib.sha256(who.encode()).hexdigest()[:16]

@@ -14,8 +14,9 @@ core or a hardware thread, is the node's unit.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations, takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def ways(
         limits = [min(layout.limit, free) for free in room]
         least = span(count, [min(layout.limit, size) for size in sizes])
         found = _in_sockets(count, limits, least, order)
-    yield from (way for way in found if is_as_asked(layout, way, sizes))
+    # The ways differ in who has what, not in whether they lie as asked.
+    yield from takewhile(lambda way: is_as_asked(layout, way, sizes), found)
 
 
 def make_do(layout: Layout, count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]) -> list[int]:
@@ -123,19 +125,63 @@ def distance(layout: Layout, way: Sequence[int], there: Sequence[int]) -> tuple[
 
 def _in_sockets(count: int, limits: Sequence[int], used: int, order: Sequence[int]) -> Iterator[list[int]]:
     """Yield the ways to take `count` cores from exactly `used` sockets, the preferred sockets filled first."""
-    for chosen in combinations(order, used):
-        if sum(limits[s] for s in chosen) >= count:
-            yield from _fill(count, chosen, limits, [0] * len(limits))
+    for chosen in _choices(count, limits, used, [s for s in order if limits[s] > 0]):
+        yield from _fill(count, chosen, limits)
 
 
-def _fill(count: int, chosen: Sequence[int], limits: Sequence[int], way: list[int]) -> Iterator[list[int]]:
-    if not chosen:
-        yield list(way)
-        return
-    first, rest = chosen[0], chosen[1:]
-    least = max(1, count - sum(limits[s] for s in rest))
-    for amount in range(min(limits[first], count - len(rest)), least - 1, -1):
-        yield from _fill(count - amount, rest, limits, [*way[:first], amount, *way[first + 1 :]])
+def _choices(count: int, limits: Sequence[int], used: int, able: Sequence[int]) -> Iterator[list[int]]:
+    """Yield every choice of `used` of the sockets `able` that holds `count` cores, the first sockets in it first.
+
+    A search in depth that tries no beginning without such an end: it takes no longer where most choices hold too few.
+    """
+
+    @functools.cache
+    def most(first: int) -> list[int]:
+        """Return the most cores that so many of the sockets from place `first` on hold together, by their number."""
+        return [0, *accumulate(sorted((limits[s] for s in able[first:]), reverse=True))]
+
+    chosen: list[int] = []
+    left, place = count, 0
+    while True:
+        more = used - len(chosen)
+        if not more:
+            yield [able[i] for i in chosen]
+        elif place + more <= len(able) and most(place)[more] >= left:
+            if limits[able[place]] + most(place + 1)[more - 1] >= left:
+                chosen.append(place)
+                left -= limits[able[place]]
+            place += 1
+            continue
+        if not chosen:
+            return
+        place = chosen.pop()
+        left += limits[able[place]]
+        place += 1
+
+
+def _fill(count: int, chosen: Sequence[int], limits: Sequence[int]) -> Iterator[list[int]]:
+    """Yield every way to take `count` cores, which they hold, from all the chosen sockets, the first of them filled."""
+    rest = list(accumulate((limits[s] for s in reversed(chosen)), initial=0))[-2::-1]
+    amounts: list[int] = []
+    left = count
+    while True:
+        while len(amounts) < len(chosen):
+            after = len(chosen) - len(amounts) - 1
+            amounts.append(min(limits[chosen[len(amounts)]], left - after))
+            left -= amounts[-1]
+        way = [0] * len(limits)
+        for socket, amount in zip(chosen, amounts, strict=True):
+            way[socket] = amount
+        yield way
+        while amounts:
+            amount = amounts.pop()
+            left += amount
+            if amount > max(1, left - rest[len(amounts)]):
+                amounts.append(amount - 1)
+                left -= amount - 1
+                break
+        else:
+            return
 
 
 def _evenly(count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from agent.ownership import Owner, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from agent.cores import Cores
 
@@ -50,17 +50,18 @@ class Ledger:
             for core in self.cores.numbers(new & (self.cores.whole(old & ~new) | ~old)):
                 self.holders[core] = job
 
-    def settle(self, alive: set[str]) -> set[str]:
-        """Bring the owners up to date with the holders; return the jobs, of those `alive`, that own other cores now."""
-        return self.own(settle(self.owners, self.holders, alive)) & alive
+    def settle(self, alive: Callable[[Owner], bool]) -> set[str]:
+        """Bring the owners up to date with the holders; return the jobs that are `alive` and own other cores now."""
+        return {job for job in self.own(settle(self.owners, self.holders, alive)) if alive(job)}
 
-    def own(self, owners: Sequence[Owner]) -> set[str]:
-        """Write down the owner of each core; return the jobs that own other cores than before."""
+    def own(self, owners: Mapping[int, Owner]) -> set[str]:
+        """Write down other owners of some cores, by number; return the jobs that own other cores than before."""
         changed = set()
-        pairs = enumerate(zip(self.owners, owners, strict=True))
-        for core, old, new in [(core, old, new) for core, (old, new) in pairs if old != new]:
+        for core, new in owners.items():
+            old, mask = self.owners[core], self.cores.masks[core]
+            if old == new:
+                continue
             self.owners[core] = new
-            mask = self.cores.masks[core]
             if old is not None:
                 self.owned[old] &= ~mask
                 changed.add(old)

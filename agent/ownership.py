@@ -12,29 +12,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Owner = str | None
 
 
-def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: set[str]) -> list[Owner]:
-    """Return the owner of each core once `holders` hold them.
+def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[Owner], bool]) -> dict[int, Owner]:
+    """Return, by number, the owners of the cores that change hands once `holders` hold them.
 
-    `owners` and `holders` name a job or None per core, in the same order; `alive` are the jobs that still run.
+    `owners` and `holders` name a job or None per core, in the same order; `alive` says which jobs still run.
     """
-    now = list(owners)
     apart = [core for core, (owner, holder) in enumerate(zip(owners, holders, strict=True)) if owner != holder]
-    for core in apart:
-        if owners[core] not in alive:
-            now[core] = holders[core]
+    now = {core: owners[core] if alive(owners[core]) else holders[core] for core in apart}
     lent = [core for core in apart if now[core] != holders[core]]
     both = {now[core] for core in lent} & {holders[core] for core in lent} - {None}
     if both:
         _swap(now, holders, lent, both)
-    return now
+    return {core: owner for core, owner in now.items() if owner != owners[core]}
 
 
-def _swap(now: list[Owner], holders: Sequence[Owner], cores: Sequence[int], both: set[Owner]) -> None:
+def _swap(now: dict[int, Owner], holders: Sequence[Owner], cores: Sequence[int], both: set[Owner]) -> None:
     """Let jobs that lend and borrow at once change owners of the two cores; all that is lent is among `cores`."""
     lent: dict[Owner, list[int]] = {job: [core for core in cores if now[core] == job] for job in both}
     for core in cores:

@@ -11,7 +11,7 @@ import operator
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
@@ -45,8 +45,9 @@ class Plan(Replanning):
         A number gets ``job-`` before it: orders mean the pid of a task by it. What a slot has no room for is cut off.
         """
         stem = f"job-{wanted}" if wanted.isdecimal() else wanted
+        cut = cache(lambda size: layout.cut_text(stem, size).rstrip(b"\0").decode())
         endings = chain([""], (f".{n}" for n in count(2)))
-        names = (layout.cut_text(stem, layout.NAME_SIZE - len(end)).rstrip(b"\0").decode() + end for end in endings)
+        names = (cut(layout.NAME_SIZE - len(end)) + end for end in endings)
         return next(name for name in names if name not in self.jobs and not is_scheduled(name))
 
     def running_job(self, name: str) -> Job:
@@ -88,7 +89,8 @@ class Plan(Replanning):
         owed = self._owed()
         if not owed:
             return 0
-        after_rest = [replace(job, rests=not job.rests) for job in self.running_at(now)]
+        running = self.running_at(now)
+        after_rest = [replace(job, rests=not job.rests) if job.name in owed else job for job in running]
         cores = policy.give_back(after_rest, owed, self.total(), self.cap)
         return sum(cores[job.name] - job.cores for job in after_rest)
 
@@ -211,8 +213,7 @@ class Plan(Replanning):
             for job in there:
                 self._move_off([job], now)
         free = self.avoided & ~self.cores.whole(self.ledger.planned)
-        pairs = zip(self.cores, self.ledger.owners, strict=True)
-        for name in self.ledger.own([None if core & free else owner for core, owner in pairs]):
+        for name in self.ledger.own(dict.fromkeys(self.cores.numbers(free))):
             self.touch(self.jobs[name])
 
     def _must_leave(self, job: Job) -> bool:

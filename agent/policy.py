@@ -131,7 +131,7 @@ def admit(
     shares = equal_shares([*running, new], total, cap)
     wanted = max(new.minimum, min(new.maximum, max(shares[new.name], free)))
     lenders = [job for job in running if not job.fixed and job.cores > job.minimum]
-    limits = {j.name: min(j.cores - j.minimum, int(j.cores * sharing_factor)) for j in lenders}
+    limits = {j.name: min(j.cores - j.minimum, math.floor(j.cores * sharing_factor + 1e-9)) for j in lenders}
     gentle = {j.name: max(0, min(limits[j.name], j.cores - max(shares[j.name], j.keeps))) for j in lenders}
     others = {j.name for j in lenders if j.user != new.user}
     loans = _take(wanted - free, lenders, gentle, others, room - free)

@@ -158,7 +158,10 @@ class Replanning(Seating):
         before, job.ranks = job.ranks, ranks
         self.touch(job)
         counts = {other.name: other.cores for other in self.jobs.values() if other.cores}
-        targets = self.place_all(counts, {(job.name, rank): 0 for rank in ranks})
+        pins = {(job.name, rank): 0 for rank in ranks}
+        if job.planned & self.avoided:
+            pins = self.divide(job, pins) or pins
+        targets = self.place_all(counts, pins)
         if isinstance(targets, NoRoom):
             job.ranks = before
             self.touch(job)
@@ -206,12 +209,16 @@ class Replanning(Seating):
     def adopt(self, owners: Sequence[Owner]) -> None:
         """Take over the targets that the jobs have by now, and the owner of each core."""
         self.ledger.move([Move(job.name, 0, target) for job in self.jobs.values() for target in job.targets.values()])
-        self.ledger.own(owners)
+        self.ledger.own(dict(enumerate(owners)))
         self.settle_owners()
         for job in self.jobs.values():
             self.touch(job)
 
+    def _has_cores(self, name: Owner) -> bool:
+        job = self.jobs.get(name or "")
+        return job is not None and bool(job.cores)
+
     def settle_owners(self) -> None:
         """Bring the owners up to date with who is to have which core."""
-        for name in self.ledger.settle({job.name for job in self.jobs.values() if job.cores}):
+        for name in self.ledger.settle(self._has_cores):
             self.touch(self.jobs[name])

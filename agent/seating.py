@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent import policy
 from agent.arrangement import NoRoom, arrange
 from agent.ledger import Ledger
-from agent.placement import Key, Place, Seat, place_reachably
+from agent.placement import Key, Place, Seat, place_reachably, stay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +107,16 @@ class Seating:
 
     def _all_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
         return [seat for name, cores in counts.items() for seat in self._seats(self.jobs[name], cores, pins)]
+
+    def divide(self, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | None:
+        """Return masks for the ranks of a job within the cores that it has, which it may not leave, if there are any.
+
+        `pins` has its ranks.
+        """
+        others = self.cores.all & ~self.cores.whole(job.planned)
+        rest = Seat(STILL, self.cores.count(others), fixed=others)
+        masks = stay([*self._seats(job, job.cores, pins), rest], self.cores)
+        return masks and {key: masks[key] for key in pins}
 
     def _and_avoided(self, seats: list[Seat]) -> list[Seat]:
         """Return the seats and one on those cores which nobody is to have and nobody stays on."""

@@ -122,6 +122,14 @@ class TestWays:
         assert list(ways(SPREAD, 3, [4, 4], [4, 4], [1, 0])) == [[1, 2], [2, 1]]
         assert list(ways(Layout("per_socket", 2), 3, [2, 1], [4, 4], [1, 0])) == [[2, 1]]
 
+    def test_are_found_at_once_among_very_many_sockets(self) -> None:
+        """Sockets without room cost no search: a virtual machine may have as many sockets as CPUs."""
+        sizes, full = [1] * 600, [0] * 580 + [1] * 20
+        assert next(ways(COMPACT, 20, full, sizes, range(600))) == full
+        assert next(ways(COMPACT, 590, sizes, sizes, range(600))) == [1] * 590 + [0] * 10
+        assert list(ways(COMPACT, 21, full, sizes, range(600))) == []
+        assert list(ways(SPREAD, 300, [0, *[4] * 99], [4] * 100, range(100))) == []
+
     @given(places())
     def test_are_all_there_are(self, place: tuple[Layout, int, list[int], list[int], list[int]]) -> None:
         """They are, once each, the best ways on the whole machine that fit the room."""

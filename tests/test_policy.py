@@ -108,6 +108,10 @@ class TestAdmit:
         """Nobody loses more than its part of what it has."""
         assert admit(job("c"), [job("a", 8), job("b", 8)], 16, 0.25) == {"a": 6, "b": 6, "c": 4}
 
+    def test_the_sharing_factor_is_taken_as_written(self) -> None:
+        """0.29 of 100 cores are 29, although the nearest number of a computer to 0.29 is less."""
+        assert admit(job("b", most=100), [job("a", 100, most=100)], 100, 0.29) == {"a": 71, "b": 29}
+
     def test_nobody_lends_below_its_own_share(self) -> None:
         """Jobs that have no more than their share keep it when the arrival's minimum is met."""
         assert admit(job("d"), [job("a", 8), job("b", 4), job("c", 4)], 16, 1.0) == {"a": 4, "b": 4, "c": 4, "d": 4}

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from agent.invariants import violations
 from agent.jobs import Arrival, Refused, Reservation
+from agent.layouts import ANY, Layout
 from tests.nodes import make_node
 
 EIGHT = [1 << core for core in range(8)]
 ANN = 1000
 JOB = "drom-1"
+PAIRS = Layout("per_socket", 2)
 
 
 def test_its_memory_does_not_grow_with_its_tasks() -> None:
@@ -35,6 +38,24 @@ def test_an_order_below_its_tasks_survives_the_agent() -> None:
 
     assert (other.jobs[JOB].cores, node.jobs[JOB].cores) == (1, 1)
     assert (other.jobs[JOB].declared, node.jobs[JOB].declared) == (60, 60)
+
+
+@pytest.mark.parametrize("layout", [ANY, Layout("compact"), Layout("spread"), PAIRS])
+def test_a_launch_and_an_order_on_cpus_that_are_to_be_left_alone(layout: Layout) -> None:
+    """A scheduler's job stays on cores that others keep busy: its next launch has the very cores that it has."""
+    node = make_node(EIGHT, layout=layout)
+    node.reserve(Reservation(JOB, ANN, 8, 8), 0.0)
+    first, _ = node.arrive(Arrival(10, 1, ANN, JOB, session=1), 0.0)
+    node.use(0xFC, 1.0, busy=0b11)
+
+    second = [node.arrive(Arrival(20 + rank, 1, ANN, JOB, session=2, rank=rank, size=2), 2.0)[0] for rank in (0, 1)]
+    targets = [node.plan.target(task) for task in (first, *second)]
+    assert (sum(targets), [mask.bit_count() for mask in targets]) == (0xFF, [3, 3, 2])
+    assert not violations(node)
+
+    node.ended(second[1].slot, 3.0)
+    node.order(JOB, 2, 4.0)
+    assert [node.plan.target(task).bit_count() for task in (first, second[0])] == [1, 1]
 
 
 def test_cpus_that_are_not_there_are_no_place_for_a_pin() -> None:
