@@ -19,5 +19,6 @@ def worth(contracts: Ints, job: int, end: int) -> int:
     if end <= soft:
         return int(payoff)
     if end <= hard:
-        return int(payoff * (hard - end) // (hard - soft))
+        left, span = hard - end, hard - soft
+        return int(payoff // span * left + payoff % span * left // span)  # pay-off times seconds is beyond 64 bits
     return int(-contracts[job, PENALTY])

@@ -136,6 +136,19 @@ def test_job_numbers_that_repeat() -> None:
     assert clean(log, Rules(duplicates="keep"))[0].job.tolist() == [4, 5, 4]
 
 
+def test_a_trial_refuses_nothing() -> None:
+    """It finds what would be refused, and keeps it."""
+    log = log_of(job=[4, 5, 4], allocated=[8, 9, 8], submit=[2, 1, 3])
+    cleaned, report = clean(log, Rules(order="refuse"), Machine(4, 2), strict=False)
+
+    assert cleaned.job.tolist() == [5, 4, 4]
+    assert [finding.rule for finding in report.findings if finding.choice == "refuse"] == [
+        "duplicates",
+        "larger",
+        "order",
+    ]
+
+
 def test_jobs_are_sorted_by_submit_time() -> None:
     """Ties keep their order in the file; or the log is refused."""
     log = log_of(submit=[5, 3, 5, 3])

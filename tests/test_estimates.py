@@ -92,14 +92,24 @@ def test_a_maximum_in_use() -> None:
     assert [maximum_for(np.array([h * HOUR])) // HOUR for h in (1, 18, 19, 24, 25)] == [18, 18, 24, 24, 48]
 
 
+def test_many_long_jobs() -> None:
+    """Where the model has too few long requests, those that are too short become the next longer ones of its values."""
+    runs = np.array([5 * HOUR] * 12 + [60] * 8)
+    requests = tsafrir(runs, 18 * HOUR, 1)
+    alike = tsafrir(np.full(20, 60), 18 * HOUR, 1)
+
+    assert tsafrir(np.full(100, 7200), 7200, 1).tolist() == [7200] * 100
+    assert (requests >= runs).all()
+    assert set(requests.tolist()) <= set(alike.tolist())
+    assert (np.sort(requests)[:8] == np.sort(alike)[:8]).all()
+
+
 def test_requests_that_cannot_be() -> None:
-    """A maximum that is too short, and jobs that are all as long as it."""
+    """A maximum that is too short."""
     with pytest.raises(WorkloadError, match=r"Estimates up to 60 s cannot be: choose at least an hour"):
         tsafrir(np.array([1]), 60, 1)
     with pytest.raises(WorkloadError, match="the longest run, 7201 s"):
         tsafrir(np.array([7201]), 7200, 1)
-    with pytest.raises(WorkloadError, match="jobs run at least 7200 s and fewer estimates are as long"):
-        tsafrir(np.full(100, 7200), 7200, 1)
 
 
 def test_the_model_resembles_a_log_it_was_made_from() -> None:

@@ -19,6 +19,8 @@ from scheduler.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload
+from workloads.classes import Shares
+from workloads.classes import classes as classes_of
 from workloads.errors import WorkloadError
 from workloads.evolving import draw_phases
 from workloads.swf import write_swf
@@ -118,6 +120,17 @@ class TestPhases:
         assert all(0 < a.progress < b.progress < c.progress < 1 for a, b, c in found.values())
         assert not draw_phases(job, np.full(1000, RIGID, np.int8), most, most, 8, 1, 5)
 
+    def test_drawn_apart_from_classes_and_other_seeds(self) -> None:
+        """Of malleable jobs as many evolve as of all, and the phases of a seed are not those of its neighbour."""
+        job, most = np.arange(1, 10_001), np.full(10_000, 6)
+        cls = classes_of(job, Shares(0.3), 5)
+        found = draw_phases(job, cls, most, most, 8, 0.3, 5)
+        one, other = (draw_phases(job, np.full_like(cls, MALLEABLE), most, most, 8, 1, seed) for seed in (5, 6))
+        begins = [{phase.progress for phases in drawn.values() for phase in phases} for drawn in (one, other)]
+
+        assert len(found) / np.count_nonzero(cls == MALLEABLE) == pytest.approx(0.3, abs=0.04)
+        assert begins[0].isdisjoint(begins[1])
+
 
 @given(logs(), st.integers(1, 9), st.sampled_from((0, 3)), st.sampled_from((0.0, 0.02, 0.5)))
 @settings(deadline=None)
@@ -172,6 +185,14 @@ class TestResidualProcesses:
         run.run()
 
         assert run.world.end.tolist() == [100, 100]
+
+
+def test_a_table_of_a_spreadsheet(tmp_path: Path) -> None:
+    """What Excel calls CSV UTF-8 begins with a byte order mark."""
+    path = tmp_path / "phases.csv"
+    path.write_text("job,progress,least,most\r\n1,0,2,2\r\n", encoding="utf-8-sig")
+
+    assert held(pool([(0, 5, 5, 4)], str(path)), 0) == [2]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,15 @@ def test_estimates_can_be_exact(model: str) -> None:
     assert made.requested_time.tolist() == made.run_time.tolist() == make(Recipe(model, jobs=200)).run_time.tolist()
 
 
+@pytest.mark.parametrize("kind", ["batch", "both"])
+def test_a_few_long_jobs_have_requests(kind: str) -> None:
+    """Whatever the seed: a model of thousands of requests has few long ones for twenty jobs."""
+    for seed in range(20):
+        made = make(Recipe(jobs=20, kind=kind, seed=seed))
+
+        assert (made.requested_time >= made.run_time).all()
+
+
 def test_the_sample_is_small_and_busy() -> None:
     """200 jobs, of which some must wait: the load is 0.9 within 5 %."""
     sample = make(SAMPLE)
@@ -53,6 +62,23 @@ def test_a_mix_can_be_added() -> None:
     """Executables are the applications of the paper."""
     assert set(make(replace(SAMPLE, mix=True)).executable.tolist()) <= {1, 2, 3, 4, 5}
     assert set(make(SAMPLE).executable.tolist()) == {-1}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        (Recipe(largest=4), "largest is for the model cirne-like: leave it out with lublin."),
+        (Recipe("lomonosov", fit="kth"), "fit is for the model cirne-like: leave it out with lomonosov."),
+        (Recipe("cirne-like", kind="batch"), "kind is for the model lublin: leave it out with cirne-like."),
+        (Recipe(accuracy=0.3), "accuracy is for the model lomonosov: leave it out with lublin."),
+    ],
+)
+def test_what_another_model_is_told(recipe: Recipe, sentence: str) -> None:
+    """Refused, not passed over."""
+    with pytest.raises(WorkloadError) as raised:
+        make(recipe)
+
+    assert str(raised.value) == sentence
 
 
 @pytest.mark.parametrize("recipe", [Recipe("downey"), Recipe(estimates="none")])

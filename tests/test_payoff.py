@@ -21,7 +21,9 @@ from scheduler.worth import worth
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload
-from workloads.contracts import UNBOUND, Contracts, Terms, draw_contracts
+from workloads.classes import uniform
+from workloads.contracts import LARGEST, UNBOUND, Contracts, Terms, draw_contracts
+from workloads.errors import WorkloadError
 from workloads.swf import write_swf
 
 if TYPE_CHECKING:
@@ -61,6 +63,16 @@ def test_what_an_end_is_worth() -> None:
     terms = np.array([(100, 200, 50, 7)])
 
     assert [worth(terms, 0, end) for end in (0, 100, 150, 151, 200, 201)] == [50, 50, 25, 24, 0, -7]
+
+
+def test_what_an_end_is_worth_of_the_largest_contract() -> None:
+    """To the unit, although pay-off times seconds is beyond 64 bits."""
+    span = 10**9 - 7
+    terms = np.array([(0, span, LARGEST, 0)])
+
+    assert [worth(terms, 0, end) for end in (1, 333, span - 1)] == [
+        LARGEST * left // span for left in (span - 1, span - 333, 1)
+    ]
 
 
 class TestPolicy:
@@ -163,6 +175,34 @@ class TestDrawn:
         assert np.abs(drawn.penalty - drawn.payoff / 2).max() <= 1
         assert (alone.payoff == drawn.payoff[7:]).all()
 
+    def test_nothing_is_drawn_twice(self) -> None:
+        """Deadlines and prices go neither with classes, which the bare seed draws, nor with those of the next seed."""
+        job, time, size = np.arange(1, 5001), np.full(5000, 10_000), np.full(5000, 4)
+        one, other = (draw_contracts(job, time, size, Terms(), seed) for seed in (3, 4))
+        drawn = (uniform(job, 3), one.soft, np.log(one.payoff), other.soft, np.log(other.payoff))
+
+        assert np.abs(np.corrcoef(drawn) - np.eye(5)).max() < 0.06
+
+    def test_a_large_job_is_worth_all_its_time(self) -> None:
+        """A day of the whole of Curie, at a price of 1, and half of that as its penalty."""
+        drawn = draw_contracts(np.array([1]), np.array([86_400]), np.array([79_808]), Terms(spread=0, penalty=0.5), 1)
+
+        assert (drawn.payoff.tolist(), drawn.penalty.tolist()) == ([86_400 * 79_808], [86_400 * 79_808 // 2])
+
+    @pytest.mark.parametrize(
+        ("time", "size", "said"),
+        [
+            (10**9, 10**8, "pay-off of 100,000,000,000,000,000 is more than a contract can have, 10,000,000,000,000"),
+            (10**9, 1, r"soft deadline of \d,\d{3},\d{3},\d{3} is more than a contract can have, 1,000,000,000"),
+        ],
+    )
+    def test_contracts_that_cannot_be_drawn(self, time: int, size: int, said: str) -> None:
+        """Refused, with the job, instead of cut."""
+        terms = Terms(spread=0) if size == 1 else Terms(tight=1, loose=1, grace=0, spread=0)
+
+        with pytest.raises(WorkloadError, match=rf"--contracts: job 7: a {said}: "):
+            draw_contracts(np.array([5, 7]), np.array([1, time]), np.array([1, size]), terms, 1)
+
     def test_shortest_times(self) -> None:
         """The most processors that a job ever has count, in any of its phases."""
         run = pool([(0, 100, 100, 4)], [(UNBOUND, UNBOUND, 0, 0)])
@@ -214,7 +254,8 @@ class TestCommand:
             ("5,9,8,7,0", "line 2: the soft deadline 9 is after the hard one 8: exchange them."),
             ("5,90000,90000,-7,0", "line 2, payoff: -7 is not a whole number of at least 0."),
             ("5,90000,90000,0.5,0", "line 2, payoff: 0.5 is not a whole number of at least 0."),
-            ("5,90000,90000,9000000000,0", "line 2: 9,000,000,000 is more than a contract can have, 1,000,000,000."),
+            ("5,90000,9000000000,7,0", "line 2: a hard deadline of 9,000,000,000 is more than .* have, 1,000,000,000."),
+            ("5,90000,90000,7,90000000000000", "line 2: a penalty of 90,000,000,000,000 is more than a contract can "),
             ("999,90000,90000,7,0", "line 2: there is no job 999 among those simulated: leave the line out."),
             (
                 "5,90000,90000,7,0\n5,90000,90000,7,0",

@@ -60,6 +60,18 @@ def test_wrong_times() -> None:
         instant(make_workload({"submit": np.array([0])}), "2010-09-22")
 
 
+@pytest.mark.parametrize(
+    "comment", ["; UnixStartTime: 1272639895000", "; TimeZone: 360000", "; TimeZone: -" + "9" * 18]
+)
+def test_a_header_without_a_date(comment: str) -> None:
+    """Milliseconds, or a zone beyond a day: dates cannot be found, seconds can."""
+    log = LOG.commented((comment, *LOG.comments))
+    with pytest.raises(WorkloadError, match="are no date: both are in seconds: correct the header"):
+        instant(log, "2010-05-01")
+
+    assert instant(log, "86400") == 86400
+
+
 def test_shifting_keeps_the_calendar() -> None:
     """The first job comes at 0 and the header says when that was."""
     moved = shift_to_zero(LOG)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.logs import real_log, synthetic
-from workloads.cleaning import Machine
+from workloads.cleaning import Machine, Rules
 from workloads.summary import summary
 from workloads.swf import read_swf
 from workloads.workload import make_workload
@@ -64,12 +64,39 @@ def test_dates_come_from_the_header() -> None:
     assert summary(synthetic())["begins"][:11] == "2010-08-31T"
 
 
+@pytest.mark.parametrize(
+    ("comment", "said"), [("; UnixStartTime: 1272639895000", "1272639895000"), ("; TimeZone: 360000", "360000")]
+)
+def test_dates_that_cannot_be_are_a_warning(comment: str, said: str) -> None:
+    """Milliseconds, or a zone of hundred hours: the beginning is unknown, and the header is named."""
+    log = synthetic()
+    value = summary(log.commented((comment, *log.comments)))
+
+    assert value["begins"] is None
+    assert said in value["warnings"][-1]
+    assert value["warnings"][-1].endswith("both are in seconds: correct the header.")
+
+
 def test_what_is_odd_about_a_log_is_a_warning() -> None:
     """Records that are missing, and jobs larger than the machine."""
     found = summary(synthetic().with_comments("; MaxRecords: 5000"), machine=Machine(8))["warnings"]
 
     assert found[0] == "The header announces 5,000 records, 200 are here."
     assert found[1].endswith("jobs larger than the machine of 8 processors (given).")
+
+
+def test_cleaning_knows_the_machine() -> None:
+    """What a rule would do to jobs larger than it, given or named by the log, also where that is to refuse them."""
+    large = int((synthetic().processors > 8).sum())
+    named = synthetic().commented(("; MaxProcs: 8",))
+    found = [summary(named)["cleaning"], summary(synthetic(), machine=Machine(4, 2))["cleaning"]]
+    dropped = summary(named, Rules(larger="drop"))
+
+    assert [report["findings"][0]["sentence"] for report in found] == [
+        f"{large} jobs larger than the machine: refused"
+    ] * 2
+    assert [report["jobs_out"] for report in found] == [200, 200]
+    assert (dropped["cleaning"]["jobs_out"], dropped["largest_job"], dropped["warnings"]) == (200 - large, 8, [])
 
 
 def test_curie_as_an_independent_analysis_found_it() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import gzip
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,6 +67,25 @@ def test_a_table_that_claims_to_be_compressed(tmp_path: Path) -> None:
     path.write_text("submit\n1\n")
     with pytest.raises(WorkloadError, match="cannot be read as a table: Not a gzipped file"):
         read_log(path)
+
+
+def test_a_damaged_table(tmp_path: Path) -> None:
+    """One sentence."""
+    path = tmp_path / "log.csv.gz"
+    packed = bytearray(gzip.compress(b"submit\n1\n"))
+    packed[10] = 0xFF
+    path.write_bytes(packed)
+    with pytest.raises(WorkloadError, match="cannot be read as a table: Error -3 while decompressing data"):
+        read_log(path)
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
+def test_a_table_of_a_spreadsheet(tmp_path: Path, name: str) -> None:
+    """What Excel calls CSV UTF-8 begins with a byte order mark."""
+    text = "submit,run_time\r\n7,5\r\n".encode("utf-8-sig")
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+
+    assert read_log(tmp_path / name).submit.tolist() == [7]
 
 
 def test_a_round_trip_through_a_table_loses_only_comments(tmp_path: Path) -> None:

@@ -68,3 +68,4 @@ def test_the_header_is_read_from_the_comments() -> None:
         None,
         None,
     )
+    assert log.with_comments(f"; MaxNodes: {'9' * 5000}").header_number("MaxNodes") is None

@@ -53,6 +53,16 @@ def test_info_as_json(log: Path) -> None:
     assert (value["schema_version"], value["jobs"], value["machine"]["processors"], errors) == (1, 200, 128, "")
 
 
+def test_info_of_jobs_larger_than_the_machine(log: Path) -> None:
+    """What cleaning would do to them, as a simulation does."""
+    refused, _ = drom("info", log, "--nodes", "16", "--cores", "2")
+    left, _ = drom("info", log, "--nodes", "32", "--rule", "larger=drop")
+
+    assert "Cleaning refuses the log, unless another rule is chosen or it is corrected:" in refused.splitlines()
+    assert re.search(r"\n  \d+ jobs larger than the machine: refused\n", refused)
+    assert re.search(r"Cleaning keeps 1\d\d of 200 jobs:\n  \d+ jobs larger than the machine: left out\n", left)
+
+
 def test_filter_combines_conditions(log: Path, tmp_path: Path) -> None:
     """The jobs that meet all of them, from 0 on, and a comment that says so."""
     _, errors = drom(
@@ -135,11 +145,17 @@ def test_failures_are_one_sentence(log: Path, tmp_path: Path, arguments: list[st
 
 
 @pytest.mark.parametrize(
-    "arguments", [["filter", "LOG"], ["make"], ["filter", "LOG", "-o", "O", "--rule", "overrun=keep"]]
+    "arguments",
+    [
+        *(["filter", "LOG"], ["make"], ["filter", "LOG", "-o", "O", "--rule", "overrun=keep"]),
+        *(["filter", "LOG", "-o", "O", *more] for more in (["--nodes", "64"], ["--cores", "2"])),
+        *(["info", "LOG", "--cores", "2"], ["plot", "LOG", "-o", "O", "--cores", "2"]),
+    ],
 )
-def test_wrong_use(log: Path, arguments: list[str]) -> None:
+def test_wrong_use(log: Path, tmp_path: Path, arguments: list[str]) -> None:
     """Exit 2."""
-    drom(*(str(log) if word == "LOG" else word for word in arguments), code=2)
+    names = {"LOG": str(log), "O": str(tmp_path / "out.png")}
+    drom(*(names.get(word, word) for word in arguments), code=2)
 
 
 def test_the_command_line_loads_without_numpy() -> None:

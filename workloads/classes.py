@@ -78,6 +78,8 @@ def uniform(job: Ints, seed: int) -> Floats:
     """Return a number in [0, 1) for each job number, the same on every machine.
 
     SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of the job number, with the seed as where its sequence starts.
+    Classes take the seed as it is; all else takes ``seed ^ salt``, with a salt of its own for each purpose, so that it
+    depends neither on classes nor on what another seed draws.
     """
     start = _mix(np.array([seed & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
     mixed = _mix(start + _GOLDEN * (job.astype(np.uint64) + np.uint64(1)))

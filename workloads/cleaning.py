@@ -149,16 +149,17 @@ def _statuses(choice: str) -> tuple[int, ...]:
 
 
 def clean(
-    workload: Workload, rules: Rules | None = None, machine: Machine | None = None
+    workload: Workload, rules: Rules | None = None, machine: Machine | None = None, *, strict: bool = True
 ) -> tuple[Workload, CleaningReport]:
     """Return jobs that can be simulated, and what was done to them.
 
     Of the jobs returned `allocated` and `requested_processors` are the job's size, at least 1 and at most the
     machine's cores; `run_time` and `requested_time` are at least 1 s; submit times do not fall. Without a machine no
-    job is too large. Raises WorkloadError where a rule refuses a job, and when no job is left.
+    job is too large. Raises WorkloadError where a rule refuses a job, and when no job is left. Where it is not `strict`
+    a rule that refuses jobs finds them, and they stay as they are.
     """
     rules = rules or Rules()
-    work = _Cleaner(workload, rules)
+    work = _Cleaner(workload, rules, strict=strict)
     work.filter_status()
     work.leave("partial", np.isin(work.log.status, _PARTIAL))
     work.leave("duplicates", _repeated(work.log.job))
@@ -183,9 +184,10 @@ def _repeated(numbers: Ints) -> Bools:
 class _Cleaner:
     """The log on its way through the rules, and what they found."""
 
-    def __init__(self, log: Workload, rules: Rules) -> None:
+    def __init__(self, log: Workload, rules: Rules, *, strict: bool) -> None:
         self.log = log
         self.rules = rules
+        self.strict = strict
         self.findings: list[Finding] = []
 
     def sentences(self) -> list[str]:
@@ -198,7 +200,7 @@ class _Cleaner:
         if jobs:
             rule = RULES[name]
             self._note(name, choice, which, f"{counted(jobs, 'job')} {rule.about}: {rule.choices[choice]}")
-            if choice == "refuse":
+            if choice == "refuse" and self.strict:
                 first = int(which.argmax())
                 others = " or ".join(f"{name}={other}" for other in rule.choices if other != "refuse")
                 which_are = f"{counted(jobs, 'job')} {rule.about}"

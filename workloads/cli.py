@@ -65,6 +65,8 @@ def _write(workload: Workload, out: Path) -> None:
 def _machine(nodes: int | None, cores: int) -> Machine | None:
     from workloads.cleaning import Machine
 
+    if nodes is None and cores != 1:
+        raise typer.BadParameter("--cores has no effect without --nodes.")
     return None if nodes is None else Machine(nodes, cores)
 
 
@@ -107,7 +109,10 @@ def description(value: dict[str, Any]) -> list[str]:
         cells = ["-"] * len(columns) if found is None else [_number(found[column]) for column in columns]
         lines.append(f"{name:16}" + "".join(f"{cell:>14}" for cell in cells))
     report = value["cleaning"]
-    lines += ["", f"Cleaning keeps {report['jobs_out']:,} of {counted(report['jobs_in'], 'job')}:"]
+    kept = f"keeps {report['jobs_out']:,} of {counted(report['jobs_in'], 'job')}:"
+    if any(finding["choice"] == "refuse" for finding in report["findings"]):
+        kept = "refuses the log, unless another rule is chosen or it is corrected:"
+    lines += ["", f"Cleaning {kept}"]
     lines += [f"  {finding['sentence']}" for finding in report["findings"]] or ["  nothing to clean"]
     return lines + [f"warning: {sentence}" for sentence in value["warnings"]]
 
@@ -146,8 +151,8 @@ def filter_logs(
     from workloads.where import matching
 
     rules = cleaning.parse_rules(rule or ())
-    if rule and not clean:
-        raise typer.BadParameter("--rule has no effect without --clean.")
+    if not clean and (rule or nodes or cores != 1):
+        raise typer.BadParameter("--rule, --nodes and --cores have no effect without --clean.")
     whole = selection.merge([_read(log) for log in logs]) if len(logs) > 1 else _read(logs[0])
     work = whole
     for condition in where or ():
@@ -193,13 +198,13 @@ def plot(
     cores: Cores = 1,
 ) -> None:
     """Draw a page about a log: arrivals, sizes, times, accuracy of requests, load."""
-    from workloads.cleaning import clean, parse_rules
+    from workloads.cleaning import Machine, clean, parse_rules
     from workloads.plots import draw
     from workloads.summary import machine_size
 
     work = _read(log)
-    cleaned, _ = clean(work, parse_rules(rule or ()))
     processors, _ = machine_size(work, _machine(nodes, cores))
+    cleaned, _ = clean(work, parse_rules(rule or ()), Machine(processors) if processors else None, strict=False)
     draw(work, cleaned, processors or int(cleaned.allocated.max()), out)
     typer.echo(f"drawn to {out}", err=True)
 

@@ -28,10 +28,15 @@ if TYPE_CHECKING:
     from workloads.workload import Floats, Ints
 
 COLUMNS = ("job", "soft", "hard", "payoff", "penalty")
-LARGEST = 10**9
-"""Of any number of a contract."""
+LATEST = 10**9
+"""The latest deadline, in seconds after submission."""
+LARGEST = 10**13
+"""The largest pay-off or penalty: sums of 900,000 of them stay within 64 bits."""
 UNBOUND = 10**12
 """Deadlines of a job without a contract."""
+_MOST = {"soft deadline": LATEST, "hard deadline": LATEST, "pay-off": LARGEST, "penalty": LARGEST}
+_DEADLINE_SALT = 0x534F4654
+_PRICE_SALT = 0x5052494345
 
 
 class Contracts(NamedTuple):
@@ -76,18 +81,30 @@ def _value(_: str, text: str) -> tuple[float | None, str]:
 
 
 def draw_contracts(job: Ints, run_time: Ints, size: Ints, terms: Terms, seed: int) -> Contracts:
-    """Return contracts for jobs of these numbers, run times and processors, by job number and seed."""
-    multiple = terms.tight + (terms.loose - terms.tight) * uniform(job, seed)
+    """Return contracts for jobs of these numbers, run times in seconds and processors, by job number and seed.
+
+    Raises WorkloadError for a deadline or a pay-off that is too large.
+    """
+    multiple = terms.tight + (terms.loose - terms.tight) * uniform(job, seed ^ _DEADLINE_SALT)
     quantile = NormalDist().inv_cdf
-    normal = np.array([quantile(part) for part in np.clip(uniform(job, seed + 1), 1e-12, None)])
+    normal = np.array([quantile(part) for part in np.clip(uniform(job, seed ^ _PRICE_SALT), 1e-12, None)])
     price: Floats = np.exp(terms.spread * normal - terms.spread**2 / 2)
     soft = np.ceil(multiple * run_time)
     payoff = run_time * size * price
-    return Contracts(_whole(soft), _whole(soft * (1 + terms.grace)), _whole(payoff), _whole(payoff * terms.penalty))
+    columns = np.rint((soft, soft * (1 + terms.grace), payoff, payoff * terms.penalty))
+    for name, *drawn in zip(job, *columns, strict=True):
+        if fault := _too_much(drawn):
+            msg = f"--contracts: job {name}: {fault}: choose smaller ones of loose, grace, spread and penalty."
+            raise WorkloadError(msg)
+    return Contracts(*columns.astype(np.int64))
 
 
-def _whole(values: Floats) -> Ints:
-    return np.minimum(np.rint(values), LARGEST).astype(np.int64)
+def _too_much(terms: Iterable[float]) -> str:
+    """Return which of a job's terms is more than there can be; empty where none is."""
+    for value, (name, most) in zip(terms, _MOST.items(), strict=True):
+        if value > most:
+            return f"a {name} of {value:,.0f} is more than a contract can have, {most:,}"
+    return ""
 
 
 def read_contracts(path: str | os.PathLike[str], job: Ints) -> Contracts:
@@ -115,8 +132,8 @@ def _fault(number: int, terms: list[int], at: Mapping[int, int], places: Mapping
         return f"there is no job {number} among those simulated: leave the line out."
     if number in places:
         return f"job {number} has a contract in {places[number]}: leave one of them out."
-    if max(terms) > LARGEST:
-        return f"{max(terms):,} is more than a contract can have, {LARGEST:,}."
+    if fault := _too_much(terms):
+        return f"{fault}."
     if soft > hard:
         return f"the soft deadline {soft} is after the hard one {hard}: exchange them."
     return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workloads.errors import WorkloadError, counted
+from workloads.errors import WorkloadError
 
 if TYPE_CHECKING:
     from workloads.workload import Floats, Ints
@@ -36,8 +36,9 @@ longest, in CTC-SP2-1996-3.1-cln, KTH-SP2-1996-2.1-cln, SDSC-BLUE-2000-4.2-cln a
 def tsafrir(run_time: Ints, maximum: int, seed: int) -> Ints:
     """Return a requested time for each job, none below its run time; shape as `run_time`, seconds.
 
-    `maximum` is the longest request, at least an hour. Raises WorkloadError where it is less, where a job runs longer
-    than that, or where the run times leave no way to give every job a request of at least its run time.
+    `maximum` is the longest request, at least an hour. Where the model's requests are too short for the run times, as
+    happens to few jobs, those that are become the next longer ones of its values. Raises WorkloadError where `maximum`
+    is less, or a job runs longer than that.
     """
     if maximum < HOUR or run_time.max(initial=0) > maximum:
         longest = int(run_time.max(initial=0))
@@ -45,8 +46,9 @@ def tsafrir(run_time: Ints, maximum: int, seed: int) -> Ints:
         raise WorkloadError(msg)
     generator = np.random.default_rng(seed)
     values, counts = estimates(len(run_time), maximum, generator)
-    order = np.argsort(values)[::-1]
-    return _assign(run_time, np.repeat(values[order], counts[order]), maximum, generator)
+    order = np.argsort(values)
+    requests = np.repeat(values[order], counts[order])[::-1]
+    return _assign(run_time, _long_enough(requests, run_time, values[order]), generator)
 
 
 def maximum_for(run_time: Ints) -> int:
@@ -139,7 +141,16 @@ def _counts(shares: Floats, jobs: int) -> Ints:
     return np.asarray(counts, dtype=np.int64)
 
 
-def _assign(run_time: Ints, requests: Ints, maximum: int, generator: np.random.Generator) -> Ints:
+def _long_enough(requests: Ints, run_time: Ints, values: Ints) -> Ints:
+    """Return `requests` (in falling order), each at least the next of the `values` (rising) for the job at its place.
+
+    Every job can have one exactly if the longest request is enough for the longest job, the second for the second, and
+    so on: then nothing is changed.
+    """
+    return np.maximum(requests, values[np.searchsorted(values, np.sort(run_time)[::-1])])
+
+
+def _assign(run_time: Ints, requests: Ints, generator: np.random.Generator) -> Ints:
     """Return `requests` (in falling order) given to jobs at random among those that are long enough for each.
 
     From the longest job on, each takes one at random of the requests that are left and not shorter than it.
@@ -147,14 +158,6 @@ def _assign(run_time: Ints, requests: Ints, maximum: int, generator: np.random.G
     order = np.argsort(-run_time, kind="stable")
     enough = np.searchsorted(-requests, -run_time[order], side="right")
     first = np.arange(len(run_time))
-    if (enough <= first).any():
-        longer = int((enough <= first).argmax()) + 1
-        jobs = counted(longer, "job")
-        msg = (
-            f"Estimates up to {maximum} s cannot be given: {jobs} run at least {run_time[order][longer - 1]} s and "
-            f"fewer estimates are as long: choose a larger maximum."
-        )
-        raise WorkloadError(msg)
     chosen = (first + generator.random(len(run_time)) * (enough - first)).astype(np.int64).tolist()
     left = requests.tolist()
     for position, other in enumerate(chosen):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 COLUMNS = (("job", "progress", "least", "most"), ("job", "seconds", "least", "most"))
 PHASES = 3
 FACTORS = (0.5, 1.0, 2.0)
+_CHOICE_SALT = 0x45564F4C5645
+_PHASE_SALT = 0x5048415345
 
 
 class Phase(NamedTuple):
@@ -71,8 +73,9 @@ def draw_phases(  # noqa: PLR0917 - columns by position
     job: Ints, cls: NDArray[np.int8], least: Ints, most: Ints, processors: int, share: float, seed: int
 ) -> Phases:
     """Return the phases of this share of the malleable jobs, by job number and seed; columns have shape ``(jobs,)``."""
-    chosen = np.flatnonzero((cls == JobClass.MALLEABLE) & (uniform(job, seed) < share))
-    points = np.stack([uniform(job[chosen], seed + 1 + i) for i in range(2 * PHASES)], axis=1)
+    chosen = np.flatnonzero((cls == JobClass.MALLEABLE) & (uniform(job, seed ^ _CHOICE_SALT) < share))
+    number = job[chosen, None] * (2 * PHASES) + np.arange(2 * PHASES)
+    points = uniform(number, seed ^ _PHASE_SALT)
     at, factor = np.sort(points[:, :PHASES]), np.array(FACTORS)[(points[:, PHASES:] * len(FACTORS)).astype(int)]
     low = np.clip(np.ceil(least[chosen, None] * factor), 1, processors).astype(int)
     high = np.clip(np.floor(most[chosen, None] * factor), low, processors).astype(int)

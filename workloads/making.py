@@ -24,7 +24,8 @@ ESTIMATES = ("model", "exact")
 class Recipe:
     """What to make.
 
-    `kind` is Lublin's, `fit` and `largest` (in nodes) are of the Cirne-like model, `accuracy` is of Lomonosov-1's.
+    `kind` is Lublin's, `fit` and `largest` (in nodes) are of the Cirne-like model, `accuracy` is of Lomonosov-1's:
+    with another model they are as they are by default.
     """
 
     model: str = "lublin"
@@ -43,6 +44,7 @@ class Recipe:
 
 SAMPLE = Recipe(jobs=200, nodes=64, seed=20190805, load=0.9)
 """The small sample that stands in where there is no real log."""
+_MODEL_OF = {"kind": "lublin", "fit": "cirne-like", "largest": "cirne-like", "accuracy": "lomonosov"}
 
 
 def make(recipe: Recipe) -> Workload:
@@ -56,6 +58,10 @@ def make(recipe: Recipe) -> Workload:
             f"choose a model of {', '.join(MODELS)} and estimates of {', '.join(ESTIMATES)}."
         )
         raise WorkloadError(msg)
+    for name, model in _MODEL_OF.items():
+        if model != recipe.model and getattr(recipe, name) != getattr(Recipe(), name):
+            msg = f"{name} is for the model {model}: leave it out with {recipe.model}."
+            raise WorkloadError(msg)
     work = _MAKERS[recipe.model](recipe)
     if recipe.estimates == "exact":
         work = work.with_columns(requested_time=work.run_time.copy())

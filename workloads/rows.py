@@ -28,7 +28,7 @@ def read_rows(path: str | os.PathLike[str], layouts: Sequence[Sequence[str]]) ->
     Raises WorkloadError that names file and line of what is wrong.
     """
     try:
-        with Path(path).open(encoding="utf-8", newline="") as stream:
+        with Path(path).open(encoding="utf-8-sig", newline="") as stream:
             lines = csv.reader(stream)
             names = [name.strip() for name in next(lines, [])]
             if sorted(names) not in [sorted(layout) for layout in layouts]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def instant(workload: Workload, text: str) -> int:
     """Return the submit time that `text` means: seconds of the log, or a date and time in the zone of the log.
 
     Dates (ISO 8601) need the header comment UnixStartTime, and use TimeZone, seconds east of Greenwich, where there is
-    one. Raises WorkloadError for anything else.
+    one. Raises WorkloadError for anything else, and where the two are no date.
     """
     if re.fullmatch(r"\d{1,10}", text):
         return int(text)
@@ -54,13 +54,13 @@ def instant(workload: Workload, text: str) -> int:
     except ValueError as error:
         msg = f"{short(text)} is not a time: write seconds of the log (86400) or a date (2010-09-22T08:00)."
         raise WorkloadError(msg) from error
-    start = workload.header_number("UnixStartTime")
-    if start is None:
+    zero = workload.date()
+    if zero is None:
         msg = f"{short(text)} cannot be found: the log has no UnixStartTime comment; write seconds of the log instead."
         raise WorkloadError(msg)
     if date.tzinfo is None:
-        date = date.replace(tzinfo=timezone(timedelta(seconds=workload.header_number("TimeZone") or 0)))
-    return int(date.timestamp()) - start
+        date = date.replace(tzinfo=zero.tzinfo)
+    return (date - zero) // timedelta(seconds=1)
 
 
 def window(workload: Workload, first: int | None, end: int | None) -> Workload:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workloads.cleaning import Machine, Rules, clean
-from workloads.errors import counted
+from workloads.errors import WorkloadError, counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,13 +25,13 @@ def summary(workload: Workload, rules: Rules | None = None, machine: Machine | N
 
     Distributions are of the values as recorded, where they are known; the load is that of the cleaned jobs: their
     processor-seconds over what the machine has from the first submission to the earliest possible last end. Times are
-    in seconds. Raises WorkloadError as `clean` does; a job larger than the machine is a warning.
+    in seconds. What a rule would refuse is a finding. Raises WorkloadError when cleaning leaves no job.
     """
-    cleaned, report = clean(workload, rules)
     processors, origin = machine_size(workload, machine)
+    cleaned, report = clean(workload, rules, Machine(processors) if processors else None, strict=False)
     first = int(cleaned.submit.min())
     span = int((cleaned.submit + cleaned.run_time).max()) - first
-    start = workload.header_number("UnixStartTime")
+    begins, undated = beginning(workload, first)
     return {
         "schema_version": SCHEMA_VERSION,
         "source": workload.source,
@@ -40,7 +40,7 @@ def summary(workload: Workload, rules: Rules | None = None, machine: Machine | N
         "header": {key: value for key, value in workload.header().items() if key in _FACTS},
         "machine": {"processors": processors, "from": origin},
         "largest_job": int(cleaned.allocated.max()),
-        "begins": None if start is None else datetime.fromtimestamp(start + first, timezone.utc).isoformat(),
+        "begins": begins,
         "first_submit_s": first,
         "submit_span_s": int(cleaned.submit.max()) - first,
         "least_makespan_s": span,
@@ -52,7 +52,7 @@ def summary(workload: Workload, rules: Rules | None = None, machine: Machine | N
         "status": _counts(workload.status),
         "distributions": distributions(workload),
         "rounded": dict(workload.roundings),
-        "warnings": warnings(workload, cleaned, processors, origin),
+        "warnings": warnings(workload, cleaned, processors, origin) + undated,
         "cleaning": report.to_json(),
     }
 
@@ -71,6 +71,15 @@ def machine_size(workload: Workload, machine: Machine | None) -> tuple[int | Non
         return machine.nodes * machine.cores, "given"
     named = workload.header_number("MaxProcs") or 0
     return (named, "MaxProcs of the log") if named > 0 else (None, "unknown")
+
+
+def beginning(workload: Workload, first: int) -> tuple[str | None, list[str]]:
+    """Return when a second of the log was, in UTC, None where that is unknown, and what is wrong with its header."""
+    try:
+        date = workload.date(first)
+    except WorkloadError as error:
+        return None, [str(error)]
+    return None if date is None else date.astimezone(timezone.utc).isoformat(), []
 
 
 def recorded_makespan(workload: Workload) -> int | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -65,7 +66,7 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
             names = [name.strip() for name in next(lines, [])]
             _check_names(names, str(path))
             rows = [_row(words, names, f"{path}, line {lines.line_num}") for words in lines if words]
-    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         msg = f"{path} cannot be read as a table: {error}."
         raise WorkloadError(msg) from error
     if not rows:
@@ -77,8 +78,8 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
 
 def _text(path: str | os.PathLike[str]) -> IO[str]:
     if str(path).endswith(".gz"):
-        return cast("IO[str]", io.TextIOWrapper(gzip.open(path), encoding="utf-8", newline=""))
-    return Path(path).open(encoding="utf-8", newline="")
+        return cast("IO[str]", io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline=""))
+    return Path(path).open(encoding="utf-8-sig", newline="")
 
 
 def _check_names(names: list[str], path: str) -> None:

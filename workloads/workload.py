@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,9 +84,25 @@ class Workload:
         return found
 
     def header_number(self, key: str) -> int | None:
-        """Return the whole number that the value of a header comment starts with; None without one."""
-        match = re.match(r"-?\d+", self.header().get(key, ""))
+        """Return the whole number, of 18 digits at most, that the value of a header comment starts with; else None."""
+        match = re.match(r"-?\d{1,18}(?!\d)", self.header().get(key, ""))
         return int(match[0]) if match else None
+
+    def date(self, second: int = 0) -> datetime | None:
+        """Return when a second of the log was, by UnixStartTime and TimeZone of its header; None without the first.
+
+        TimeZone is in seconds east of Greenwich, 0 where there is none. Raises WorkloadError where that is no date.
+        """
+        start, east = self.header_number("UnixStartTime"), self.header_number("TimeZone") or 0
+        if start is None:
+            return None
+        try:
+            zone = timezone(timedelta(seconds=east))
+            return datetime.fromtimestamp(start + second, timezone.utc).astimezone(zone)
+        except (ValueError, OverflowError, OSError) as error:
+            told = f"UnixStartTime {start} and TimeZone {east} of the log are no date"
+            msg = f"{told}: both are in seconds: correct the header."
+            raise WorkloadError(msg) from error
 
     def take(self, which: Ints | Bools | slice) -> Workload:
         """Return the jobs at these 0-based positions, or where a mask holds, in that order."""
