@@ -47,10 +47,14 @@ class Cluster:
         """How often a scheduler was started again."""
         return self.log.count("event=ready") - 1
 
+    @property
+    def metrics_port(self) -> int:
+        """Where the scheduler serves its metrics."""
+        return int(re.findall(r"event=metrics .*port=(\d+)", self.log)[-1])
+
     def metrics(self) -> str:
         """Return one scrape of the scheduler."""
-        port = re.findall(r"event=metrics .*port=(\d+)", self.log)[-1]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=SECONDS) as answer:
             text: str = answer.read().decode()
             return text
 

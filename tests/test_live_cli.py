@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import typer
 
+from agent.log import Log
 from agent.options import OPTIONS
+from agent.remote import Remote
+from scheduler.errors import SchedulerError
 from scheduler.live import cli
+from scheduler.live.spec import LARGEST
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from scheduler.live.server import Server
 
 ALICE = 1000
 
@@ -35,3 +42,141 @@ def test_the_queue_of_the_system_comes_first(
 def test_a_variable_of_users_is_none_of_the_agents() -> None:
     """Whoever names the queue to the commands does not send the agent to another scheduler."""
     assert "DROM_QUEUE" not in [option.variable for option in OPTIONS]
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return what the scheduler is asked to take in, which is done at once."""
+    asked: list[dict[str, Any]] = []
+
+    def take_in(where: str, order: str, jobs: list[dict[str, Any]], count: int) -> dict[str, Any]:
+        assert (where, order, count) == ("here", "submit", 1)
+        asked.extend(jobs)
+        return {"jobs": [len(asked)]}
+
+    monkeypatch.setenv("DROM_QUEUE", "here")
+    monkeypatch.setattr(cli, "_ask", take_in)
+    return asked
+
+
+def submit(*words: str | Path) -> None:
+    """Run `drom submit`; what it refuses is raised."""
+    typer.main.get_command(cli.app)(["submit", *map(str, words)], standalone_mode=False)
+
+
+def script(folder: Path, *lines: str) -> Path:
+    """Return a script with these lines after its first."""
+    path = folder / "job.sh"
+    path.write_text("\n".join(["#!/bin/sh", *lines, "true", ""]), encoding="utf-8")
+    return path
+
+
+def test_a_word_that_is_neither_script_nor_command_is_refused(tmp_path: Path, submitted: list[dict[str, Any]]) -> None:
+    """A mistyped script would wait in the queue to fail on a node; who means a command there says so."""
+    for word in ("nosuch.sh", tmp_path / "nosuch", tmp_path):
+        with pytest.raises(SchedulerError) as refused:
+            submit("--nodes", "2", word, "argument")
+        assert str(refused.value) == f"there is no script {word}: to run a command write drom submit -- {word}"
+    assert submitted == []
+
+    submit("true", "an argument")
+    submit("--", "nosuch.sh")
+    submit(script(tmp_path), "an argument")
+
+    assert [job["command"] for job in submitted] == [("true", "an argument"), ("nosuch.sh",), ("an argument",)]
+    assert [bool(job["script"]) for job in submitted] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--nodes two", "Invalid value for '--nodes' / '-N': "),
+        ("--nodes=2 --time soon", "Invalid value for '--time' / '-t': 'soon' is no time: write minutes, H:M:S, "),
+        ("--nodez 2", "No such option: --nodez"),
+        ("--nodes", "Option '--nodes' requires an argument."),
+        ("--help", "--help is for the command line: leave it out."),
+        ("--nodes 2 more", "'more' is no option: write for example #DROM --nodes 2."),
+        ("--hold --", "-- is for the command line: leave it out."),
+    ],
+)
+def test_a_line_of_a_script_that_cannot_be_read_is_named(
+    tmp_path: Path, submitted: list[dict[str, Any]], line: str, reason: str
+) -> None:
+    """With file and number, and nothing is submitted."""
+    path = script(tmp_path, "#DROM --tasks-per-node 1", f"#DROM {line}")
+    with pytest.raises(SchedulerError) as refused:
+        submit(path)
+
+    assert str(refused.value).startswith(f"{path}, line 3: {reason}")
+    assert submitted == []
+
+
+def test_the_environment_may_be_left_out(
+    tmp_path: Path, submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is too long is refused, a chosen part of it goes along, but for what belongs to this place."""
+    for name, text in {"LONG": "x" * LARGEST, "MINE": "1", "DROM_CPUS": "3"}.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(SchedulerError, match=r": leave variables out with --export, or put text into a file\.$"):
+        submit("--", "true")
+
+    submit("--export", "MINE,OTHER=2", "--", "true")
+    submit(script(tmp_path, "#DROM --export NONE"))
+
+    chosen, none = (job["environment"] for job in submitted)
+    assert none.keys() <= {"HOME", "LOGNAME", "SHELL", "USER"}
+    assert chosen == none | {"MINE": "1", "OTHER": "2"}
+    with pytest.raises(typer.BadParameter, match=r"^'DROM_CPUS' is no variable here: "):
+        submit("--export", "DROM_CPUS", "--", "true")
+
+
+def test_options_of_a_script_are_weaker_than_those_of_the_command_line(
+    tmp_path: Path, submitted: list[dict[str, Any]]
+) -> None:
+    """Whatever the lines on which they stand."""
+    submit("--nodes", "3", script(tmp_path, "#DROM --nodes 2 --time 1:30", "#DROM --job-name 'a b'"))
+
+    assert [(job["nodes"], job["time"], job["name"]) for job in submitted] == [(3, 90, "a b")]
+
+
+@pytest.mark.parametrize("text", ["node1:9467", "tcp://node1:9467"])
+def test_a_scheduler_elsewhere_is_named_as_agents_name_theirs(text: str) -> None:
+    """With or without what stands before an address."""
+    found = cli._where(text)
+
+    assert isinstance(found, Remote)
+    assert (found.address, found.host) == ("node1:9467", "node1")
+
+
+@pytest.mark.parametrize("text", ["host:notaport", "tcp://h", "ipc:///var/lib/drom/agents", "tcp://h:x", ":9467"])
+def test_what_is_no_scheduler_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is taken for a folder in which somebody might start one; a folder may be called so."""
+    with pytest.raises(SchedulerError) as refused:
+        cli._where(text)
+    assert str(refused.value) == f"{text!r} is no scheduler: write HOST:PORT, or the folder of its queue."
+
+    monkeypatch.chdir(tmp_path)
+    Path("host:notaport").mkdir()
+    assert cli._where("host:notaport") == Path("host:notaport")
+
+
+@pytest.mark.parametrize("option", ["--cpus-per-task", "--tasks-per-node", "--ntasks", "--nodes", "--priority"])
+def test_a_number_that_is_nonsense_is_named_as_it_was_given(submitted: list[dict[str, Any]], option: str) -> None:
+    """By its option, not by what we call it."""
+    with pytest.raises(SchedulerError, match=rf"^{option} is a whole number from -?[0-9]+ to 1048576, not 99999999\.$"):
+        submit(option, "99999999", "--", "true")
+    assert submitted == []
+
+
+@pytest.mark.parametrize("where", ["foo", "127.0.0.1:x"])
+def test_a_place_for_metrics_that_is_none_is_refused(where: str) -> None:
+    """With the port that documents have."""
+    closed: list[bool] = []
+    server = SimpleNamespace(cluster=None, counts=None, lock=None, close=lambda: closed.append(True))
+    with pytest.raises(SchedulerError) as refused:
+        cli._serve_metrics(cast("Server", server), where, Log(quiet=True))
+
+    assert str(refused.value) == (
+        f"cannot serve metrics at {where}: it is no ADDRESS:PORT: choose another --metrics, as 127.0.0.1:9468."
+    )
+    assert closed == [True]

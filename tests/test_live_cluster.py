@@ -116,6 +116,50 @@ def test_a_job_ends_though_who_waited_for_it_is_forgotten(tmp_path: Path) -> Non
     here.store.close()
 
 
+def test_texts_are_kept_no_longer_than_a_job_may_need_them(tmp_path: Path) -> None:
+    """Also not if it ends in the moment in which it comes, and its like goes on; what it asked for stays."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    wanted = spec(script="#!/bin/sh\nsecret\n", environment={"TOKEN": "secret"})
+    first, second = here.cluster.submit_many(wanted, ANN, here.now, 2)
+    here.cluster.cancel(second.number, here.now, "cancelled by ann")
+    here.send()
+    here.crash()
+
+    kept = replace(here.cluster.jobs[first.number].spec, script="#!", environment={})
+    assert here.cluster.jobs[first.number].spec.environment == wanted.environment
+    assert here.store.job(second.number).spec == kept  # type: ignore[union-attr]
+    here.settle(ends=True)
+    assert here.store.job(first.number).spec == kept  # type: ignore[union-attr]
+    here.store.close()
+
+
+def test_a_job_is_forgotten_only_when_nobody_waits_for_it(tmp_path: Path) -> None:
+    """Whoever does starts though its scheduler was killed meanwhile; nobody can begin to wait for one that is gone."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    first = here.submit(spec())
+    assert first
+    here.settle(ends=True)
+    held = here.submit(spec(hold=True, after=(Dependency("afterok", first.number),)))
+    assert held
+    here.now += 100.0
+    assert here.store.forget(here.now, here.cluster.needed(), 9) == []
+    here.crash()
+    here.settle()
+    here.cluster.hold(held.number, here.now, held=False)
+    here.settle(ends=True)
+    assert here.store.job(held.number).state == "completed"  # type: ignore[union-attr]
+
+    here.now += 100.0
+    here.cluster.forget(here.store.forget(here.now, here.cluster.needed(), 9))
+
+    assert list(here.cluster.jobs) == [held.number]
+    with pytest.raises(SchedulerError, match=rf"^there is no job {first.number} to wait for: see drom queue --all\.$"):
+        here.cluster.submit(spec(after=(Dependency("afterok", first.number),)), ANN, here.now)
+    here.store.close()
+
+
 def test_a_job_that_waits_for_the_start_of_another_follows_it(tmp_path: Path) -> None:
     """At once, not when that has ended."""
     here = FakeCluster(tmp_path, POLICY, 2)
@@ -331,6 +375,51 @@ def test_a_node_that_does_not_come_back_after_a_restart_is_given_up(
     here.store.close()
 
 
+def test_a_job_that_never_began_waits_again_whatever_it_asked_for(tmp_path: Path) -> None:
+    """Its node was given up before its mate had made room: nothing of it has run, so nothing can run twice."""
+    here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
+    here.settle()
+    mate = here.submit(spec(1, 60, requeue=False))
+    here.settle()
+    guest = here.submit(spec(1, 1, requeue=False))
+    assert mate
+    assert guest
+    here.turn(1.0)
+    assert here.cluster.dispatch.waiting_for(guest.number) == [mate.number]
+    here.nodes["n0"].welcome = False
+    here.turn(GIVING_UP.silence + 1)
+    here.turn(GIVING_UP.give_up + 1)
+
+    assert (mate.state, guest.state) == ("node_fail", "pending")
+    here.settle()
+    assert here.cluster.jobs[guest.number].state == "running"
+    here.store.close()
+
+
+@pytest.mark.parametrize(("refuses", "state"), [("n0", "pending"), ("n1", "failed")])
+def test_a_job_that_a_node_could_not_begin_waits_again(tmp_path: Path, refuses: str, state: str) -> None:
+    """Also one that is not to begin anew, where the node that was to start its program has not; others cannot know."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2, requeue=False))
+    assert job
+    here.turn(1.0)
+    for name, node in here.nodes.items():
+        if name == refuses:
+            node.inbox.clear()
+            node.outbox.append(say.Refused(job.number, 1, "node", "it is full."))
+        else:
+            node.read()
+    for name in sorted(here.nodes, key=refuses.__eq__):
+        here.hear(here.nodes[name])
+    while here.cluster.jobs[job.number].state == "ending":
+        here.settle()
+
+    assert here.cluster.jobs[job.number].state == state
+    assert (here.cluster.nodes[refuses].drained, job.launcher) == ("it is full.", "" if state == "pending" else "n0")
+    here.store.close()
+
+
 def test_nothing_is_due_while_a_silent_node_is_waited_for(tmp_path: Path) -> None:
     """The scheduler sleeps until the node is given up."""
     here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
@@ -501,15 +590,17 @@ class LiveCluster(RuleBasedStateMachine):
                 job = self.here.store.job(number)
                 assert job
                 assert job.state in FINAL
+                launched = {key[1] for node in self.here.nodes.values() for key in node.launched if key[0] == number}
+                assert job.spec.requeue or len(launched) <= 1
             assert not any(node.known for node in self.here.nodes.values())
         finally:
             self.here.store.close()
             self.folder.cleanup()
 
-    @rule(nodes=st.integers(1, NODES), minutes=st.integers(1, 4), after=st.booleans())
-    def submit(self, nodes: int, minutes: int, *, after: bool) -> None:
+    @rule(nodes=st.integers(1, NODES), minutes=st.integers(1, 4), after=st.booleans(), requeue=st.booleans())
+    def submit(self, nodes: int, minutes: int, *, after: bool, requeue: bool) -> None:
         waits = (Dependency("afterany", self.submitted[-1]),) if after and self.submitted else ()
-        job = self.here.submit(spec(nodes, minutes, after=waits))
+        job = self.here.submit(spec(nodes, minutes, after=waits, requeue=requeue))
         assert job
         self.submitted.append(job.number)
 

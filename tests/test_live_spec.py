@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +16,16 @@ from agent.words import WordError
 from scheduler.errors import SchedulerError
 from scheduler.live.directives import directives
 from scheduler.live.spec import (
+    LARGEST,
     Dependency,
     Spec,
     check,
+    exported,
     from_json,
     parse_amounts,
     parse_dependencies,
     parse_features,
+    parse_memory,
     parse_time,
     sized,
 )
@@ -52,6 +56,14 @@ def test_other_times_are_refused(text: str) -> None:
     """With a sentence."""
     with pytest.raises(WordError, match=r"\.$"):
         parse_time(text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("4000", 4000 << 20), ("4000M", 4000 << 20), ("4G", 4 << 30), ("8K", 8192)])
+def test_memory_is_read_as_sbatch_does(text: str, size: int) -> None:
+    """A number without a unit is one of MiB."""
+    assert parse_memory(text) == size
+    with pytest.raises(WordError, match=r"^'.*' is not a size: write for example 800M or 4G\.$"):
+        parse_memory(f"{text}B")
 
 
 def test_lists_are_read() -> None:
@@ -99,6 +111,38 @@ def test_a_specification_survives_a_request() -> None:
     assert from_json(spec.to_json()) == spec
 
 
+def test_a_job_is_as_long_as_its_request() -> None:
+    """What it takes on the way counts, not its characters; one byte more is refused with what to do."""
+    room = LARGEST - len(json.dumps(replace(ASKED, environment={"A": ""}).to_json()))
+    for text in ("x" * room, "\N{SNOWMAN}" * (room // 6)):
+        check(replace(ASKED, environment={"A": text}))
+
+        with pytest.raises(SchedulerError, match=r"^command, script and environment are .* KiB, and a job may have "):
+            check(replace(ASKED, environment={"A": text + "xxxxxx"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("ALL", {"HOME": "/h", "A": "1", "B": "2"}),
+        ("NONE", {"HOME": "/h"}),
+        ("B", {"HOME": "/h", "B": "2"}),
+        ("A,C=x=y,D=", {"HOME": "/h", "A": "1", "C": "x=y", "D": ""}),
+        ("ALL,A=3", {"HOME": "/h", "A": "3", "B": "2"}),
+    ],
+)
+def test_variables_are_chosen_as_with_sbatch(text: str, found: dict[str, str]) -> None:
+    """Who the user is goes along always."""
+    assert exported(text, {"HOME": "/h", "A": "1", "B": "2"}) == found
+
+
+@pytest.mark.parametrize("text", ["", "C", "A,,B", "=x", "ALL,none"])
+def test_variables_that_are_not_there_are_refused(text: str) -> None:
+    """With a sentence."""
+    with pytest.raises(WordError, match=r"^'.*' is no variable here: write ALL, NONE, NAME or NAME=VALUE\.$"):
+        exported(text, {"A": "1", "B": "2"})
+
+
 _JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda s: st.lists(s, max_size=3))
 
 
@@ -114,8 +158,8 @@ def test_no_request_is_taken_for_what_it_is_not(field: str, value: Any) -> None:
 def test_a_script_is_read_up_to_its_first_command() -> None:
     """Quotes and comments count as in the shell; other comments are the script's own."""
     text = "#!/bin/sh\n# hello\n#DROM --nodes 2 --job-name 'a b' # why\n\n#DROMEDARY\n#DROM\n: \n#DROM --nodes 3\n"
-    assert directives(text, "job.sh") == ["--nodes", "2", "--job-name", "a b"]
-    for line in ("#DROM --job-name 'a", "#DROM nodes=2"):
+    assert directives(text, "job.sh") == [(3, ["--nodes", "2", "--job-name", "a b"])]
+    for line in ("#DROM --job-name 'a", "#DROM --nodes 2 --help"):
         with pytest.raises(SchedulerError, match=r"^job.sh, line 2: .*\.$"):
             directives("#!/bin/sh\n" + line, "job.sh")
 

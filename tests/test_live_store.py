@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sqlite3
 from typing import TYPE_CHECKING
@@ -40,12 +41,61 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     assert store.living() == [job(1)]
     assert store.last(5) == [job(1), job(2, COMPLETED)]
     assert store.last(5, uid=7) == []
+    assert store.last(5, before=2) == [job(1)]
     assert store.job(2) == job(2, COMPLETED)
     assert store.job(3) is None
     assert (store.state(1), store.state(2), store.next_number, store.latest) == (None, COMPLETED, 3, 2.0)
     assert store.nodes() == nodes
     assert store.history() == entries
     assert store.history(2) == entries[1:]
+    assert store.history(1, 1) == entries[:1]
+    store.close()
+
+
+def test_the_queue_is_for_its_schedulers_eyes(tmp_path: Path) -> None:
+    """Environments are in it: no other user may read any of its files, nor those that an older scheduler has made."""
+    before = os.umask(0o022)
+    try:
+        Store(tmp_path).close()
+        for name in ("queue.sqlite", "queue.sqlite-wal", "queue.sqlite-shm"):
+            (tmp_path / name).touch()
+            (tmp_path / name).chmod(0o644)
+        store = Store(tmp_path)
+        store.write([job(1)], [], [])
+        found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        store.close()
+    finally:
+        os.umask(before)
+
+    assert found == dict.fromkeys(("queue.lock", "queue.sqlite", "queue.sqlite-shm", "queue.sqlite-wal"), 0o600)
+
+
+def test_jobs_that_say_no_umask_have_the_usual_one(tmp_path: Path) -> None:
+    """Those that an older scheduler has taken in."""
+    store = Store(tmp_path)
+    store.write([job(1)], [], [])
+    store.close()
+    with sqlite3.connect(tmp_path / "queue.sqlite") as db:
+        db.execute("UPDATE specs SET value = json_remove(value, '$.umask')")
+    store = Store(tmp_path)
+
+    assert [one.spec.umask for one in store.living()] == [0o022]
+    store.close()
+
+
+def test_jobs_that_were_over_long_ago_are_deleted(tmp_path: Path) -> None:
+    """The oldest first, so many at a time; not what lives, is needed or is the newest: no number is given twice."""
+    store = Store(tmp_path)
+    store.write([job(2), *(job(number, COMPLETED) for number in (1, 3, 4, 5, 6, 7))], [], [])
+    ends = [Entry(number, 10.0 * number, "completed", {}) for number in (1, 3, 4, 5, 7)]
+    store.write([], [], [Entry(2, 1.0, "started", {}), *ends, Entry(6, 90.0, "completed", {})])
+
+    assert store.forget(80.0, {4}, 2) == [1, 3]
+    assert store.forget(80.0, {4}, 2) == [5]
+    assert store.forget(80.0, {4}, 2) == []
+    assert [one.number for one in store.last(10)] == [2, 4, 6, 7]
+    assert [entry.job for entry in store.history()] == [2, 4, 7, 6]
+    assert store.next_number == 8
     store.close()
 
 

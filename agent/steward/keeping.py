@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from agent import processes
@@ -29,7 +29,7 @@ class Attempt:
     `state` is starting, running, ending (drom-step has died, processes may be left), ended or refused. `keeper` and
     `pid` are those of drom-step and of the program (0: not known yet); `pidfd` is the keeper's and `told` what it says,
     -1: closed. `status` is what it left when it died, None: nothing. An order for other cores is `due` at that second
-    of CLOCK_MONOTONIC, and every process is to be gone by `kill_at`.
+    of CLOCK_MONOTONIC, and every process is to be gone by `kill_at`. `unsent` signals wait for one to get them.
     """
 
     start: Start
@@ -44,6 +44,7 @@ class Attempt:
     note: str = ""
     due: float | None = None
     kill_at: float | None = None
+    unsent: list[int] = field(default_factory=list)
 
     @property
     def key(self) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent import processes
+from agent.jobs import Refused
 from agent.steward.hooks import NUMBER, Hooks, Request
 from agent.steward.protocol import Post
 from agent.steward.steps import Step, Steps
@@ -141,6 +142,8 @@ class Remote:
                 self.steps.begin(attempt, text["step"], sender, text.get("command", ""), text.get("folder", "/"))
             except OSError as error:
                 answer = f"1 {self._place.node} cannot start it: {os.strerror(error.errno or 0)}."
+            except Refused as refusal:
+                answer = f"1 {refusal}"
             else:
                 return
         self._deliver(attempt, sender, {"over": text["step"], "answer": answer})

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from agent.jobs import Refused
 from agent.steward import launching, spool
 from agent.steward.hooks import NUMBER
 from agent.steward.keeping import Attempt, Keeping, send_signal
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from agent.steward.launching import Place
 
 PREFIX = "step."
+MOST = 4096
+"""Commands of an attempt on a node: the spool has each of them, with its environment, until the attempt ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,9 +49,16 @@ class Steps:
         self._steps: dict[Attempt, dict[str, Step]] = {}
 
     def begin(self, job: Attempt, number: str, asked_by: str, command: str, folder: str) -> None:
-        """Have a command run for `asked_by`, or tell what has become of it. Raises OSError when it cannot begin."""
+        """Have a command run for `asked_by`, or tell what has become of it.
+
+        Raises OSError when it cannot begin, and `Refused` when the job has had too many.
+        """
         known = self._steps.setdefault(job, {})
         if number not in known:
+            if len(known) >= MOST:
+                about = f"job {job.start.job} has had {MOST} commands on {self._place.node}"
+                msg = f"{about}, and may have no more: use fewer launches, or several jobs."
+                raise Refused(msg)
             start = replace(
                 job.start,
                 mode="launch",

@@ -325,13 +325,16 @@ class Steward(Nobody):
         wait = 0.0 if wanted.signal == signal.SIGKILL else wanted.then_kill
         if wait is not None:  # a later order puts an earlier one off for nobody
             attempt.kill_at = min(now + wait, attempt.kill_at if attempt.kill_at is not None else math.inf)
-        self._send(attempt, wanted.signal)
-        if attempt.kill_at is not None:
-            self._restless.add(attempt)
+        if wanted.signal != signal.SIGKILL:
+            attempt.unsent.append(wanted.signal)
+        self._restless.add(attempt)
 
-    def _send(self, attempt: Attempt, number: int) -> None:
+    def _send(self, attempt: Attempt, number: int) -> bool:
+        """Send a signal to the processes of an attempt; say whether there are any."""
         stats = processes.scan()
-        send_signal(number, self._processes_of(attempt, stats), stats)
+        pids = self._processes_of(attempt, stats)
+        send_signal(number, pids, stats)
+        return bool(pids)
 
     def _processes_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
         """Return the pids of the processes of a scan that belong to an attempt, by descent or as tasks."""
@@ -374,11 +377,14 @@ class Steward(Nobody):
             self._look(attempt)
         if attempt.due is not None:
             self._settle(attempt, now)
+        while attempt.pidfd >= 0 and attempt.unsent and self._send(attempt, attempt.unsent[0]):
+            del attempt.unsent[0]
         if attempt.kill_at is not None and now >= attempt.kill_at:
             attempt.kill_at = now + AGAIN
             self._send(attempt, signal.SIGKILL)
         watched = attempt.pidfd >= 0 or not attempt.lives
-        if attempt.due is None and attempt.kill_at is None and watched and attempt.state != "ending":
+        rests = attempt.due is None and attempt.kill_at is None and not attempt.unsent
+        if rests and watched and attempt.state != "ending":
             self._restless.discard(attempt)
 
     def _settle(self, attempt: Attempt, now: float) -> None:

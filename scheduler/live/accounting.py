@@ -137,7 +137,7 @@ def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[st
     power, resized = Power(), sum(entry["what"] == "resized" for entry in told["entries"])
     counts = {name: int((schedule.table["state"] == name).sum()) for name in ("future", "waiting", "running", "ended")}
     classes = {name: int((schedule.table["class"] == number).sum()) for name, number in CLASSES.items()}
-    busy = busy_seconds(schedule)
+    busy, machine = busy_seconds(schedule), (schedule.nodes, schedule.cores)
     return {
         "schema_version": SCHEMA,
         "complete": counts["ended"] == len(work),
@@ -150,7 +150,7 @@ def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[st
         "predictions": {"by": "user"},
         "jobs": counts,
         "classes": classes,
-        "metrics": metrics_of(schedule.table, (schedule.nodes, schedule.cores), work.user, busy, resized, power),
+        "metrics": metrics_of(schedule.table, machine, work.user, busy, schedule.until, resized, power),
         "power_model": {"kind": "linear, nodes stay on", "idle_watt": power.idle, "peak_watt": power.peak},
         "cleaning": {"jobs_in": len(work), "jobs_out": len(work), "findings": []},
         "seed": None,

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from agent import interpreter
 from agent.bench import machine
 from agent.steward import protocol as say
 from scheduler.bench import figure
@@ -130,7 +130,7 @@ def _start_ms(client: Client, home: Path) -> float:
 
 def _guest_ms(client: Client, home: Path, turn: int) -> float:
     """Return how long a guest takes from its submission to its first instruction, as all nodes have a mate."""
-    mates = [client.submit(home, sys.executable, "-c", MATE) for _ in range(NODES)]
+    mates = [client.submit(home, *interpreter.python(MATE)) for _ in range(NODES)]
     await_that(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
     await_that((home / "mate").exists)
     begin = time.time()

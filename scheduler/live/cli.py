@@ -5,30 +5,34 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence  # noqa: TC003 - typer reads the annotations
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import typer.core
 
 from agent import control, keys, output
 from agent.cli_orders import AsJson, reader
 from agent.log import Log
 from agent.remote import Gate, Remote
 from agent.service_manager import ServiceManager
-from agent.words import parse_size
 from scheduler.errors import SchedulerError
 from scheduler.live import listing
-from scheduler.live.directives import directives
+from scheduler.live.pages import whole
+from scheduler.live.scripts import SCRIPT, Submission
 from scheduler.live.settings import Settings
 from scheduler.live.spec import (
     MOST_AT_ONCE,
+    Dependency,
     Spec,
+    exported,
     from_json,
     parse_amounts,
     parse_dependencies,
     parse_features,
+    parse_memory,
     parse_time,
 )
 
@@ -39,9 +43,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 USUAL = Settings()
+DAY = 86400.0
 SERVICE = control.Service("scheduler", "drom scheduler --state")
-LONGEST_REQUEST = control.MAX_MESSAGE - 4096
-
 
 SYSTEM_STATE = Path("/var/lib/drom")
 
@@ -60,11 +63,15 @@ def default_queue(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def _where(text: str) -> Path | Remote:
-    """Return the scheduler at ``HOST:PORT``, or the one whose queue is in a folder."""
-    host, _, port = text.rpartition(":")
-    if host and port.isdigit() and "/" not in text:
+    """Return the scheduler at ``HOST:PORT``, which ``tcp://`` may precede, or the one whose queue is in a folder."""
+    address = text.removeprefix("tcp://")
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in address:
         folder = os.environ.get("DROM_REMOTE_KEYS")
-        return Remote(text, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
+        return Remote(address, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
+    if ":" in text and not Path(text).is_dir():
+        msg = f"{text!r} is no scheduler: write HOST:PORT, or the folder of its queue."
+        raise SchedulerError(msg)
     return Path(text)
 
 
@@ -83,7 +90,7 @@ Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.
 
 
 def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-    return control.order(_where(where), order, server=SERVICE, **fields)
+    return whole(partial(control.order, _where(where), server=SERVICE), order, **fields)
 
 
 def _print(value: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], *, as_json: bool) -> None:
@@ -139,6 +146,9 @@ def scheduler(
     kill_wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, for jobs that are to end.")
     ] = USUAL.kill_wait,
+    keep: Annotated[
+        int, typer.Option(metavar="DAYS", min=1, max=36500, help="Forget jobs that were over so many days ago.")
+    ] = round(USUAL.history / DAY),
     durable: Annotated[
         bool, typer.Option("--durable", help="Have every change survive the loss of power, not only of the process.")
     ] = False,
@@ -160,6 +170,7 @@ def scheduler(
         kill_wait=kill_wait,
         default_time=_given(parse_time, default_time),
         max_time=_given(parse_time, max_time),
+        history=keep * DAY,
     )
     log = Log()
     if words := announcement(found):
@@ -183,7 +194,8 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
         port, stop = serve(ClusterCollector(server.cluster, server.counts, server.lock), host, number)
     except (OSError, ValueError) as error:
         server.close()
-        msg = f"cannot serve metrics at {where}: {error}: choose another --metrics, as 127.0.0.1:9465."
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is no ADDRESS:PORT"
+        msg = f"cannot serve metrics at {where}: {reason}: choose another --metrics, as 127.0.0.1:9468."
         raise SchedulerError(msg) from error
     log("metrics", address=host, port=port)
     return stop
@@ -201,38 +213,16 @@ LIVE = {
 """Parameters of policies that differ in a live cluster, where passes cost little and starts should not wait for one."""
 
 
-SCRIPT = "drom.script"
-"""The key of the script's text in the context of `drom submit`."""
+_OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}
+"""What belongs to the place from which a job is submitted."""
 
 
-class _Submit(typer.core.TyperCommand):
-    """Reads the options in the #DROM lines of a script before those of the command line, which are stronger."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
-        given = list(args)
-        rest = super().parse_args(ctx, list(given))
-        words = ctx.params.get("command") or []
-        options = given[: len(given) - len(words)]
-        if not words or "--" in options or not Path(words[0]).is_file():
-            return rest
-        text = _read_script(words[0])
-        ctx.meta[SCRIPT] = text
-        ctx.params.clear()
-        return super().parse_args(ctx, [*directives(text, words[0]), *options, "--", *words])
+def _chosen(text: str) -> dict[str, str]:
+    """Return the variables of this process that `text` chooses for a job."""
+    return exported(text, {name: value for name, value in os.environ.items() if name not in _OURS})
 
 
-def _read_script(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except UnicodeDecodeError as error:
-        msg = f"{path} is no script: to run a program write drom submit -- {path}"
-        raise SchedulerError(msg) from error
-    except OSError as error:
-        msg = f"the script {path} cannot be read: {error.strerror}."
-        raise SchedulerError(msg) from error
-
-
-@app.command(cls=_Submit, context_settings={"allow_interspersed_args": False})
+@app.command(cls=Submission, context_settings={"allow_interspersed_args": False})
 def submit(
     context: typer.Context,
     scheduler: Where,
@@ -244,19 +234,55 @@ def submit(
     ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, help="Tasks on all nodes.")] = 0,
     threads: Annotated[int, typer.Option("--cpus-per-task", "-c", min=0, help="Cores that a task asks for.")] = 0,
     limit: Annotated[
-        str, typer.Option("--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.")
-    ] = "",
+        int | None,
+        typer.Option(
+            "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
+        ),
+    ] = None,
     name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: its program's.")] = "",
     job_class: Annotated[str, typer.Option("--class", help="malleable, moldable or rigid.")] = "malleable",
     priority: Annotated[int, typer.Option(help="Jobs of higher priority are before others.")] = 0,
     dependency: Annotated[
-        str, typer.Option("--dependency", "-d", metavar="KIND:JOB,...", help="What to wait for, as afterok:12.")
-    ] = "",
+        Sequence[Dependency] | None,
+        typer.Option(
+            "--dependency",
+            "-d",
+            metavar="KIND:JOB,...",
+            help="What to wait for, as afterok:12.",
+            parser=reader(parse_dependencies),
+        ),
+    ] = None,
     constraint: Annotated[
-        str, typer.Option("--constraint", "-C", metavar="NAMES", help="Features its nodes have, as bigmem,fast.")
-    ] = "",
-    memory: Annotated[str, typer.Option("--mem", metavar="SIZE", help="Memory on each node, as 4G.")] = "",
-    resources: Annotated[str, typer.Option(metavar="NAME=N,...", help="What it uses of each node, as gpu=2.")] = "",
+        Sequence[str] | None,
+        typer.Option(
+            "--constraint",
+            "-C",
+            metavar="NAMES",
+            help="Features its nodes have, as bigmem,fast.",
+            parser=reader(parse_features),
+        ),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            "--mem",
+            metavar="SIZE",
+            help="Memory on each node, as 4G; a bare number is MiB.",
+            parser=reader(parse_memory),
+        ),
+    ] = None,
+    resources: Annotated[
+        dict[str, int] | None,
+        typer.Option(metavar="NAME=N,...", help="What it uses of each node, as gpu=2.", parser=reader(parse_amounts)),
+    ] = None,
+    export: Annotated[
+        dict[str, str] | None,
+        typer.Option(
+            metavar="ALL|NONE|NAME[=VALUE],...",
+            help="The variables it has of those here; default: all.",
+            parser=reader(_chosen),
+        ),
+    ] = None,
     stdout: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where its output goes; %j is its number.")
     ] = Spec().output,
@@ -282,24 +308,23 @@ def submit(
         tasks=tasks,
         ranks=ranks,
         threads=threads,
-        time=_given(parse_time, limit),
+        time=limit or 0,
         job_class=job_class,
         priority=priority,
-        after=reader(parse_dependencies)(dependency) if dependency else (),
-        constraint=reader(parse_features)(constraint) if constraint else (),
-        memory=_given(parse_size, memory),
-        resources=reader(parse_amounts)(resources) if resources else {},
+        after=tuple(dependency or ()),
+        constraint=tuple(constraint or ()),
+        memory=memory or 0,
+        resources=resources or {},
         output=stdout,
         error=stderr,
         input=stdin,
         folder=str((chdir or Path()).absolute()),
-        environment={key: text for key, text in os.environ.items() if key not in _OURS},
+        environment=_chosen("ALL") if export is None else export,
+        umask=_umask(),
         requeue=not no_requeue,
         hold=hold,
     )
     values = from_json(spec.to_json()).to_json()
-    if len(str(values)) > LONGEST_REQUEST:
-        raise SchedulerError("command, script and environment are too long for one request: use a file, or env -i.")
     answer: dict[str, Any] = {"jobs": []}
     try:
         while left := count - len(answer["jobs"]):
@@ -315,8 +340,11 @@ def _submitted(numbers: list[int]) -> str:
     return f"Submitted job {first}" if first == last else f"Submitted jobs {first} to {last}"
 
 
-_OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}
-"""What belongs to the place from which a job is submitted."""
+def _umask() -> int:
+    """Return the umask of this process, which can be read by setting it alone."""
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
 
 
 @app.command()
@@ -384,9 +412,7 @@ def cancel(
     scheduler: Where,
 ) -> None:
     """End jobs, or take them out of the queue."""
-    for number in numbers:
-        _ask(scheduler, "cancel", job=number)
-        output.say(f"Cancelled job {number}")
+    _each(numbers, lambda number: _ask(scheduler, "cancel", job=number), "Cancelled")
 
 
 @app.command()
@@ -396,9 +422,22 @@ def hold(
     release: Annotated[bool, typer.Option("--release", help="Let them start again.")] = False,
 ) -> None:
     """Keep jobs from starting."""
+    done = "Released" if release else "Held"
+    _each(numbers, lambda number: _ask(scheduler, "hold", job=number, held=not release), done)
+
+
+def _each(numbers: list[int], give: Callable[[int], object], done: str) -> None:
+    """Give an order for each job, and say what was done. Raises SchedulerError with a line for each reason why not."""
+    reasons: dict[str, None] = {}
     for number in numbers:
-        _ask(scheduler, "hold", job=number, held=not release)
-        output.say(f"{'Released' if release else 'Held'} job {number}")
+        try:
+            give(number)
+        except control.ControlError as error:  # noqa: PERF203 - each is tried
+            reasons[str(error)] = None
+        else:
+            output.say(f"{done} job {number}")
+    if reasons:
+        raise SchedulerError("\n".join(reasons))
 
 
 @app.command()

@@ -40,7 +40,7 @@ class Cluster(Membership):
         admission.check(spec, self.nodes.values(), self.settings, self.policy)
         launching.check(spec, user)
         for dependency in spec.after:
-            if dependency.job >= self._next:
+            if self.state_of(dependency.job) is None:
                 msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
                 raise SchedulerError(msg)
         return [self._take_in(spec, user, now) for _ in range(count)]

@@ -263,13 +263,12 @@ class Controller:
         self._extend_overrun(now)
         if s[WAKE] <= now:
             self._note(TICK, NOBODY)
-        before, started = int(s[STARTS]), int(s[STARTS])
+        before = int(s[STARTS])
         while self._kinds:
             subject = self._subject if self._count == 1 else NOBODY
             kinds, self._kinds, self._subject, self._count = self._kinds, 0, NOBODY, 0
             self._ask(kinds, subject)
-            if s[WAKE] <= now and s[STARTS] > started:
-                started = int(s[STARTS])
+            if s[WAKE] <= now:
                 self._note(TICK, NOBODY)
         running = world.running[: s[RUNNERS]]
         return [self._numbers[job] for job in running[world.order[running] >= before]]

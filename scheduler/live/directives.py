@@ -10,12 +10,12 @@ from scheduler.errors import SchedulerError
 MARK = "#DROM"
 
 
-def directives(script: str, name: str) -> list[str]:
-    """Return the options in the comments before the first command of a script, in order.
+def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
+    """Return the options in the comments before the first command of a script, each line with its number.
 
     Raises SchedulerError with the line of one that cannot be read; `name` is the script's.
     """
-    found: list[str] = []
+    found: list[tuple[int, list[str]]] = []
     for number, line in enumerate(script.splitlines(), 1):
         text = line.strip()
         if text and not text.startswith("#"):
@@ -26,8 +26,9 @@ def directives(script: str, name: str) -> list[str]:
             except ValueError as error:
                 msg = f"{name}, line {number}: a quote is not closed: close it."
                 raise SchedulerError(msg) from error
-            if words and not words[0].startswith("-"):
-                msg = f"{name}, line {number}: {words[0][:40]!r} is no option: write for example {MARK} --nodes 2."
+            for word in {"--help", "--"}.intersection(words):
+                msg = f"{name}, line {number}: {word} is for the command line: leave it out."
                 raise SchedulerError(msg)
-            found += words
+            if words:
+                found.append((number, words))
     return found

@@ -40,6 +40,7 @@ def start_of(job: Job, node: str, cores: int) -> say.Start:
         output=spec.output,
         error=spec.error or None,
         input=spec.input or None,
+        umask=spec.umask,
         memory=spec.memory,
         tasks=spec.tasks,
         total_tasks=spec.ranks,

@@ -18,9 +18,10 @@ from scheduler.live.controller import Demand
 from scheduler.live.dispatch import Dispatch
 from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FAILED, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
 from scheduler.live.launching import start_of
+from scheduler.live.spec import remains
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from agent.rates import Rates
     from scheduler.compiling import Policy
@@ -192,7 +193,7 @@ class Lifecycle:
         self._tell_dependents(job, now)
 
     def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:
-        job.state, job.reason, job.ended = state, reason, now
+        job.state, job.reason, job.ended, job.spec = state, reason, now, remains(job.spec)
         self._record(job, now, state, **({"reason": reason} if reason else {}))
 
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
@@ -201,8 +202,8 @@ class Lifecycle:
         self._record(job, now, "requeued", reason=reason)
 
     def _after_loss(self, job: Job) -> str:
-        """Return what becomes of a job that its nodes have lost."""
-        return REQUEUE if job.spec.requeue else NODE_FAIL
+        """Return what becomes of a job that its nodes have lost; one that no node was asked to start can begin anew."""
+        return REQUEUE if job.spec.requeue or job.number in self.dispatch.placed else NODE_FAIL
 
     def _blame(self, job: Job) -> None:
         """Take in that a node has lost its part of a job: where its launcher has failed meanwhile, that is why."""
@@ -222,6 +223,15 @@ class Lifecycle:
     def _record(self, job: Job, now: float, what: str, **detail: Any) -> None:  # noqa: ANN401 - JSON values
         self.unsaved[job.number] = job
         self.entries.append(Entry(job.number, now, what, detail))
+
+    def needed(self) -> set[int]:
+        """Return the jobs for which others wait, or once waited that may have to know again how they ended."""
+        return {dependency.job for job in self.jobs.values() if not job.is_final for dependency in job.spec.after}
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Drop jobs that are over and were deleted from the queue."""
+        for number in numbers:
+            self.jobs.pop(number, None)
 
     def forget_final(self, keep: int) -> None:
         """Drop all but the newest `keep` jobs that are over and written down."""

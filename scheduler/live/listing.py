@@ -36,10 +36,11 @@ def queue(value: dict[str, Any]) -> list[str]:
 def job(value: dict[str, Any]) -> list[str]:
     """Return all about a job."""
     spec = value["spec"]
+    is_script = spec.get("script") != ""  # of another's we are not told
     about = [
         f"job {value['job']} {value['name']} of {value['user']}: {value['state']}",
         *value["explanation"],
-        f"command: {' '.join(spec['command']) if not spec['script'] else 'a script of its user'}",
+        f"command: {'a script of its user' if is_script else ' '.join(spec['command'])}",
         f"asks for: {', '.join(_wanted(value, spec))}",
     ]
     rows = [[_moment(entry["at"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]]

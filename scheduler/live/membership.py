@@ -220,8 +220,9 @@ class Membership(Lifecycle):
         if message.fault == "node":
             self.drain(node.name, message.reason)
             self.warnings.append(f"node {node.name} is drained: it could not start job {job.number}: {message.reason}")
+        again = message.fault == "node" and (job.spec.requeue or node.name == job.launcher)  # else it may have begun
         self._leave(node, job)
-        self._end(job, REQUEUE if message.fault == "node" and job.spec.requeue else FAILED, now)
+        self._end(job, REQUEUE if again else FAILED, now)
 
     def _ended(self, node: Node, job: Job, message: say.Ended, now: float) -> None:
         job.cpu_seconds += message.cpu_seconds

@@ -24,9 +24,10 @@ EVENTS = ("submitted", "placed", "started", "ordered", "resized", "not resized",
 
 
 class Counts:
-    """What has happened since the scheduler began."""
+    """What has happened since the scheduler began; `stuck` says whether the queue cannot be written now."""
 
     def __init__(self) -> None:
+        self.stuck = False
         self.events: Counter[str] = Counter()
         self.passes = Histogram(0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1)
         self.waits = Histogram(0.1, 1, 10, 60, 600, 3600, 21600, 86400)
@@ -75,7 +76,9 @@ class ClusterCollector:
         for node in cluster.nodes.values():
             total.add_metric([node.name], node.cores)
             held.add_metric([node.name], cluster.dispatch.held(node.index))
-        yield from (total, held)
+        stuck = GaugeMetricFamily("drom_scheduler_stuck", "1 while the queue cannot be written, and nothing begins.")
+        stuck.add_metric([], self._counts.stuck)
+        yield from (total, held, stuck)
         yield from self._running()
 
     def _running(self) -> Iterator[Metric]:

@@ -28,8 +28,9 @@ from scheduler.live.controller import prepare
 from scheduler.live.desk import Desk
 from scheduler.live.jobs import Job, User
 from scheduler.live.metrics import Counts
-from scheduler.live.spec import MOST_AT_ONCE, from_json, name_of
-from scheduler.live.store import Store
+from scheduler.live.pages import PAGE
+from scheduler.live.spec import MOST_AT_ONCE, from_json, name_of, visible
+from scheduler.live.store import MOST, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,8 @@ SCHEMA_VERSION = 1
 RETRY = 1.0
 """Seconds until a queue that could not be written is tried again."""
 LONGEST_SLEEP = 1.0
+TIDY = 3600.0
+"""Seconds until it is looked for old jobs again."""
 
 
 class Server:
@@ -72,6 +75,7 @@ class Server:
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""
+        self._tidy_again = 0.0
         self._running = True
         self._more = False
         """Whether orders may be left that came before the last turn."""
@@ -126,6 +130,7 @@ class Server:
             self.counts.passes.observe(time.perf_counter() - begin)
             self._flush()
         self.cluster.forget_final(self._settings.keep)
+        self._tidy()
 
     def _status(self) -> str:
         """Return in one line what a service manager may show."""
@@ -151,13 +156,11 @@ class Server:
             if cluster.unsaved or cluster.entries or cluster.unsaved_nodes:
                 self._store.write(cluster.unsaved.values(), cluster.unsaved_nodes.values(), cluster.entries)
         except SchedulerError as error:
-            if not self._stuck:
-                self._log("stuck", reason=str(error))
-            self._stuck = time.monotonic() + RETRY
+            self._be_stuck(error)
             return False
         if self._stuck:
             self._log("unstuck")
-        self._stuck = 0.0
+        self._stuck, self.counts.stuck = 0.0, False
         self.counts.take(cluster.entries)
         for entry in cluster.entries:
             self._log(entry.what, job=entry.job, **entry.detail)
@@ -171,6 +174,24 @@ class Server:
         for name, message in messages:
             self._desk.send(name, message)
         return True
+
+    def _be_stuck(self, error: SchedulerError) -> None:
+        """Take in that the queue cannot be written now."""
+        if not self._stuck:
+            self._log("stuck", reason=str(error))
+        self._stuck, self.counts.stuck = time.monotonic() + RETRY, True
+
+    def _tidy(self) -> None:
+        """Delete jobs that were over long ago, some at a time."""
+        if self._stuck or time.monotonic() < self._tidy_again:
+            return
+        try:
+            gone = self._store.forget(self._clock() - self._settings.history, self.cluster.needed(), MOST_AT_ONCE)
+        except SchedulerError as error:
+            self._be_stuck(error)
+            return
+        self.cluster.forget(gone)
+        self._tidy_again = time.monotonic() + (RETRY if len(gone) == MOST_AT_ONCE else TIDY)
 
     # --- agents ---------------------------------------------------------------------------------------------------
 
@@ -287,32 +308,35 @@ class Server:
         return job
 
     def _queue(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
-        jobs = sorted(self.cluster.jobs.values(), key=lambda job: job.number)
         if order.get("all"):
-            self._flush()
-            jobs = self._store.last(_number(order, "last", 100))
+            jobs, before = self._page(order)
         else:
-            jobs = [job for job in jobs if not job.is_final]
+            living = [job for job in self.cluster.jobs.values() if not job.is_final]
+            jobs, before = sorted(living, key=lambda job: job.number), None
         rows = [self._brief(job) for job in jobs]
-        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "jobs": rows}
+        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "jobs": rows, "before": before}
 
-    def _job(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
-        number = _number(order, "job")
+    def _page(self, order: dict[str, Any]) -> tuple[list[Job], int | None]:
+        """Return the newest of the jobs that are asked for, and before which one the others are, if there are more."""
+        self._flush()
+        wanted = _number(order, "last", 100)
+        jobs = self._store.last(min(wanted, PAGE), before=_number(order, "before", MOST - 1))
+        return jobs, jobs[0].number if len(jobs) == PAGE < wanted else None
+
+    def _job(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        number, user = _number(order, "job"), _user_of(caller)
         self._flush()
         job, now = self._find(number), self._clock()
-        history = [entry._asdict() for entry in self._store.history(number)]
+        history = [entry._asdict() for entry in self._store.history(number, number)]
         said = explaining.explain(job, self.cluster, now)
-        spec = job.spec.to_json()
-        spec.pop("environment")  # may hold secrets
+        spec = visible(job.spec, whole=user.uid == job.user.uid or _is_master(user))
         rates = self.cluster.known_rates(number)
         return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
 
     def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
         """Return all that has happened to the last jobs."""
-        self._flush()
-        jobs = self._store.last(_number(order, "last", 100_000))
-        wanted = {job.number for job in jobs}
-        entries = [entry._asdict() for entry in self._store.history() if entry.job in wanted]
+        jobs, before = self._page(order)
+        entries = self._store.history(jobs[0].number, jobs[-1].number) if jobs else []
         return {
             "schema_version": SCHEMA_VERSION,
             "time": self._clock(),
@@ -322,7 +346,8 @@ class Server:
             "nodes": list(self.cluster.nodes),
             "cores": self.cluster.dispatch.cores,
             "jobs": [self._brief(job) for job in jobs],
-            "entries": entries,
+            "entries": [entry._asdict() for entry in entries],
+            "before": before,
         }
 
     def _told(self, job: Job) -> dict[str, object]:

@@ -12,7 +12,8 @@ class Settings:
 
     An agent that is silent for `silence` gets no more jobs, and its jobs are given up `give_up` later. A shrink that is
     not applied within `shrink_within` has failed. A job that is to end has `kill_wait` to do so. Clocks may differ by
-    `skew` before somebody is told. Jobs take `default_time` where they do not say, and at most `max_time` (0: any).
+    `skew` before somebody is told. Jobs take `default_time` where they do not say, and at most `max_time` (0: any), and
+    are forgotten `history` after their end.
     """
 
     name: str = "drom"
@@ -24,5 +25,6 @@ class Settings:
     skew: float = 5.0
     default_time: int = 3600
     max_time: int = 0
+    history: float = 90 * 86400.0
     keep: int = 1000
     """Jobs that are over and still answered for from memory."""

@@ -7,21 +7,27 @@ node.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.steward.protocol import CLASSES
-from agent.words import LONGEST, WordError, clean_name, counted, duration, parse_duration
+from agent.words import FEATURE, LONGEST, RESOURCE, WordError, clean_name, counted, duration, parse_duration, parse_size
 from scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 KINDS = ("after", "afterany", "afterok", "afternotok")
 """What a job may wait for of another: that it has started, ended, ended well, ended badly."""
 MOST = 1 << 20
 """Counts above this are nonsense and refused."""
-LARGEST_TEXT = 1 << 19
-"""Bytes of a script, or of an environment."""
+LARGEST = 60 << 10
+"""Bytes of a job as it is sent, with command, script and environment: an order is not longer (`agent.control`)."""
+WHO = ("HOME", "LOGNAME", "SHELL", "USER")
+"""Variables that every job has."""
 MOST_AT_ONCE = 1000
 """Jobs of one request: nobody else is heard while they are written down."""
 
@@ -61,6 +67,7 @@ class Spec:
     input: str = ""
     folder: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    umask: int = 0o022
     requeue: bool = True
     hold: bool = False
 
@@ -72,6 +79,17 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """Return the specification as JSON values."""
         return asdict(self)
+
+
+def remains(spec: Spec) -> Spec:
+    """Return what is kept of a specification once its job is over: no environment, and of a script that it was one."""
+    return replace(spec, script=spec.script and "#!", environment={})
+
+
+def visible(spec: Spec, *, whole: bool) -> dict[str, Any]:
+    """Return what may be told of a specification: a script and its arguments if `whole`, an environment to nobody."""
+    hidden = {"environment"} if whole or not spec.script else {"environment", "script", "command"}
+    return {name: value for name, value in spec.to_json().items() if name not in hidden}
 
 
 def sized(spec: Spec, cores: int) -> Spec:
@@ -124,19 +142,20 @@ def check(spec: Spec) -> None:
         raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
     if spec.script:
         _check_script(spec.script)
-    for name, least, most in _RANGES:
+    for name, option, least, most in _RANGES:
         value = getattr(spec, name)
         if not least <= value <= most:
-            msg = f"{name} is a whole number from {least} to {most}, not {value}."
+            msg = f"{option} is a whole number from {least} to {most}, not {value}."
             raise SchedulerError(msg)
     if spec.job_class not in CLASSES:
         msg = f"{spec.job_class[:40]!r} is not a class: choose {', '.join(CLASSES)}."
         raise SchedulerError(msg)
     if any(not 0 < amount <= MOST for amount in spec.resources.values()):
         raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
-    size = len(spec.script) + sum(len(key) + len(text) for key, text in spec.environment.items())
-    if size > LARGEST_TEXT or sum(map(len, spec.command)) > LARGEST_TEXT:
-        msg = f"command, script and environment are longer than {LARGEST_TEXT >> 10} KiB: put them into a file."
+    size = len(json.dumps(spec.to_json()))
+    if size > LARGEST:
+        has = f"command, script and environment are {size / 1024:.1f} KiB, and a job may have {LARGEST >> 10} KiB"
+        msg = f"{has}: leave variables out with --export, or put text into a file."
         raise SchedulerError(msg)
     texts = [*spec.command, spec.output, spec.error, spec.input, spec.folder, *spec.environment]
     if any("\0" in text for text in (*texts, *spec.environment.values())):
@@ -153,13 +172,14 @@ def _check_script(text: str) -> None:
 
 
 _RANGES = (
-    ("nodes", 0, MOST),
-    ("tasks", 0, MOST),
-    ("ranks", 0, MOST),
-    ("threads", 0, MOST),
-    ("time", 0, LONGEST),
-    ("priority", -MOST, MOST),
-    ("memory", 0, 1 << 60),
+    ("nodes", "--nodes", 0, MOST),
+    ("tasks", "--tasks-per-node", 0, MOST),
+    ("ranks", "--ntasks", 0, MOST),
+    ("threads", "--cpus-per-task", 0, MOST),
+    ("time", "--time", 0, LONGEST),
+    ("priority", "--priority", -MOST, MOST),
+    ("memory", "--mem", 0, 1 << 60),
+    ("umask", "the umask", 0, 0o777),
 )
 _INNER = {"resources": int, "environment": str}
 _TYPES: dict[str, type] = {item.name: type(item.default) for item in fields(Spec) if item.name not in _INNER}
@@ -209,6 +229,11 @@ def parse_time(text: str) -> int:
     return total
 
 
+def parse_memory(text: str) -> int:
+    """Return the bytes in a size as sbatch takes it: ``4G``, ``800M``, and MiB without a unit. Raises `WordError`."""
+    return parse_size(f"{text}M" if text.isdigit() else text)
+
+
 def parse_dependencies(text: str) -> tuple[Dependency, ...]:
     """Return what ``afterok:12,after:13`` says; also ``afterok:12:13``. Raises `WordError`."""
     found: list[Dependency] = []
@@ -225,7 +250,7 @@ def parse_amounts(text: str) -> dict[str, int]:
     """Return what ``gpu=2,license=1`` says. Raises `WordError`."""
     found: dict[str, int] = {}
     for part in text.split(","):
-        match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_.-]{0,31})[=:]([1-9][0-9]{0,5})", part)
+        match = re.fullmatch(f"({RESOURCE})[=:]([1-9][0-9]{{0,5}})", part)
         if not match or match[1] in found:
             msg = f"{part[:40]!r} is no amount of a resource: write NAME=NUMBER, each name once, as gpu=2."
             raise WordError(msg)
@@ -236,10 +261,29 @@ def parse_amounts(text: str) -> dict[str, int]:
 def parse_features(text: str) -> tuple[str, ...]:
     """Return the features in ``bigmem,fast``; sbatch's ``&`` is taken as well. Raises `WordError`."""
     parts = re.split("[,&]", text)
-    if not all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}", part) for part in parts):
+    if not all(re.fullmatch(FEATURE, part) for part in parts):
         msg = f"{text[:40]!r} are no features: write their names with commas, as bigmem,fast."
         raise WordError(msg)
     return tuple(sorted(set(parts)))
+
+
+def exported(text: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that ``ALL``, ``NONE``, ``PATH,A=1`` or ``ALL,A=1`` choose of an environment.
+
+    That is as sbatch does; who the user is goes along always. Raises `WordError`.
+    """
+    words = text.split(",")
+    found = {name: value for name, value in environment.items() if name in WHO or "ALL" in words}
+    for word in words:
+        name, given, value = word.partition("=")
+        if name and given:
+            found[name] = value
+        elif name in environment:
+            found[name] = environment[name]
+        elif name not in ("ALL", "NONE"):
+            msg = f"{word[:40]!r} is no variable here: write ALL, NONE, NAME or NAME=VALUE."
+            raise WordError(msg)
+    return found
 
 
 def name_of(spec: Spec) -> str:

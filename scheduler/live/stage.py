@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent import claims, control
+from agent import claims, control, interpreter
 from agent.control import ControlError
 from agent.demo_stage import clean_environment
 from agent.signalling import WITH_US
 from scheduler.live.jobs import COMPLETED
+from scheduler.live.pages import whole
 from scheduler.live.spec import Spec
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class Client:
 
     def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         """Give an order and return the answer."""
+        return whole(self._ask, name, **fields)
+
+    def _ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         try:
             self._sock.send(control.request(name, **fields))
             await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
@@ -137,7 +141,7 @@ def _process(log: Path, *words: str, **about: str) -> Iterator[Process]:
     environment = clean_environment() | about
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*WITH_US, sys.executable, "-m", "agent", *words], stderr=stream, env=environment, start_new_session=True
+            [*WITH_US, *interpreter.drom(*words)], stderr=stream, env=environment, start_new_session=True
         )
     try:
         yield process

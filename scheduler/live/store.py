@@ -7,11 +7,14 @@ well. One scheduler at a time may have a queue open: the file beside it is locke
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import json
 import os
 import sqlite3
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import SchedulerError
@@ -19,8 +22,7 @@ from scheduler.live.jobs import FINAL, Entry, Job, Node, User
 from scheduler.live.spec import Dependency, Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator
 
 SCHEMA = 1
 _TABLES = """
@@ -32,6 +34,8 @@ CREATE TABLE nodes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (job INTEGER NOT NULL, at REAL NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL);
 CREATE INDEX entries_by_job ON entries (job);
 """
+MOST = 1 << 53
+"""More than there will be jobs."""
 _ENDED = ",".join("?" * len(FINAL))
 
 
@@ -53,12 +57,14 @@ class Store:
             os.close(self._lock)
             msg = f"another scheduler has the queue in {folder}: stop it, or give this one another folder with --state."
             raise SchedulerError(msg) from error
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             os.close(self._lock)
-            msg = f"the queue {self._path} cannot be opened: {error}: mend it, or move it away to begin anew."
+            reason = error.strerror if isinstance(error, OSError) else error
+            msg = f"the queue {self._path} cannot be opened: {reason}: mend it, or move it away to begin anew."
             raise SchedulerError(msg) from error
 
     def _open(self, *, durable: bool) -> sqlite3.Connection:
+        self._be_private()
         db = sqlite3.connect(self._path, isolation_level=None)
         try:
             self._prepare(db, durable=durable)
@@ -66,6 +72,13 @@ class Store:
             db.close()
             raise
         return db
+
+    def _be_private(self) -> None:
+        """Let nobody else read the queue, in which environments are. SQLite gives new files the mode of the first."""
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for end in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self._path}{end}").chmod(0o600)
 
     def _prepare(self, db: sqlite3.Connection, *, durable: bool) -> None:
         """Set up a connection and, the first time, the tables; raise sqlite3.Error for what is no queue of ours."""
@@ -91,8 +104,7 @@ class Store:
 
     def write(self, jobs: Iterable[Job], nodes: Iterable[Node], entries: Iterable[Entry]) -> None:
         """Write all of it down, or nothing. Raises SchedulerError where that is not possible now."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             specs: dict[int, str] = {}
             for job in jobs:
                 self._write_job(job, specs)
@@ -102,6 +114,28 @@ class Store:
                 "INSERT INTO entries VALUES (?, ?, ?, ?)",
                 [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
             )
+
+    def forget(self, before: float, needed: Collection[int], most: int) -> list[int]:
+        """Delete up to `most` jobs that were over before that time, and return them.
+
+        Those that are `needed` stay, and so does the newest of all, after whose number comes the next. Raises
+        SchedulerError where that is not possible now.
+        """
+        kept = {*needed, self.next_number - 1}
+        with contextlib.closing(self._db.execute("SELECT job, at, what FROM entries ORDER BY rowid")) as rows:
+            old = itertools.takewhile(lambda row: row[1] < before, rows)  # what came later stands later
+            gone = list(itertools.islice((job for job, _, what in old if what in FINAL and job not in kept), most))
+        with self._transaction():
+            for table, column in (("jobs", "number"), ("specs", "number"), ("entries", "job")):
+                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(job,) for job in gone])  # noqa: S608
+        return gone
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Have all of a block written down, or nothing. Raises SchedulerError where that is not possible now."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             if self._db.in_transaction:
@@ -111,9 +145,10 @@ class Store:
 
     def _write_job(self, job: Job, specs: dict[int, str]) -> None:
         """Write a job down; of what many of them ask for alike, `specs` has the text by the identity of the object."""
-        if job.attempt == 0:  # what is asked for never changes
+        if job.attempt == 0 or job.is_final:  # what is asked for never changes, and at the end less of it is kept
             text = specs.get(id(job.spec)) or specs.setdefault(id(job.spec), json.dumps(job.spec.to_json()))
-            self._db.execute("INSERT OR IGNORE INTO specs VALUES (?, ?)", (job.number, text))
+            verb = "REPLACE" if job.is_final else "INSERT OR IGNORE"
+            self._db.execute(f"{verb} INTO specs VALUES (?, ?)", (job.number, text))
         text = json.dumps({name: getattr(job, name) for name in _COLUMNS})
         self._db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?)", (job.number, job.state, job.user.uid, text))
 
@@ -128,10 +163,10 @@ class Store:
         """Return all jobs that are not over, in the order of their numbers."""
         return self._jobs(f"WHERE state NOT IN ({_ENDED}) ORDER BY number", tuple(sorted(FINAL)))
 
-    def last(self, count: int, uid: int | None = None) -> list[Job]:
-        """Return the newest jobs, of one user or of all, in the order of their numbers."""
-        whose, values = ("", (count,)) if uid is None else ("WHERE uid = ?", (uid, count))
-        return self._jobs(f"{whose} ORDER BY number DESC LIMIT ?", values)[::-1]
+    def last(self, count: int, uid: int | None = None, before: int = MOST) -> list[Job]:
+        """Return the newest jobs of those `before` a number, of one user or of all, in the order of their numbers."""
+        whose, values = ("", ()) if uid is None else ("AND uid = ?", (uid,))
+        return self._jobs(f"WHERE number < ? {whose} ORDER BY number DESC LIMIT ?", (before, *values, count))[::-1]
 
     def job(self, number: int) -> Job | None:
         """Return one job, None if there never was one of that number."""
@@ -142,10 +177,10 @@ class Store:
         row = self._db.execute("SELECT state FROM jobs WHERE number = ?", (number,)).fetchone()
         return str(row[0]) if row and row[0] in FINAL else None
 
-    def history(self, number: int | None = None) -> list[Entry]:
-        """Return what happened to one job, or to all, in order."""
-        where, values = ("", ()) if number is None else ("WHERE job = ?", (number,))
-        rows = self._db.execute(f"SELECT job, at, what, detail FROM entries {where} ORDER BY rowid", values)  # noqa: S608
+    def history(self, first: int = 1, last: int = MOST) -> list[Entry]:
+        """Return what happened to the jobs from one number to another, in order."""
+        asked = "SELECT job, at, what, detail FROM entries WHERE job BETWEEN ? AND ? ORDER BY rowid"
+        rows = self._db.execute(asked, (first, last))
         return [Entry(job, at, what, json.loads(detail)) for job, at, what, detail in rows]
 
     @property

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agent.control import ControlError
 from scheduler.demo.cluster import HEAD
 from scheduler.live.jobs import FINAL
+from scheduler.live.pages import whole
 from tests.agents import wait_until
 from tests.cluster import plan
 from tests.cluster.ledger import SCRIPT, Known, violations
@@ -169,7 +170,7 @@ class Storm:
         here.await_state(whole, "completed")
 
     def _judge(self) -> None:
-        told = {job["job"]: job for job in self._here.ask("queue", all=True, last=100_000)["jobs"]}
+        told = {job["job"]: job for job in whole(self._here.ask, "queue", all=True, last=100_000)["jobs"]}
         found = self.outcome.violations
         for number, known in self._known.items():
             lines = self._here.lines(f"ledger.{number}")

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent import control, keys
 from dromlib import native
+from scheduler.live import listing
 from tests.agents import SECONDS, lives, wait_until
 from tests.clusters import cluster
 
@@ -70,6 +73,18 @@ def test_a_script_says_what_it_needs(here: Cluster) -> None:
     assert out == f"an argument 1 mine {here.folder}\n"
     assert [entry["what"] for entry in value["history"]] == ["submitted", "placed", "started", "failed"]
     assert not list((here.folder / "n1/run").glob("scripts/*"))
+
+
+def test_a_job_has_the_umask_of_its_submission(here: Cluster) -> None:
+    """What it writes is for whom its user wants it to be."""
+    before = os.umask(0o027)
+    try:
+        number = here.submit("--output", "out", "--", "touch", "made")
+    finally:
+        os.umask(before)
+    here.await_state(number, "completed")
+
+    assert {(here.folder / name).stat().st_mode & 0o777 for name in ("out", "made")} == {0o640}
 
 
 def test_a_guest_starts_earlier_as_its_mates_shrink(here: Cluster) -> None:
@@ -238,6 +253,13 @@ def test_one_command_submits_many_jobs(here: Cluster) -> None:
     queued = here.ask("queue")["jobs"]
     assert [job["job"] for job in queued] == list(range(int(first), int(last) + 1))
     assert (len(queued), {job["state"] for job in queued}) == (1001, {"pending"})
+    for order in ("queue", "history"):
+        page = here.ask(order, all=True, last=1 << 52)
+        shown = [job["job"] for job in page["jobs"]]
+        assert (shown, page["before"]) == (list(range(int(first) + 1, int(last) + 1)), int(first) + 1)
+        assert {entry["job"] for entry in page.get("entries", [])} <= set(shown)
+    told = json.loads(here.cli("queue", "--all", "--last", "1001", "--json").stdout)
+    assert [job["job"] for job in told["jobs"]] == list(range(int(first), int(last) + 1))
     with pytest.raises(control.ControlError, match=r"^20002 jobs are too many for one request, which takes 1000: "):
         here.ask("submit", jobs=[{"command": ["true"], "folder": "/"}] * 2, count=10_001)
 
@@ -268,6 +290,31 @@ def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
         control.ControlError, match=r"^no user here is called as the key stranger: trust it under a user"
     ):
         control.order(here.remote(tmp_path / "stranger"), "submit", jobs=[spec])
+
+
+def test_a_script_is_shown_to_its_user_alone(here: Cluster, tmp_path: Path) -> None:
+    """Others learn that there is one; root, and who submitted it, may read it and its arguments."""
+    ours = keys.load(here.state.parent / "keys")
+    theirs = keys.make(tmp_path / "daemon")
+    keys.trust(theirs, ours.folder / keys.PUBLIC, "127.0.0.1")
+    keys.trust(ours, theirs.folder / keys.PUBLIC, "daemon")
+    daemon = here.remote(tmp_path / "daemon")
+    spec = {"folder": "/", "hold": True, "command": ["word"], "environment": {"TOKEN": "secret"}}
+    with_script = spec | {"script": "#!/bin/sh\necho secret\n"}
+    mine, plain = here.ask("submit", jobs=[with_script, spec])["jobs"]
+    (theirs_too,) = control.order(daemon, "submit", jobs=[with_script])["jobs"]
+
+    def seen(job: dict[str, Any]) -> tuple[object, ...]:
+        return tuple(job["spec"].get(name) for name in ("script", "command", "environment"))
+
+    whole = (with_script["script"], ["word"], None)
+    assert seen(control.order(daemon, "job", job=mine)) == (None, None, None)
+    assert seen(control.order(daemon, "job", job=plain)) == ("", ["word"], None)
+    assert seen(control.order(daemon, "job", job=theirs_too)) == whole
+    assert seen(here.job(mine)) == seen(here.job(theirs_too)) == whole
+    told = listing.job(control.order(daemon, "job", job=mine))
+    assert "command: a script of its user" in told
+    assert "command: word" in listing.job(control.order(daemon, "job", job=plain))
 
 
 @pytest.mark.parametrize(
@@ -311,6 +358,38 @@ def test_it_tells_its_service_manager(here: Cluster) -> None:
 
     assert said[0] == "READY=1"
     assert any(line.startswith("WATCHDOG=1\nSTATUS=0 jobs running, 0 waiting; ") for line in said)
+
+
+def test_orders_for_several_jobs_are_tried_for_each(here: Cluster) -> None:
+    """Whoever cannot be is told apart, the others are, and the exit says that not all were."""
+    first, last = (here.submit("--hold", "--", "true") for _ in range(2))
+    lost = "drom: there is no job 999999: see drom queue --all.\n"
+    released = here.cli("hold", "--release", "999999", str(first), str(last))
+    assert (released.returncode, released.stderr) == (1, lost)
+    assert released.stdout == f"Released job {first}\nReleased job {last}\n"
+    here.await_state(last, "completed")
+    held = here.submit("--hold", "--", "true")
+
+    cancelled = here.cli("cancel", str(last), "999999", str(held))
+
+    assert (cancelled.returncode, cancelled.stdout) == (1, f"Cancelled job {held}\n")
+    assert cancelled.stderr == f"drom: job {last} is over: it is completed.\n{lost}"
+
+
+def test_jobs_that_were_over_long_ago_are_forgotten(here: Cluster) -> None:
+    """After `--keep`; those that wait stay, and the numbers go on."""
+    over = here.submit("--", "true")
+    here.await_state(over, "completed")
+    waits = here.submit("--hold", "--", "true")
+    here.end()
+    with sqlite3.connect(here.state / "queue.sqlite") as db:
+        db.execute("UPDATE entries SET at = at - ?", (91 * 86400,))
+    here.start()
+
+    wait_until(lambda: [job["job"] for job in here.ask("queue", all=True)["jobs"]] == [waits], lambda: here.log)
+    with pytest.raises(control.ControlError, match=f"^there is no job {over}: see drom queue --all"):
+        here.job(over)
+    assert here.submit("--hold", "--", "true") == waits + 1
 
 
 def test_two_schedulers_do_not_share_a_queue(here: Cluster) -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.agents import SECONDS, SERVES_METRICS, programs, start_agent, wait_until
+from tests.clusters import cluster
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
 DASHBOARD = json.loads((CONTRIB / "grafana" / "drom.json").read_text(encoding="utf-8"))
-EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 VARIABLES = {"$instance": ".*", "$__rate_interval": "1m"}
 
 
@@ -57,17 +58,23 @@ def listens(pid: int) -> int | None:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Prometheus with our configuration, which scrapes an agent with two jobs that share its CPUs each second."""
+    """Prometheus with our configuration, which scrapes an agent with two jobs that share its CPUs, and a scheduler."""
     server, folder = tool("prometheus"), tmp_path_factory.mktemp("prometheus")
     options = ("--emulate", "pack:2 core:2", *SERVES_METRICS)
-    with start_agent(folder, *options) as agent, programs(folder / "programs") as start:
+    (folder / "cluster").mkdir()
+    with contextlib.ExitStack() as stack:
+        here = stack.enter_context(cluster(folder / "cluster", nodes=1))
+        agent = stack.enter_context(start_agent(folder, *options))
+        start = stack.enter_context(programs(folder / "programs"))
         for job in ("a", "b"):
             start.start(*agent.run("--job", job, "--", "sleep", "1000"))
             agent.await_log(f"event=started job={job}")
         wait_until(lambda: {row["applied"] for row in agent.tasks().values()} == {"0-1", "2-3"}, agent.tasks)
         shutil.copy(CONTRIB / "drom.rules.yml", folder)
         port = agent.await_log(r"event=metrics .*port=(\d+)")[1]
-        text = (CONTRIB / "prometheus.yml").read_text(encoding="utf-8").replace(":9464", f":{port}")
+        here.await_state(here.submit("--output", "none", "--", "sleep", "inf"), "running")
+        text = (CONTRIB / "prometheus.yml").read_text(encoding="utf-8")
+        text = text.replace(":9464", f":{port}").replace(":9468", f":{here.metrics_port}")
         assert text.count("15s") == 2
         (folder / "prometheus.yml").write_text(text.replace("15s", "1s"), encoding="utf-8")
         started = start.start(
@@ -79,14 +86,15 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         yield Prometheus(wait_until(lambda: listens(started.pid), started.show))
 
 
-def test_it_scrapes_the_agent(prometheus: Prometheus) -> None:
-    """The target is up, and what it says is what the agent has."""
-    wait_until(lambda: prometheus.series('up{job="drom"} == 1'), lambda: prometheus.ask("targets"))
+def test_it_scrapes_the_agent_and_the_scheduler(prometheus: Prometheus) -> None:
+    """The targets are up, and what the first says is what the agent has."""
+    for job in ("drom", "drom-scheduler"):
+        wait_until(lambda: prometheus.series(f'up{{job="{job}"}} == 1'), lambda: prometheus.ask("targets"))  # noqa: B023
     wait_until(lambda: len(prometheus.series("drom_job_cpus")) == 2, lambda: prometheus.series("drom_job_cpus"))
     held = {(one["metric"]["exported_job"], one["value"][1]) for one in prometheus.series("drom_job_cpus")}
 
     assert held == {("a", "2"), ("b", "2")}
-    assert prometheus.ask("targets")["activeTargets"][0]["lastError"] == ""
+    assert [target["lastError"] for target in prometheus.ask("targets")["activeTargets"]] == ["", ""]
 
 
 def test_its_rules_can_be_evaluated(prometheus: Prometheus) -> None:
@@ -102,7 +110,7 @@ def test_its_rules_can_be_evaluated(prometheus: Prometheus) -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_every_expression_of_the_dashboard_gives_series(prometheus: Prometheus, expression: str) -> None:
-    """Nothing in the dashboard is misspelled: each expression finds data of the agent."""
+    """Nothing in the dashboard is misspelled: each expression finds data of the agent or of the scheduler."""
     for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
     assert "$" not in expression
@@ -110,9 +118,10 @@ def test_every_expression_of_the_dashboard_gives_series(prometheus: Prometheus, 
     wait_until(lambda: prometheus.series(expression), lambda: f"nothing for {expression}")
 
 
-def test_the_dashboard_shows_all_that_the_agent_tells(prometheus: Prometheus) -> None:
+def test_the_dashboard_shows_all_that_is_told(prometheus: Prometheus) -> None:
     """No metric is left out but what only some configurations have; none that does not exist is asked for."""
-    wait_until(lambda: prometheus.series("drom_build_info"), lambda: prometheus.ask("targets"))
+    for name in ("drom_build_info", "drom_scheduler_jobs"):
+        wait_until(lambda: prometheus.series(name), lambda: prometheus.ask("targets"))  # noqa: B023
     there = {name for name in prometheus.ask("label/__name__/values") if name.startswith("drom_")}
     there = {re.sub(r"_(bucket|sum|count)$", "", name) for name in there}
     shown = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\bdrom_\w+", " ".join(EXPRESSIONS))}

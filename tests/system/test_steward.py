@@ -190,6 +190,15 @@ def test_a_job_that_begins_is_killed(scheduler: StandIn, agent: Agent) -> None:
     forget(scheduler, agent, 1, 2)
 
 
+def test_a_job_that_begins_is_asked_to_end(scheduler: StandIn, agent: Agent) -> None:
+    """The signal waits until there is somebody to get it, as nothing else would end the job."""
+    scheduler.say("n1", start(1, "sleep", "inf"))
+    scheduler.say("n1", Signal(1, 1, signal.SIGTERM))
+
+    assert scheduler.hear(Ended, job=1, seconds=20).status == -signal.SIGTERM
+    forget(scheduler, agent, 1)
+
+
 def test_nothing_is_left_when_a_job_ends(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
     """Children that outlive the program are ended with it, daemons too."""
     script = "(setsid sleep inf & echo $! > pid) ; exit 0"

@@ -182,3 +182,25 @@ def test_a_service_is_reloaded_replaced_watched_and_stopped(node: Node, public: 
     wait_until(lambda: affinity_of_children(b.pid) == before, lambda: affinity_of_children(b.pid))
     wait_until(lambda: affinity_of_children(a.pid) == before, lambda: affinity_of_children(a.pid))
     assert sorted(path.name for path in node.dir.iterdir()) == ["events", "lock"]
+
+
+def test_jobs_get_the_limits_that_they_need(tmp_path: Path) -> None:
+    """With the drop-in of a cluster's node: locked memory for InfiniBand, a stack that may grow, all their tasks."""
+    if reason := own_systemd.why_not():
+        pytest.skip(reason)
+    units = tmp_path / "units"
+    (units / f"{NAME}.d").mkdir(parents=True)
+    (units / NAME).write_text(installed())
+    shutil.copy(UNIT.with_name("drom-agent-jobs.conf"), units / f"{NAME}.d")
+    wanted = {
+        "LimitMEMLOCK": "infinity",
+        "LimitMEMLOCKSoft": "infinity",
+        "LimitSTACK": "infinity",
+        "LimitSTACKSoft": str(8 << 20),
+        "LimitNOFILE": "131072",
+        "TasksMax": "infinity",
+    }
+    with own_systemd.systemd(tmp_path, units) as systemd:
+        found = {name: systemd.show(NAME, name) for name in wanted}
+
+    assert found == wanted

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `drom submit`: a script's options are read before those beside it, which are stronger."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+import typer.core
+
+from scheduler.errors import SchedulerError
+from scheduler.live.directives import MARK, directives
+
+SCRIPT = "drom.script"
+"""The key of the script's text in the context of `drom submit`."""
+
+
+class Submission(typer.core.TyperCommand):
+    """Reads the options in the #DROM lines of a script before those of the command line, which are stronger."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        """Read the options. Raises SchedulerError for a script that is not there, or has a line that cannot be read."""
+        given = list(args)
+        rest = super().parse_args(ctx, list(given))
+        words = ctx.params.get("command") or []
+        options = given[: len(given) - len(words)]
+        if not words or "--" in options:
+            return rest
+        if not Path(words[0]).is_file():
+            if shutil.which(words[0]):
+                return rest
+            msg = f"there is no script {words[0]}: to run a command write drom submit -- {words[0]}"
+            raise SchedulerError(msg)
+        text = ctx.meta[SCRIPT] = _read(words[0])
+        ctx.params.clear()
+        return super().parse_args(ctx, [*self._asked_by(text, words[0], ctx), *options, "--", *words])
+
+    def _asked_by(self, text: str, path: str, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
+        """Return the options in a script. Raises SchedulerError with the line of what is none."""
+        lines = directives(text, path)
+        for number, words in lines:
+            try:
+                left = self.make_context(ctx.info_name, list(words), ctx.parent).params["command"]
+            except _UsageError as error:
+                msg = f"{path}, line {number}: {error.format_message().rstrip('.')}."  # type: ignore[attr-defined]
+                raise SchedulerError(msg) from error
+            if left:
+                msg = f"{path}, line {number}: {left[0][:40]!r} is no option: write for example {MARK} --nodes 2."
+                raise SchedulerError(msg)
+        return [word for _, words in lines for word in words]
+
+
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""What typer raises for any wrong use of a command line, under a name that differs between its versions."""
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except UnicodeDecodeError as error:
+        msg = f"{path} is no script: to run a program write drom submit -- {path}"
+        raise SchedulerError(msg) from error
+    except OSError as error:
+        msg = f"the script {path} cannot be read: {error.strerror}."
+        raise SchedulerError(msg) from error

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders of a scheduler on a node, as far as no process is needed."""
+
+from __future__ import annotations
+
+import signal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from agent.steward import protocol, spool, steward
+from agent.steward.keeping import Attempt
+from agent.steward.spool import Folder
+from agent.steward.steward import Steward
+from tests.stand_in import start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keeper is not watched for want of descriptors; once it is, the job gets what it was sent, once, in order."""
+    sent: list[tuple[int, set[int]]] = []
+    monkeypatch.setattr(steward, "send_signal", lambda number, pids, _: sent.append((number, pids)))
+    found = Steward.__new__(Steward)
+    attempt = Attempt(start(1, "true"), Folder(tmp_path), 1, "running")
+    found._restless = set()
+    found._keeping = SimpleNamespace(  # type: ignore[assignment]
+        look=lambda _: spool.BEGINNING, processes_of=lambda one, _: {12} if one.pidfd >= 0 else set()
+    )
+    found._remote = SimpleNamespace(steps=SimpleNamespace(pids=lambda *_: set()))  # type: ignore[assignment]
+    found._node = SimpleNamespace(jobs={})  # type: ignore[assignment]
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        found._signal(attempt, protocol.Signal(1, 1, number), 0.0)
+    for now in (0.0, 0.1):
+        found._attend(attempt, now)
+    reached = [(number, pids) for number, pids in sent if pids]
+    attempt.pidfd = 99
+
+    for now in (0.2, 0.3):
+        found._attend(attempt, now)
+
+    assert reached == []
+    assert [(number, pids) for number, pids in sent if pids] == [(signal.SIGUSR1, {12}), (signal.SIGTERM, {12})]
+    assert found._restless == set()
