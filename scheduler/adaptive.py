@@ -15,7 +15,7 @@ import numpy as np
 
 from scheduler.allotment import EXPAND, SHRINK, STALL, TRANSFER
 from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, MOLDABLE, Ints
+from scheduler.interface import MALLEABLE, MOLDABLE, NEVER, Ints
 from scheduler.world import MILLION, Pool
 from workloads.choices import number, read_choices
 from workloads.speedup import downey
@@ -72,11 +72,11 @@ class Adaptive(NamedTuple):
         """Return what no change of processors costs more than."""
         return self.stall + max(self.shrink, self.expand) * processors + self.memory / self.bandwidth
 
-    def pool(self, sizes: Ints, classes: Ints, processors: int) -> Pool:
-        """Return a pool of so many processors for jobs of these sizes.
+    def pool(self, sizes: Ints, seconds: Ints, classes: Ints, processors: int) -> Pool:
+        """Return a pool of so many processors for jobs of these sizes, none of which takes longer than its `seconds`.
 
         Rigid jobs have their size. Others have at least one processor, and at most those of the machine.
-        Raises SchedulerError for a machine that is too large, and for changes that cost too much.
+        Raises SchedulerError for a machine that is too large, for jobs that are, and for changes that cost too much.
         """
         if processors > LARGEST:
             msg = f"A pool has at most {LARGEST:,} processors, not {processors:,}: choose fewer --nodes or --cores."
@@ -90,15 +90,30 @@ class Adaptive(NamedTuple):
         flexible = (classes == MALLEABLE) | (classes == MOLDABLE)
         least = np.clip(np.ceil(self.minimum * sizes - 1e-9), 1, processors).astype(np.int64)
         most = np.clip(np.floor(np.minimum(self.maximum * sizes, processors) + 1e-9), least, None).astype(np.int64)
+        least, speed = np.where(flexible, least, sizes), speeds(processors, self.parallelism, self.sigma)
+        _check_work(sizes, seconds, speed, least)
         terms = np.zeros(4)
         terms[[STALL, SHRINK, EXPAND, TRANSFER]] = self.stall, self.shrink, self.expand, self.memory / self.bandwidth
         return Pool(
-            least=np.where(flexible, least, sizes),
+            least=least,
             most=np.where(flexible, most, sizes),
-            speed=speeds(processors, self.parallelism, self.sigma),
+            speed=speed,
             stall=np.rint(terms * MILLION).astype(np.int64),
             residual=round(self.residual * MILLION),
         )
+
+
+def _check_work(sizes: Ints, seconds: Ints, speed: Ints, least: Ints) -> None:
+    """Refuse jobs whose work, or what they do not do of it on their fewest processors, is no number of 64 bits."""
+    work = seconds.astype(np.float64) * speed[sizes]
+    too_much = np.flatnonzero(work * np.maximum(1, speed[sizes] / speed[least]) >= NEVER)
+    if len(too_much):
+        size, length = int(sizes[too_much[0]]), int(seconds[too_much[0]])
+        msg = (
+            f"The work of {size:,} processors in {length:,} s is more than a pool can count: leave such jobs out of "
+            "the log, or choose a larger minimum for --adaptive."
+        )
+        raise SchedulerError(msg)
 
 
 def speeds(processors: int, parallelism: float, sigma: float) -> Ints:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agent import interpreter
 from agent.bench import machine
 from scheduler.errors import SchedulerError
 from workloads.making import SAMPLE, Recipe, make
@@ -121,9 +122,7 @@ def _run(case: Case, log: Path) -> dict[str, float]:
     for choice in case.choices:
         options += ["--set", choice]
     begun = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "agent", "simulate", str(log), *options], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(interpreter.drom("simulate", str(log), *options), capture_output=True, text=True, check=False)
     wall = time.perf_counter() - begun
     if done.returncode:
         msg = f"{case.name}: {done.stderr.strip().removeprefix('drom: ')}"

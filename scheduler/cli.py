@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from scheduler import telling
 from scheduler.errors import SchedulerError
 from scheduler.progress import Bar, saying
+from scheduler.values import json_text
 
 if TYPE_CHECKING:
     from scheduler.adaptive import Adaptive
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from scheduler.filling.outcome import Filled
     from scheduler.filling.parameters import Filling
     from scheduler.simulation import Machine, Simulation
-
-PICTURES = ("png", "svg", "pdf")
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
 
@@ -100,10 +98,11 @@ def simulate(
         raise typer.BadParameter("--peak-watts is below --idle-watts.")
     window = _window(gantt)
     _check_plots(plots, out, gantt)
-    from scheduler import metrics, results
+    from scheduler import metrics
     from scheduler.compiling import load_policy
     from scheduler.contracts import check_possible, contracts_of
     from scheduler.explain import explain as explained
+    from scheduler.explain import index_of
     from scheduler.partitions import parse_partitions
     from scheduler.simulation import Machine, Simulation
     from workloads import cleaning, tables
@@ -114,12 +113,14 @@ def simulate(
     chosen = load_policy(policy, [*(set_ or ()), *cutoff])
     telling.note_what_a_policy_is(chosen, cores, event_rule, predict)
     jobs_are = _adaptive(adaptive or [], evolving, chosen)
-    if chosen.name == "payoff" and not contracts:
+    if chosen.built_in == "payoff" and not contracts:
         raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
     filling = _filling(fill_set or [], chosen, fill=fill, kept=save or resume)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
     work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
+    if explain is not None:
+        index_of(work, explain)
     shares = Shares() if classes is None else parse_shares(classes)
     confined, slot = parse_partitions(partition or ()), filling.time_slot if filling else 1
     machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, confined, slot)
@@ -134,43 +135,74 @@ def simulate(
     filled = _filled(run, filling, seed)
     telling.note_what_jobs_are(run)
     telling.note_what_a_pool_is(run, cores, plots)
-    if resume is not None:
-        run.resume(resume)
-    if out is not None:
-        results.prepare(out)
+    telling.note_what_changes_nothing(run, classes)
+    _prepare(run, out, save, resume)
     stopped = _run(run, until)
     told = metrics.summary(run, report, metrics.Power(idle_watts, peak_watts), stopped, seed)
-    _finish(filled, told)
+    unknown = _finish(filled, told)
     _write(run, told, out, plots, window, filled)
     if save is not None:
         run.save(save)
     _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
-    if stopped == "interrupted":
-        telling.say("drom: interrupted: the results are partial, and marked so.")
-        raise typer.Exit(130)
+    _leave(stopped, unknown=unknown)
 
 
-def _run(run: Simulation, until: int | None) -> str:
-    """Run a simulation and return why it stopped before its end; empty if it did not."""
+def _prepare(run: Simulation, out: Path | None, save: Path | None, resume: Path | None) -> None:
+    """Be sure that what comes of a simulation can be written, and go on with a saved one."""
+    from scheduler.results import prepare
+    from scheduler.simulation import check_saving
+
+    if resume is not None:
+        run.resume(resume)
+    if out is not None:
+        prepare(out)
+    if save is not None:
+        check_saving(save)
+
+
+def _run(run: Simulation, until: int | None, words: str = "simulating") -> str:
+    """Run a simulation and return why it stopped before its end; empty if it did not.
+
+    Ctrl-C stops it between two events, a second one wherever it is: there is no result then.
+    """
     from scheduler.interface import NEVER
 
     asked: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
-    bar = Bar(sys.stderr, "simulating")
+    bar = Bar(sys.stderr, words)
+
+    def ask(number: int, _: object) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
 
     def look(done: float) -> None:
         bar.show(done)
         if asked:
             raise KeyboardInterrupt
 
+    before = signal.signal(signal.SIGINT, ask)
     try:
         run.run(NEVER - 1 if until is None else until, look)
     except KeyboardInterrupt:
+        if len(asked) > 1:
+            telling.say("drom: interrupted twice: nothing is written.")
+            raise
         return "interrupted"
     finally:
         signal.signal(signal.SIGINT, before)
         bar.clear()
     return "" if run.is_over else f"until {until} s"
+
+
+def _leave(stopped: str, *, unknown: bool) -> None:
+    """Exit as interrupted programs do, and say what is missing; go on if nothing is."""
+    if stopped == "interrupted":
+        telling.say("drom: interrupted: the results are partial, and marked so.")
+    elif unknown:
+        telling.say("drom: interrupted: the results do not say how much later jobs start than without filling.")
+    else:
+        return
+    raise typer.Exit(130)
 
 
 def _write(
@@ -239,17 +271,20 @@ def _filled(run: Simulation, filling: Filling | None, seed: int) -> Filled | Non
     return Filled.of(run, filling, seed)
 
 
-def _finish(filled: Filled | None, told: dict[str, Any]) -> None:
-    """Add the figures of filling to a summary, under B with those of the same simulation without."""
+def _finish(filled: Filled | None, told: dict[str, Any]) -> bool:
+    """Add the figures of filling to a summary, under B beside those without; return whether that was interrupted."""
     if filled is None:
-        return
-    from scheduler.filling.outcome import shifts
+        return False
+    from scheduler.filling.outcome import shifts, without
 
     filled.finish()
     told["filling"] = filled.figures(told["metrics"])
-    if filled.filling.policy == "B" and filled.run.is_over:
-        with saying("simulating without filling"):
-            told["filling"] |= shifts(filled.run)
+    if filled.filling.policy != "B" or not filled.run.is_over:
+        return False
+    regular = without(filled.run)
+    stopped = _run(regular, None, "simulating without filling")
+    told["filling"] |= shifts(filled.run, regular)
+    return bool(stopped)
 
 
 def _window(text: str | None) -> tuple[int, int] | None:
@@ -264,14 +299,15 @@ def _window(text: str | None) -> tuple[int, int] | None:
 
 def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
     """Refuse pictures that could not be drawn before anything is simulated."""
+    from scheduler.plots import KINDS
     from workloads.figures import require
 
     if kind is None:
         if gantt is not None:
             raise typer.BadParameter("--gantt needs --plots: it says what the Gantt chart shows.")
         return
-    if kind not in PICTURES:
-        raise typer.BadParameter(f"--plots {kind}: choose {', '.join(PICTURES)}.")
+    if kind not in KINDS:
+        raise typer.BadParameter(f"--plots {kind}: choose {', '.join(KINDS)}.")
     if out is None:
         raise typer.BadParameter("--plots needs --out, where the pictures go.")
     require()
@@ -290,7 +326,7 @@ def _draw(run: Simulation, out: Path, kind: str | None, window: tuple[int, int] 
 
 def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json_text.dumps(told | ({"explained": sentences} if sentences else {})))
+        typer.echo(json_text(told | ({"explained": sentences} if sentences else {})))
         return
     for line in [*telling.lines(told), *sentences]:
         typer.echo(line)
@@ -316,7 +352,7 @@ def compare(
         telling.say(note)
     if json:
         figures = [{"figure": r.figure, "first": r.values[0], "values": r.values, "ratios": r.ratios} for r in rows]
-        typer.echo(json_text.dumps({"schema_version": 1, "folders": [str(f) for f in folders], "figures": figures}))
+        typer.echo(json_text({"schema_version": 1, "folders": [str(f) for f in folders], "figures": figures}))
     else:
         for line in comparing.table(names, rows):
             typer.echo(line)

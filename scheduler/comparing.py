@@ -47,15 +47,17 @@ def notes(names: Sequence[str], told: Sequence[dict[str, Any]]) -> list[str]:
     """Return sentences about runs that cannot be compared with the first, or are partial."""
     found = []
     for name, one in zip(names, told, strict=True):
-        if any(one[key] != told[0][key] for key in ("workload", "cleaning")) or _size(one) != _size(told[0]):
+        if any(one[key] != told[0][key] for key in ("workload", "cleaning")) or size_of(one) != size_of(told[0]):
             found.append(f"note: {name} is of other jobs or another machine than {names[0]}.")
         if not one["complete"]:
             found.append(f"note: {name} is partial ({one['stopped']}).")
     return found
 
 
-def _size(told: dict[str, Any]) -> tuple[int, int]:
-    return told["machine"]["nodes"], told["machine"]["cores"]
+def size_of(told: dict[str, Any]) -> tuple[int, int]:
+    """Return the nodes of the machine that a summary is of, and their cores, also where these were one pool."""
+    machine = told.get("pool_of") or told["machine"]
+    return machine["nodes"], machine["cores"]
 
 
 def number(value: float | None) -> str:

@@ -9,6 +9,7 @@ takes about 0.1 us. Where numba is switched off both run as plain Python, with t
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -67,6 +68,10 @@ class Policy(NamedTuple):
     """Names for values of parameters."""
     pooled: bool = False
     """Whether it allots the processors of the whole machine."""
+    built_in: str = ""
+    """Which of those it is that come with drom; empty for one of a file, whatever its name."""
+    digest: str = ""
+    """A short name for the text of its file."""
 
     @property
     def layers(self) -> int:
@@ -107,8 +112,8 @@ def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
     if fault:
         msg = f"policy {name}: {fault}"
         raise SchedulerError(msg)
-    stem = file.stem if name.endswith(".py") else name
-    return Policy(stem, decide, options, file, words, bool(getattr(module, "POOL", False)))
+    pooled, digest = bool(getattr(module, "POOL", False)), hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return Policy(file.stem, decide, options, file, words, pooled, "" if name.endswith(".py") else name, digest)
 
 
 def _built_in(name: str) -> ModuleType:

@@ -66,6 +66,7 @@ from scheduler.world import (
     QUEUED,
     RULE,
     RUNNERS,
+    SHORTENED,
     SLOT,
     STARTS,
     SUBMISSIONS,
@@ -138,9 +139,9 @@ def is_turn(world: World, now: int) -> bool:
 def obey(world: World, actions: Actions, kinds: int) -> None:
     """Carry out the answer of the policy; note a fault in it, or in the time at which it wants to be called again."""
     s = world.scalars
-    now, before = s[NOW], s[STARTS]
+    now, before = s[NOW], s[STARTS] + s[SHORTENED]
     carry_out(world, actions, kinds)
-    if s[FAULT] == NO_FAULT and (s[WAKE] < now or (s[WAKE] == now and s[STARTS] == before)):
+    if s[FAULT] == NO_FAULT and (s[WAKE] < now or (s[WAKE] == now and s[STARTS] + s[SHORTENED] == before)):
         s[FAULT] = IN_THE_PAST
 
 
@@ -302,6 +303,7 @@ def do(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table 
     if kind in (START, PLACE, RESIZE, ALLOT):
         return give(world, row, nodes)
     if kind == LIMIT:
+        world.scalars[SHORTENED] += row[2] < world.jobs.limit[job]
         return set_limit(world, job, row[2], now)
     if kind == PLAN:
         world.jobs.planned[job] = row[2]

@@ -17,17 +17,14 @@ if TYPE_CHECKING:
 
     from scheduler.interface import Ints
     from scheduler.simulation import Simulation
+    from workloads.workload import Workload
 
 _NAMED = 5
 
 
 def explain(run: Simulation, number: int) -> list[str]:
     """Return sentences about the job with this number. Raises SchedulerError for a job that is not there."""
-    found = np.flatnonzero(run.work.job == number)
-    if not len(found):
-        msg = f"There is no job {number} among those simulated: see job_id in jobs.csv."
-        raise SchedulerError(msg)
-    job, jobs = int(found[0]), run.world.jobs
+    job, jobs = index_of(run.work, number), run.world.jobs
     submit, start, nodes = int(jobs.submit[job]), int(jobs.start[job]), int(jobs.nodes[job])
     ahead = np.flatnonzero((jobs.submit <= submit) & (jobs.start > submit) & (np.arange(len(jobs.submit)) < job))
     asked = f"Job {number} asks for {counted(nodes, 'node')} for {run.work.requested_time[job]:,} s"
@@ -57,6 +54,15 @@ def explain(run: Simulation, number: int) -> list[str]:
     if len(passed):
         told.append(f"{counted(len(passed), 'later job')} started before it: {_name(run, passed)}.")
     return told
+
+
+def index_of(work: Workload, number: int) -> int:
+    """Return which of the jobs has this number. Raises SchedulerError where none has."""
+    found = np.flatnonzero(work.job == number)
+    if not len(found):
+        msg = f"There is no job {number} among those simulated: see job_id in jobs.csv."
+        raise SchedulerError(msg)
+    return int(found[0])
 
 
 def allotted(run: Simulation, job: int) -> str:

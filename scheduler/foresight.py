@@ -87,7 +87,7 @@ def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
         msg = f"--predict {name} is for --event-rule instant, not {machine.event_rule}: leave one of them out."
     elif machine.slot > 1:
         msg = f"--predict {name} is for machines without time slots: leave one of them out."
-    elif policy.pooled or policy.name == "cp":
+    elif policy.pooled or policy.built_in == "cp":
         msg = f"--predict {name} is for policies that plan with run times: choose easy, conservative, slurm or sd."
     elif policy.options.get("recompute", 0):
         msg = f"--predict {name} and recompute=1 both change limits of running jobs: leave one of them out."

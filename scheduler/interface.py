@@ -2,12 +2,13 @@
 """What a policy is: ``decide(state, event, options, actions) -> when to be called again``.
 
 A policy is a pure function. It reads `state` and `event`, appends to `actions` through the functions below, and returns
-the second at which it wants to be called at the latest, or NEVER. One that has started a job may return ``state.now``:
-it is called again as soon as its answer has been carried out, and sees what came of it. It does not know who drives it:
-a simulator, a live controller, or Slurm. It is plain Python that numba compiles: loops, whole numbers, arrays. A module
-that holds one may name parameters in ``OPTIONS``, a dictionary of names and defaults; `options` holds their values in
-that order. ``WORDS`` may name values of parameters: a dictionary of dictionaries. One that says ``POOL = True`` allots
-numbers of processors instead of nodes, by `allot` alone; `nodes` and `free` then count processors.
+the second at which it wants to be called at the latest, or NEVER. One that has started a job, or shortened a limit, may
+return ``state.now``: it is called again as soon as its answer has been carried out, and sees what came of it. It does
+not know who drives it: a simulator, a live controller, or Slurm. It is plain Python that numba compiles: loops, whole
+numbers, arrays. A module that holds one may name parameters in ``OPTIONS``, a dictionary of names and defaults;
+`options` holds their values in that order. ``WORDS`` may name values of parameters: a dictionary of dictionaries. One
+that says ``POOL = True`` allots numbers of processors instead of nodes, by `allot` alone; `nodes` and `free` then count
+processors.
 
 Jobs and nodes are 0-based indices, times and lengths whole seconds, and every array is int64.
 """

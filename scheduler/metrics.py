@@ -3,13 +3,14 @@
 
 Metrics count jobs that have ended. Times are seconds. A slowdown is response over the run time with all resources, at
 least 1 s; a bounded one is at least 1 and takes run times below 10 s as 10 s; fairness is over means of that, by size
-and by user (`scheduler.fairness`). Makespan is from the first submission to
-the last end. Utilisation is work done, node utilisation the time that nodes have jobs, both over all that the machine
-could do in the makespan. A malleable start is one on part of each node's cores; a mate is a job that gave up cores; a
-reconfiguration is a change of the speed of a running job, as it got or lost cores.
+and by user (`scheduler.fairness`). A job that its limit has ended counts for what it did. Makespan is from the first
+submission to the last end. Utilisation is work done, node utilisation the time that nodes have jobs, both over all that
+the machine could do in the makespan, or up to the last event of a partial run. A malleable start is one on part of each
+node's cores; a mate is a job that gave up cores; a reconfiguration is a change of the speed of a running job, as it got
+or lost cores.
 
-Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for the makespan: an
-empty node takes `idle` watts, one with jobs `peak`, whatever they do there.
+Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for as long: an
+empty node takes `idle` watts, one with jobs `peak`, whatever they do there. Of a pool each core takes its part of that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from scheduler.contracts import kept
 from scheduler.fairness import fairness, size_classes
 from scheduler.interface import ENDED
-from scheduler.schedule import STATES, UNKNOWN, columns
+from scheduler.schedule import STATES, UNKNOWN, columns, done
 from scheduler.world import BUSY, EVENTS, RESIZES
 from workloads.classes import JobClass
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from workloads.workload import Bools, Floats, Ints
 
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of a summary; changes when something in it does."""
 
 
@@ -45,6 +46,12 @@ class Power(NamedTuple):
 
     idle: float = 100.0
     peak: float = 300.0
+
+
+def power_of(run: Simulation, power: Power) -> Power:
+    """Return the watts of a node as it is simulated, by those of one of the machine: of a pool a node is a core."""
+    cores = run.given.cores // run.machine.cores
+    return Power(power.idle / cores, power.peak / cores)
 
 
 def slowdown(table: Table) -> Floats:
@@ -59,17 +66,21 @@ def malleable(table: Table, cores: int) -> Bools:
 
 
 def metrics(run: Simulation, power: Power) -> dict[str, Any]:
-    """Return the metrics of the jobs that have ended, None for each where there is no such job; and counts."""
-    machine, s = run.machine, run.world.scalars
-    return metrics_of(columns(run), (machine.nodes, machine.cores), run.work.user, int(s[BUSY]), int(s[RESIZES]), power)
+    """Return the metrics of the jobs that have ended, None for each where there is no such job; and counts.
+
+    `power` is that of a node of the machine, also where its cores are a pool.
+    """
+    machine, s = (run.machine.nodes, run.machine.cores), run.world.scalars
+    busy, resizes = int(s[BUSY]), int(s[RESIZES])
+    return metrics_of(columns(run), machine, run.work.user, busy, run.now, resizes, power_of(run, power))
 
 
 def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
-    table: Table, machine: tuple[int, int], user: Ints, busy: int, resizes: int, power: Power
+    table: Table, machine: tuple[int, int], user: Ints, busy: int, until: int, resizes: int, power: Power
 ) -> dict[str, Any]:
     """Return the same of a table of jobs, whose users are numbers, on a machine of so many nodes of so many cores.
 
-    `busy` are the node-seconds with a job on the node, `resizes` the changes of running jobs.
+    `busy` are the node-seconds with a job on the node up to the second `until`, `resizes` the changes of running jobs.
     """
     nodes, cores = machine
     counts = {
@@ -84,6 +95,7 @@ def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
     needed = np.maximum(table["full_speed_run_time"][ended], 1)
     bounded = np.maximum(1, response / np.maximum(needed, 10))
     makespan = max(1, int(table["end"].max() - table["submit"].min()))
+    span = makespan if ended.all() else max(1, until - int(table["submit"].min()))
     core_seconds = int((table["cores"] * table["full_speed_run_time"])[ended].sum())
     figures = (
         makespan,
@@ -93,9 +105,9 @@ def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
         float(bounded.mean()),
         fairness(bounded, size_classes(table["cores"][ended])),
         fairness(bounded, user[ended]),
-        core_seconds / (nodes * cores * makespan),
-        busy / (nodes * makespan),
-        power.idle * nodes * makespan + (power.peak - power.idle) * busy,
+        core_seconds / (nodes * cores * span),
+        busy / (nodes * span),
+        power.idle * nodes * span + (power.peak - power.idle) * busy,
     )
     return dict(zip(FIGURES, figures, strict=True)) | counts
 
@@ -130,7 +142,7 @@ def accuracy(run: Simulation) -> dict[str, Any]:
     prediction was raised as a job was running.
     """
     jobs, ended = run.world.jobs, run.world.jobs.state == ENDED
-    off = (jobs.requested - run.world.run)[ended]
+    off = (jobs.requested - done(run))[ended]
     return {
         "by": run.predictor,
         "mean_error_s": float(np.abs(off).mean()) if ended.any() else None,
@@ -141,7 +153,7 @@ def accuracy(run: Simulation) -> dict[str, Any]:
 
 def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str, seed: int) -> dict[str, Any]:
     """Return everything about a run but its jobs; `stopped` says why it is partial, empty for one that is over."""
-    jobs = run.world.jobs
+    jobs, node, ended = run.world.jobs, power_of(run, power), run.world.jobs.state == ENDED
     return {
         "schema_version": SCHEMA,
         "complete": run.is_over,
@@ -151,14 +163,16 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "policy": run.policy.name,
         "parameters": run.policy.parameters(),
         "machine": run.machine._asdict(),
+        "pool_of": {"nodes": run.given.nodes, "cores": run.given.cores} if run.policy.pooled else None,
         "predictions": accuracy(run),
         "adaptive": run.adaptive._asdict() if run.adaptive else None,
         "evolving": run.evolving or None,
         "jobs": {name: int((jobs.state == number).sum()) for number, name in STATES.items()},
+        "ended_at_limit": int((ended & (done(run) < run.work.run_time)).sum()),
         "classes": {kind.name.lower(): int((jobs.cls == kind).sum()) for kind in JobClass},
         "metrics": metrics(run, power),
         "contracts": kept(run),
-        "power_model": {"kind": "linear, nodes stay on", "idle_watt": power.idle, "peak_watt": power.peak},
+        "power_model": {"kind": "linear, nodes stay on", "idle_watt": node.idle, "peak_watt": node.peak},
         "cleaning": report.to_json() | {"rounded": dict(run.work.roundings)},
         "seed": seed,
         "calls_of_the_policy": int(run.world.scalars[EVENTS]),

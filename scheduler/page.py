@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import base64
-import errno
 import io
-import os
-import tempfile
 from html import escape
 from typing import TYPE_CHECKING
 
 from scheduler.errors import SchedulerError
+from scheduler.places import check_writable
 from workloads.figures import save
 from workloads.files import replacing
 
@@ -33,13 +31,8 @@ img { max-width: 100%; display: block; margin: 1rem 0; } .note { color: #b34400;
 
 def check_place(path: Path, option: str) -> None:
     """Raise SchedulerError, which names the command-line option, where a page could not be written."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        return
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        check_writable(path)
     except OSError as error:
         raise _unwritable(path, option, error) from error
 

@@ -13,6 +13,7 @@ from scheduler.metrics import malleable, slowdown
 from scheduler.schedule import UNKNOWN
 from scheduler.series import (
     DAY,
+    NODES,
     Grid,
     Span,
     busy_nodes,
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     from scheduler.interface import Floats, Ints
     from scheduler.schedule import Schedule
 
+PICTURES = ("gantt", "load", "days", "heatmaps")
+"""What `draw_all` draws."""
+KINDS = ("png", "svg", "pdf")
+"""As what."""
+
 _ALONE = ("#9ecae1", "#6baed6", "#c6dbef", "#4292c6")
 _BINS = 400
 
@@ -51,14 +57,15 @@ def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
     Raises SchedulerError when they cannot be written, WorkloadError when matplotlib is missing.
     """
     runs = {name: schedule}
-    figures = {"gantt": gantt_figure(schedule, name, window, fillers)} if len(schedule.runs) else {}
-    figures |= {
-        "load": load_figure(runs),
-        "days": days_figure(runs),
-        "heatmaps": heat_figure(schedule, name),
-    }
-    for title, figure in figures.items():
-        write(figure, folder / f"{title}.{kind}")
+    figures = (
+        gantt_figure(schedule, name, window, fillers) if len(schedule.runs) else None,
+        load_figure(runs),
+        days_figure(runs),
+        heat_figure(schedule, name),
+    )
+    for title, figure in zip(PICTURES, figures, strict=True):
+        if figure is not None:
+            write(figure, folder / f"{title}.{kind}")
 
 
 def write(figure: Figure, path: Path) -> None:
@@ -148,8 +155,8 @@ def days_figure(runs: Mapping[str, Schedule]) -> Figure:
     return figure
 
 
-def heat_figure(schedule: Schedule, name: str) -> Figure:
-    """Draw the mean slowdown, wait and run time by size and run time with all resources."""
+def heat_figure(schedule: Schedule, name: str, unit: str = NODES) -> Figure:
+    """Draw the mean slowdown, wait and run time by size, in nodes or cores, and run time with all resources."""
     figure = blank(15, 5.5, f"{name}: means by size and run time")
     table, ended = schedule.table, schedule.table["end"] != UNKNOWN
     values = {
@@ -158,15 +165,16 @@ def heat_figure(schedule: Schedule, name: str) -> Figure:
         "run time, hours": table["run_time"] / 3600,
     }
     for axes, (title, value) in zip(figure.subplots(1, 3), values.items(), strict=True):
-        grid = grid_of(schedule, value, ended)
+        grid = grid_of(schedule, value, ended, unit)
         _heat(axes, grid, f"Mean {title}", None)
     return figure
 
 
-def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule]) -> Figure:
+def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule], unit: str) -> Figure:
     """Draw the ratio of the first's mean slowdown, wait and run time to the other's: above 1 the other is better.
 
-    As Figures 4 to 6 of the SD-Policy paper. Classes in which either mean is 0 or missing stay empty.
+    As Figures 4 to 6 of the SD-Policy paper. Classes in which either mean is 0 or missing stay empty. `unit` is what
+    sizes are counted in, by `unit_of` the two.
     """
     figure = blank(15, 5.5, f"{first[0]} / {other[0]}: above 1 {other[0]} is better")
     for axes, what in zip(figure.subplots(1, 3), ("slowdown", "wait", "run time"), strict=True):
@@ -174,7 +182,7 @@ def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule]) -> Fi
         for _, schedule in (first, other):
             table = schedule.table
             value = slowdown(table) if what == "slowdown" else table[what.replace(" ", "_")].astype(np.float64)
-            means.append(grid_of(schedule, value, table["end"] != UNKNOWN))
+            means.append(grid_of(schedule, value, table["end"] != UNKNOWN, unit))
         _heat(axes, ratio_of(*means), f"Ratio of mean {what}", 2.0)
     return figure
 
@@ -186,7 +194,7 @@ def ratio_of(first: Grid, other: Grid) -> Grid:
     known = (one > 0) & (two > 0)
     ratios = np.full(one.shape, np.nan)
     ratios[known] = one[known] / two[known]
-    return Grid(ratios, first.jobs[:rows], first.sizes[:rows], first.times)
+    return Grid(ratios, first.jobs[:rows], first.sizes[:rows], first.times, first.unit)
 
 
 def _heat(axes: Axes, grid: Grid, title: str, widest: float | None) -> None:
@@ -210,7 +218,7 @@ def _heat(axes: Axes, grid: Grid, title: str, widest: float | None) -> None:
         axes.text(column, row, text, ha="center", va="center", fontsize=6, color="black" if light else "white")
     axes.set_xticks(range(len(grid.times)), grid.times, rotation=45, ha="right")
     axes.set_yticks(range(len(grid.sizes)), grid.sizes)
-    name_axes(axes, f"{title}; below: jobs", "run time with all resources, up to", "nodes")
+    name_axes(axes, f"{title}; below: jobs", "run time with all resources, up to", grid.unit)
 
 
 def guests(schedule: Schedule) -> int:

@@ -8,10 +8,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
-from scheduler.comparing import MORE_IS_BETTER, names_of, notes, number, rows_of
+from scheduler.comparing import MORE_IS_BETTER, names_of, notes, number, rows_of, size_of
 from scheduler.gantt import window_of
 from scheduler.page import image, write_page
 from scheduler.results import load, load_schedule
+from scheduler.series import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,15 +78,15 @@ def _ratio(ratio: float | None, *, more: bool) -> str:
 
 
 def _pictures(runs: Mapping[str, Schedule]) -> Iterator[str]:
-    first = next(iter(runs.items()))
+    first, unit = next(iter(runs.items())), unit_of(runs.values())
     yield "<h2>Slowdown and malleable starts</h2>"
     yield image(plots.days_figure(runs), "slowdown per day and malleable starts")
     yield "<h2>Utilisation and queue</h2>"
     yield image(plots.load_figure(runs), "utilisation and queue over time")
     yield "<h2>By size and run time</h2>"
-    yield image(plots.heat_figure(first[1], first[0]), f"means of {first[0]} by size and run time")
+    yield image(plots.heat_figure(first[1], first[0], unit), f"means of {first[0]} by size and run time")
     for other in itertools.islice(runs.items(), 1, None):
-        yield image(plots.ratio_figure(first, other), f"ratios of {first[0]} to {other[0]} by size and run time")
+        yield image(plots.ratio_figure(first, other, unit), f"ratios of {first[0]} to {other[0]} by size and run time")
     yield "<h2>Gantt charts</h2>"
     window = window_of(max(runs.values(), key=plots.guests))
     for name, schedule in runs.items():
@@ -99,7 +100,7 @@ def _setups(names: Sequence[str], told: Sequence[dict[str, Any]]) -> str:
         "jobs that ended": [f"{one['jobs']['ended']:,} of {sum(one['jobs'].values()):,}" for one in told],
         "policy": [one["policy"] for one in told],
         "parameters": [_pairs(one["parameters"]) or "-" for one in told],
-        "machine": [f"{one['machine']['nodes']:,} nodes of {one['machine']['cores']} cores" for one in told],
+        "machine": [_machine(one) for one in told],
         "event rule": [one["machine"]["event_rule"] for one in told],
         "runtime model": [one["machine"]["runtime_model"] for one in told],
         "run times by": [one["predictions"]["by"] for one in told],
@@ -119,6 +120,11 @@ def _setups(names: Sequence[str], told: Sequence[dict[str, Any]]) -> str:
         cells = "".join(f'<td class="text">{escape(str(value))}</td>' for value in values)
         lines.append(f"<tr><td>{escape(label)}</td>{cells}</tr>")
     return f"<table><tr>{head}</tr>\n" + "\n".join(lines) + "</table>"
+
+
+def _machine(told: dict[str, Any]) -> str:
+    nodes, cores = size_of(told)
+    return f"{nodes:,} nodes of {cores} cores{', as one pool' if told.get('pool_of') else ''}"
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -11,7 +11,9 @@ import numpy as np
 
 from scheduler.errors import SchedulerError
 from scheduler.metrics import SCHEMA
+from scheduler.plots import KINDS, PICTURES
 from scheduler.schedule import NAMES, NODE_LIST, STATES, Schedule, node_lists, parse_node_lists, schedule_of
+from scheduler.values import json_text
 from workloads.files import replacing
 from workloads.swf import write_swf
 
@@ -46,7 +48,7 @@ def write_schedule(
 ) -> None:
     """Write the same for a schedule of the jobs of a workload."""
     try:
-        prepare(folder)
+        prepare(folder, pictures=False)
         table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
         _write_csv(table, folder / "jobs.csv")
         _write_swf(work, table, folder / "schedule.swf.gz", complete=told["complete"])
@@ -55,7 +57,7 @@ def write_schedule(
         for name, other in (more or {}).items():
             _write_csv(other, folder / f"{name}.csv")
         with replacing(folder / "summary.json") as stream:
-            stream.write((json.dumps(told, indent=1) + "\n").encode())
+            stream.write((json_text(told, indent=1) + "\n").encode())
     except OSError as error:
         msg = f"The results cannot be written to {folder}: {error.strerror}: name another --out."
         raise SchedulerError(msg) from error
@@ -66,18 +68,21 @@ def write_value(told: dict[str, Any], file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as stream:
-            stream.write((json.dumps(told, indent=1) + "\n").encode())
+            stream.write((json_text(told, indent=1) + "\n").encode())
     except OSError as error:
         msg = f"The results cannot be written to {file.parent}: {error.strerror}: name another --out."
         raise SchedulerError(msg) from error
 
 
-def prepare(folder: Path) -> None:
-    """Make a folder ready for results: a summary that is there would not be theirs. Raises SchedulerError."""
+def prepare(folder: Path, *, pictures: bool = True) -> None:
+    """Make a folder ready for results: a summary that is there would not be theirs, nor would `pictures`.
+
+    Raises SchedulerError.
+    """
+    drawn = [f"{name}.{kind}" for name in PICTURES for kind in KINDS] if pictures else []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
-        for name in ("jobs.parquet", "fillers.csv", "filler_runs.csv"):
+        for name in ("summary.json", "jobs.parquet", "fillers.csv", "filler_runs.csv", *drawn):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         msg = f"{folder} cannot hold results: {error.strerror}: name another folder with --out."

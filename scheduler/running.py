@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, NamedTuple
 
+from agent import interpreter
 from scheduler.compiling import announcement, compile_program, load_policy
 from scheduler.errors import SchedulerError
 
@@ -31,7 +31,7 @@ class Run(NamedTuple):
         """Return the command, for this interpreter."""
         machine = ["--nodes", str(self.nodes), "--cores", str(self.cores)]
         words = ["simulate", str(self.log), *machine, *self.options, "--out", str(self.folder)]
-        return [sys.executable, "-m", "agent", *words]
+        return interpreter.drom(*words)
 
 
 def compile_before(policies: Iterable[str], say: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.interface import ENDED, FUTURE, NOBODY, RUNNING, WAITING
-from scheduler.world import UNLIMITED
+from scheduler.world import CORES, UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +80,7 @@ def columns(run: Simulation) -> Table:
         jobs.cores,
         np.where(started, jobs.start - work.submit, UNKNOWN),
         np.where(ended, run.world.end - jobs.start, UNKNOWN),
-        run.world.run,
+        done(run),
         work.requested_time,
         jobs.requested,
         jobs.cls,
@@ -90,6 +90,17 @@ def columns(run: Simulation) -> Table:
         np.array([STATES[number] for number in range(4)])[state],
     )
     return dict(zip(NAMES, values, strict=True))
+
+
+def done(run: Simulation) -> Ints:
+    """Return how long each job takes with all its resources, in seconds; of one that its limit has ended, what it did.
+
+    A second that it had only begun does not count.
+    """
+    world, jobs = run.world, run.world.jobs
+    full = world.speed[jobs.nodes] if len(world.speed) else jobs.nodes * world.scalars[CORES]
+    undone = -(-np.maximum(world.left, 0) // full)
+    return np.where(jobs.state == ENDED, world.run - undone, world.run).astype(np.int64)
 
 
 def schedule_of(run: Simulation) -> Schedule:

@@ -11,6 +11,8 @@ from scheduler.schedule import UNKNOWN
 from workloads.levels import mean_level
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from scheduler.interface import Floats, Ints
     from scheduler.schedule import Schedule
     from workloads.workload import Bools
@@ -81,6 +83,10 @@ def _periods(length: int, span: Span) -> int:
     return (span.end - span.begin) // length + 1
 
 
+NODES, CORES = "nodes", "cores"
+"""What the size of a job is counted in."""
+
+
 class Grid(NamedTuple):
     """Means by class of job. Rows are sizes, columns run times; nan where there is no job."""
 
@@ -88,22 +94,27 @@ class Grid(NamedTuple):
     jobs: Ints
     sizes: tuple[str, ...]
     times: tuple[str, ...]
+    unit: str = NODES
 
 
-def grid_of(schedule: Schedule, values: Floats, which: Bools | None = None) -> Grid:
-    """Return the means of values, one per job, by number of nodes (powers of two) and run time with all resources."""
-    nodes = schedule.table["nodes"]
+def unit_of(schedules: Iterable[Schedule]) -> str:
+    """Return in what the sizes of the same jobs are the same in all of these: in cores, where their nodes differ."""
+    return NODES if len({schedule.cores for schedule in schedules}) == 1 else CORES
+
+
+def grid_of(schedule: Schedule, values: Floats, which: Bools | None = None, unit: str = NODES) -> Grid:
+    """Return the means of values, one per job, by size (powers of two) and run time with all resources."""
     needed = schedule.table["full_speed_run_time"]
-    row = np.ceil(np.log2(nodes)).astype(np.int64)
+    row = np.ceil(np.log2(schedule.table[unit])).astype(np.int64)
     column = np.searchsorted(list(TIMES.values()), needed)
     shape = (int(row.max()) + 1, len(TIMES) + 1)
-    chosen = np.ones(len(nodes), np.bool_) if which is None else which
+    chosen = np.ones(len(row), np.bool_) if which is None else which
     place = np.ravel_multi_index((row[chosen], column[chosen]), shape)
     jobs = np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape)
     sums = np.bincount(place, weights=values[chosen], minlength=shape[0] * shape[1]).reshape(shape)
     with np.errstate(invalid="ignore"):
         means = np.asarray(sums / jobs, np.float64)
-    return Grid(means, jobs.astype(np.int64), size_names(shape[0]), (*TIMES, f"over {list(TIMES)[-1]}"))
+    return Grid(means, jobs.astype(np.int64), size_names(shape[0]), (*TIMES, f"over {list(TIMES)[-1]}"), unit)
 
 
 def size_names(count: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import time
 import zipfile
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from scheduler.foresight import USER, check_predictor
 from scheduler.interface import MALLEABLE, NEVER
 from scheduler.measuring import measure
 from scheduler.partitions import Partitions, nodes_of_partitions, partition_of_jobs
+from scheduler.places import check_writable
 from scheduler.world import (
     BAD_SHARE,
     CULPRIT,
@@ -62,7 +64,9 @@ if TYPE_CHECKING:
 
 
 BUDGET = 5000
-"""Instants between two looks at progress and at Ctrl-C."""
+"""The most instants between two looks at progress and at Ctrl-C."""
+SLICE_S = 0.2
+"""How long they are to take, where a policy is slow."""
 
 FAULTS = {
     TOO_MANY_ROWS: "wants more done at one call than there is room for",
@@ -73,7 +77,10 @@ FAULTS = {
     NOT_ITS_NODE: "resizes a job on a node that is not its own",
     BAD_SHARE: "gives a job less than one core of a node, or more than there are",
     TOO_SHORT: "gives a job a limit that has passed",
-    IN_THE_PAST: "wants to be called again at a time that is not in the future, without having started a job",
+    IN_THE_PAST: (
+        "wants to be called again at a time that is not in the future, without having started a job or shortened a "
+        "limit"
+    ),
     WRONG_CLASS: "gives a rigid job another size than it asks for, or resizes one that is not malleable",
     WRONG_PARTITION: "starts a job on nodes that may not be of its partition",
     WRONG_MACHINE: "allots processors without POOL = True, or starts and resizes jobs on nodes with it",
@@ -107,6 +114,8 @@ class Simulation:
     policy: Policy
     program: Program
     world: World
+    given: Machine
+    """The machine before its cores became a pool."""
     seconds: float = 0.0
     adaptive: Adaptive | None = None
     """How jobs are that share a pool."""
@@ -120,6 +129,8 @@ class Simulation:
     """Who looks at the world after each call."""
     measure: Callable[[World], None] = measure
     """What is measured of running jobs after each call, for a policy that goes by it."""
+    budget: int = 1
+    """Instants until the next look at progress and at Ctrl-C."""
 
     @classmethod
     def of(
@@ -143,18 +154,17 @@ class Simulation:
         cannot be compiled.
         """
         check_predictor(predictor, machine, policy)
-        order, pool = np.lexsort((work.job, work.submit)), None
+        _check_machine(machine, policy)
+        order, pool, given = np.lexsort((work.job, work.submit)), None, machine
         terms = None if contracts is None else table_of(contracts, work.submit)[order]
         work = work.take(order)
         classes = np.full(len(work), MALLEABLE, np.int64) if classes is None else classes[order].astype(np.int64)
         if policy.pooled:
             adaptive = adaptive or Adaptive()
             machine = machine._replace(nodes=machine.nodes * machine.cores, cores=1)
-            pool = adaptive.pool(work.allocated, classes, machine.nodes)
+            seconds = np.maximum(work.run_time, work.requested_time)
+            pool = adaptive.pool(work.allocated, seconds, classes, machine.nodes)
             pool = with_phases(pool, work, classes, evolving, seed) if evolving else pool
-        _choice("event rule", machine.event_rule, EVENT_RULES)
-        _check_slot(machine, policy)
-        _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
         allowed = nodes_of_partitions(machine.partitions, machine.nodes)
         world = make_world(
             work,
@@ -176,7 +186,9 @@ class Simulation:
             msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
             raise SchedulerError(msg)
         program, adaptive = compile_program(policy, predictor), adaptive if policy.pooled else None
-        run = cls(work, machine, policy, program, world, adaptive=adaptive, evolving=evolving, predictor=predictor)
+        run = cls(
+            work, machine, policy, program, world, given, adaptive=adaptive, evolving=evolving, predictor=predictor
+        )
         run.guide = guide_of(run)
         return run
 
@@ -206,8 +218,10 @@ class Simulation:
         begun = time.perf_counter()
         try:
             while outcome == MORE:
+                since = time.perf_counter()
                 with naming_errors(self.policy, lambda: self.now):
                     outcome = self._advance(options, actions, until)
+                self.budget = next_budget(self.budget, time.perf_counter() - since)
                 if progress:
                     progress(self.done / len(self.work))
         finally:
@@ -225,10 +239,10 @@ class Simulation:
         advance, decide, predict, _ = self.program
         turn = next_turn(self) if self.guide or self.observer or self.policy.measures else NEVER
         if turn > until or turn == NEVER:
-            return advance(decide, predict, self.world, options, actions, until, BUDGET)
+            return advance(decide, predict, self.world, options, actions, until, self.budget)
         if self.guide:
             options = np.concatenate((options, self.guide(self, turn)))
-        outcome = advance(decide, predict, self.world, options, actions, turn, BUDGET)
+        outcome = advance(decide, predict, self.world, options, actions, turn, self.budget)
         if self.policy.measures:
             self.measure(self.world)
         if self.observer:
@@ -251,6 +265,7 @@ class Simulation:
         return {
             "machine": self.machine._asdict(),
             "policy": self.policy.name,
+            "policy file": self.policy.digest,
             "predictions": self.predictor,
             "parameters": self.policy.parameters(),
             "adaptive": self.adaptive and self.adaptive._asdict(),
@@ -264,14 +279,14 @@ class Simulation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the simulation to a file, whole or not at all. Raises SchedulerError where that cannot be written."""
+        check_saving(Path(path))
         text = json.dumps(self.identity())
         arrays: dict[str, Any] = dict(_arrays(self.world))
         try:
             with replacing(path) as stream:
                 np.savez_compressed(stream, identity=np.array(text), **arrays)
         except OSError as error:
-            msg = f"The simulation cannot be saved to {path}: {error.strerror}: name another file with --save."
-            raise SchedulerError(msg) from error
+            raise _not_saved(path, error.strerror) from error
 
     def resume(self, path: str | os.PathLike[str]) -> None:
         """Go on where a saved simulation of the same jobs, machine and policy stopped.
@@ -300,6 +315,25 @@ class Simulation:
             mine[...] = arrays[name]
 
 
+def next_budget(budget: int, seconds: float) -> int:
+    """Return how many instants to handle next, where the last `budget` took so long: at most twice as many."""
+    return max(1, min(BUDGET, 2 * budget, int(budget * SLICE_S / max(seconds, SLICE_S / BUDGET))))
+
+
+def check_saving(path: Path) -> None:
+    """Raise SchedulerError where a simulation cannot be saved."""
+    if path.suffix == ".gz":
+        raise _not_saved(path, "its format is not gzip")
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise _not_saved(path, error.strerror) from error
+
+
+def _not_saved(path: str | os.PathLike[str], reason: str | None) -> SchedulerError:
+    return SchedulerError(f"The simulation cannot be saved to {path}: {reason}: name another file with --save.")
+
+
 def next_turn(run: Simulation) -> int:
     """Return the second of the next call of the policy; NEVER if there is none."""
     now, slot = next_instant(run.world), run.machine.slot
@@ -308,7 +342,7 @@ def next_turn(run: Simulation) -> int:
 
 def guide_of(run: Simulation) -> Callable[[Simulation, int], Floats] | None:
     """Return who is asked before each call of the policy; None for a policy that decides by itself."""
-    if run.policy.name != "cp":
+    if run.policy.built_in != "cp":
         return None
     from scheduler.cp.log import Guide
 
@@ -326,6 +360,25 @@ def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 -
 def _digest(*columns: Ints | Floats) -> str:
     """Return a short name for what arrays hold."""
     return hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
+
+
+def _check_machine(machine: Machine, policy: Policy) -> None:
+    """Refuse a machine and its rules where a policy cannot be simulated on it."""
+    _choice("event rule", machine.event_rule, EVENT_RULES)
+    _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
+    _check_slot(machine, policy)
+    if policy.pooled and machine.event_rule == "pyss":
+        msg = (
+            f"Under the pyss rule nobody is called for a job that does not fit, and {policy.name} has jobs shrink for "
+            "it: choose --event-rule instant or cqsim."
+        )
+        raise SchedulerError(msg)
+    if machine.layers - 1 > machine.cores:
+        msg = (
+            f"A node of {counted(machine.cores, 'core')} has no room for {machine.layers - 1:,} guests: "
+            "set fewer guests, or more --cores."
+        )
+        raise SchedulerError(msg)
 
 
 def _check_slot(machine: Machine, policy: Policy) -> None:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from scheduler.simulation import Simulation
 
 
+RIGID = ("fcfs", "firstfit", "easy", "conservative", "slurm", "cp")
+"""The policies under which every job has just what it asks for."""
+
+
 def say(sentence: str) -> None:
     """Tell people, on stderr."""
     typer.echo(sentence, err=True)
@@ -39,11 +43,13 @@ def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: 
     """Say where the options do not do with this policy what one might expect."""
     from scheduler.foresight import PLANLESS, USER
 
-    if policy.name == "sd" and cores == 1:
+    if policy.built_in == "sd" and cores == 1:
         say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
-    if event_rule == "cqsim" and policy.name not in {"easy", "fcfs", "firstfit", "equipartition"}:
+    if policy.built_in == "sd" and event_rule == "pyss":
+        say("note: under the pyss rule sd is not called for a job that does not fit, and finds no mates for it then.")
+    if event_rule == "cqsim" and policy.built_in not in {"easy", "fcfs", "firstfit", "equipartition"}:
         say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
-    if predict != USER and policy.name in PLANLESS:
+    if predict != USER and policy.built_in in PLANLESS:
         say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
 
 
@@ -66,13 +72,22 @@ def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
         say(f"note: there is no Gantt chart: {run.policy.name} says how many processors jobs have, not which.")
 
 
+def note_what_changes_nothing(run: Simulation, classes: str | None) -> None:
+    """Say which options change nothing, because the policy resizes no jobs, or lets none share a node."""
+    policy = run.policy
+    if classes is not None and policy.built_in in RIGID:
+        say(f"note: {policy.name} gives all jobs what they ask for: it does the same with any --classes.")
+    if run.machine.runtime_model != "worst" and (policy.pooled or policy.built_in in RIGID):
+        say(f"note: {policy.name} lets no jobs share a node: it does the same with any --runtime-model.")
+
+
 def lines(told: dict[str, Any]) -> list[str]:
     """Return a summary for people."""
-    from scheduler.comparing import number
+    from scheduler.comparing import number, size_of
 
-    jobs, machine = told["jobs"], told["machine"]
+    jobs, nodes = told["jobs"], size_of(told)[0]
     first = (
-        f"{counted(jobs['ended'], 'job')} of {told['log']} on {counted(machine['nodes'], 'node')} under "
+        f"{counted(jobs['ended'], 'job')} of {told['log']} on {counted(nodes, 'node')} under "
         f"{told['policy']} in {told['seconds']:.2f} s"
     )
     lines = [first]
@@ -80,6 +95,8 @@ def lines(told: dict[str, Any]) -> list[str]:
         rest = ", ".join(f"{jobs[name]:,} {name}" for name in ("running", "waiting", "future"))
         lines.append(f"partial ({told['stopped']}): {rest}")
     lines += [f"  {finding['sentence']}" for finding in told["cleaning"]["findings"]]
+    if told["ended_at_limit"]:
+        lines.append(f"  {counted(told['ended_at_limit'], 'job')} ended at the limit with work left")
     figures = dict(told["metrics"])
     for part in ("contracts", "filling"):
         figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
 PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES, FORESEES = range(8, 21)
-SCALARS = 21
+SHORTENED = 21
+SCALARS = 22
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
 BUSY: node seconds with a job on the node; RESIZES: changes of the cores or processors of running jobs; SLOT: the policy
 is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says; FORESEES: 1 with predicted run
-times."""
+times; SHORTENED: limits that a policy has made shorter."""
 
 (
     NO_FAULT,

@@ -67,12 +67,21 @@ def test_all_policies(log: Path, tmp_path: Path) -> None:
 
 
 def test_energy_is_of_nodes_also_in_a_pool(log: Path, tmp_path: Path) -> None:
-    """An idle node takes as much whether its cores are a pool or not."""
-    drom("compare-policies", log, *MACHINE, "--policies", "fcfs,firstfit", "--out", tmp_path)
-    fcfs, pool = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("fcfs", "firstfit"))
+    """An idle node takes as much whether its cores are a pool or not, also that of a policy of the user's."""
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from scheduler.interface import NEVER, allot\n\nPOOL = True\n\ndef decide(state, event, options, actions):\n"
+        "    free = state.free\n    for job in state.queue:\n        if state.jobs.nodes[job] <= free:\n"
+        "            allot(actions, job, state.jobs.nodes[job])\n            free -= state.jobs.nodes[job]\n"
+        "    return NEVER\n",
+        encoding="utf-8",
+    )
+    drom("compare-policies", log, *MACHINE, "--policies", f"fcfs,firstfit,{own}", "--out", tmp_path)
+    names = ("fcfs", "firstfit", "own")
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in names]
 
-    idle = [one["power_model"]["idle_watt"] * one["machine"]["nodes"] for one in (fcfs, pool)]
-    assert idle == [1600, 1600]
+    assert [one["power_model"]["idle_watt"] * one["machine"]["nodes"] for one in summaries] == [1600] * 3
+    assert summaries[1]["metrics"]["energy_joule"] == summaries[2]["metrics"]["energy_joule"]
 
 
 def test_one_that_fails(log: Path, tmp_path: Path) -> None:

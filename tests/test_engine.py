@@ -153,7 +153,8 @@ FAULTS = {
         "at 0 s: it wants something that is no action, or names a job that is not there (job 1)."
     ),
     "return 0": (
-        "at 0 s: it wants to be called again at a time that is not in the future, without having started a job."
+        "at 0 s: it wants to be called again at a time that is not in the future, without having started a job or "
+        "shortened a limit."
     ),
     "start(actions, 0); resize(actions, 0, state.queue, 2)": (
         "at 0 s: it gives a job less than one core of a node, or more than there are (job 1)."

@@ -146,6 +146,12 @@ class TestTimes:
 
         assert ends(run) == [30 + 80 - 10 // 2 + 86_400 // 2 + 86_400, 30]
 
+    @pytest.mark.parametrize(("seconds", "minimum"), [(10**10, 1), (10**8, 1e-6)])
+    def test_more_work_than_can_be_counted(self, seconds: int, minimum: float) -> None:
+        """A million processors for centuries, or for years on one of them, are no number of 64 bits."""
+        with pytest.raises(SchedulerError, match=r"The work of 1,000,000 processors in 10.* s is more than a pool can"):
+            pool([(0, seconds, seconds, 10**6)], FREE._replace(minimum=minimum), 10**6)
+
     @pytest.mark.parametrize("choice", ["memory=1e300", "bandwidth=1e-300", "shrink=86400"])
     def test_changes_that_cost_more_than_a_year(self, choice: str) -> None:
         """Are refused, with what they would cost."""
@@ -240,6 +246,17 @@ class TestCommand:
         assert told["jobs"]["ended"] == len(rows) == 200
         assert {row["limit"] for row in rows} == {"-1"}
         assert all(int(row["start"]) >= int(row["submit"]) for row in rows)
+
+    def test_what_is_infinite_is_null(self, log: Path, tmp_path: Path) -> None:
+        """JSON has no word for it: any reader takes what is printed and written."""
+        told, _ = drom(
+            *("simulate", log, "--nodes", "64", "--policy", "equipartition", "--adaptive", "maximum=inf"),
+            *("--json", "--out", tmp_path),
+        )
+        texts = (told, (tmp_path / "summary.json").read_text(encoding="utf-8"))
+        values = [json.loads(text, parse_constant=pytest.fail) for text in texts]
+
+        assert [(one["adaptive"]["maximum"], one["adaptive"]["parallelism"]) for one in values] == [(None, None)] * 2
 
     def test_stopping_and_going_on(self, log: Path, tmp_path: Path) -> None:
         """A saved run goes on to the same schedule, and not with other jobs."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.filling.containers import MILLION
-from scheduler.filling.outcome import Filled, shifts
+from scheduler.filling.outcome import Filled, shifts, without
 from scheduler.filling.parameters import Filling, parse_filling
 from scheduler.interface import NEVER
 from scheduler.metrics import Power, metrics
@@ -225,10 +225,28 @@ class TestReservations:
         assert found.box.migrations.tolist() == [1]
         assert (found.box.worked[0], found.box.overhead[0], found.box.saves[0]) == (7 + 4, 1 + 3 + 5, 1)
 
+    def test_the_mates_of_a_guest_that_waits(self) -> None:
+        """They lend cores while a container on another of its nodes is saved, and may take as much longer for it."""
+        rows = [(0, 100, 100, 3), (10, 20, 20, 4)]
+        run = Simulation.of(workload(rows, 2), Machine(4, 2), load_policy("sd", ["interval=5", "mix=1"]))
+        found = Filled.of(run, B._replace(save=21), 1)
+        run.run()
+        jobs = run.world.jobs
+
+        assert (starts(found), found.box.delay.tolist()) == ([0, 31], [0, 21])
+        assert jobs.limit.tolist() == [100 + 20 + 11, 40]
+        assert run.world.end.tolist() == [131, 71]
+        assert (run.world.left <= 0).all()
+
     def test_later_and_earlier_jobs(self) -> None:
         """Starts are compared with those of the same simulation without filling."""
-        told = shifts(filled(self.ROWS, B, 2).run)
+        run = filled(self.ROWS, B, 2).run
+        regular = without(run)
+        unknown = shifts(run, regular)
+        regular.run()
+        told = shifts(run, regular)
 
+        assert unknown == {"later_jobs": None, "earlier_jobs": None, "mean_shift_s": None, "longest_shift_s": None}
         assert told == {"later_jobs": 1, "earlier_jobs": 0, "mean_shift_s": pytest.approx(2 / 3), "longest_shift_s": 2}
 
     @given(

@@ -70,6 +70,8 @@ drom_job_rate{cores="3",job="a"} 12.5
 drom_job_rate{cores="6",job="a"} 20.0
 # HELP drom_reconfigurations_total Changes of a task's CPUs by kind and outcome.
 # TYPE drom_reconfigurations_total counter
+drom_reconfigurations_total{action="fence",outcome="failed"} 0.0
+drom_reconfigurations_total{action="keep",outcome="failed"} 0.0
 drom_reconfigurations_total{action="shrink",outcome="enforced"} 1.0
 drom_reconfigurations_total{action="start",outcome="applied"} 2.0
 # HELP drom_reaped_tasks_total Tasks whose cores came back, by reason.

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from scheduler.errors import SchedulerError
-from scheduler.plots import days_figure, draw_all, gantt_figure, load_figure, ratio_figure, ratio_of
+from scheduler.plots import days_figure, draw_all, gantt_figure, heat_figure, load_figure, ratio_figure, ratio_of
 from scheduler.schedule import Schedule, schedule_of
-from scheduler.series import Grid
+from scheduler.series import CORES, NODES, Grid, grid_of, unit_of
 from scheduler.simulation import Machine
-from tests.schedules import simulation
+from tests.schedules import Row, simulation
 from workloads.figures import save
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_runs_side_by_side(sharing: str) -> None:
     assert starts == [[0, 0, 0], [1, 0, 0]]
     assert all(f"<!-- {name} -->" in svg(load_figure(runs)) for name in ("static", "sd", "Queue", "Utilisation"))
     assert "<!-- static / sd: above 1 sd is better -->" in svg(
-        ratio_figure(("static", runs["static"]), ("sd", runs["sd"]))
+        ratio_figure(("static", runs["static"]), ("sd", runs["sd"]), NODES)
     )
 
 
@@ -70,6 +70,25 @@ def test_ratios_by_class() -> None:
 
     assert np.array_equal(ratio_of(one, other).means, np.array([[2.0, nothing, nothing]]), equal_nan=True)
     assert ratio_of(one, other).sizes == ("1",)
+
+
+def test_sizes_that_are_the_same_jobs_on_nodes_and_in_a_pool() -> None:
+    """Where nodes differ both are classed by cores, and the axes say so; on the same nodes by nodes."""
+    rows: list[Row] = [(0, 100, 100, 1), (0, 100, 100, 2)]
+    nodes, pool = (simulation(rows, policy, Machine(4, 8)) for policy in ("easy", "equipartition"))
+    nodes.run()
+    pool.run()
+    first, other = schedule_of(nodes), schedule_of(pool)
+    unit = unit_of((first, other))
+    sizes = [
+        np.flatnonzero(grid_of(one, one.table["wait"], unit=unit).jobs.sum(axis=1)).tolist() for one in (first, other)
+    ]
+
+    assert sizes == [[3, 4], [3, 4]]
+    assert (unit, unit_of((first, first))) == (CORES, NODES)
+    for figure in (ratio_figure(("easy", first), ("equi", other), unit), heat_figure(first, "easy", unit)):
+        assert [axes.get_ylabel() for axes in figure.axes[:3]] == ["cores"] * 3
+    assert heat_figure(first, "easy").axes[0].get_ylabel() == "nodes"
 
 
 def test_before_anything_has_started_or_ended(sharing: str, tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ class TestDecisions:
 
         assert starts(rows, AT_ONCE, "max_slowdown=dynavgsd") == [0, 100]
         assert starts(late, AT_ONCE, "max_slowdown=dynavgsd", classes=(RIGID, 2, 2, 2))[3] == 21
+        assert starts(late, AT_ONCE, "max_slowdown=0", classes=(RIGID, 2, 2, 2))[3] == 220
 
     def test_d8_a_mate_gives_all_its_nodes(self) -> None:
         """No mate of more nodes is cut, and nothing is left of a smaller one."""
@@ -192,6 +193,11 @@ class TestDecisions:
         assert run.world.jobs.start.tolist() == [0, 1, 2]
         assert run.world.end.tolist() == [129, 81, 38]
 
+    def test_d13_no_more_guests_than_cores(self) -> None:
+        """Said before there is a table with room for them."""
+        with pytest.raises(SchedulerError, match=r"A node of 4 cores has no room for 1,000,000 guests: set fewer"):
+            simulation([(0, 1, 1, 1)], "sd", Machine(5040, 4, layers=load_policy("sd", ["guests=1e6"]).layers))
+
     def test_d15_classes(self) -> None:
         """Rigid jobs neither shrink nor are guests; moldable ones may be guests, and do not grow when a mate ends."""
         rows = [(0, 10, 100, 8), (1, 20, 20, 8)]
@@ -208,6 +214,16 @@ class TestDecisions:
 
         assert run_of(rows, *FREELY, "sharing_factor=0.5").world.jobs.limit.tolist()[0] == 190
         assert run_of(rows, *FREELY, "recompute=1").world.jobs.limit.tolist()[0] == 152
+
+    def test_d17_a_pass_plans_with_the_corrected_limits(self) -> None:
+        """The guest ends at 60, a pass: the mate has 315 s now, not 400, so that the last job fits no gap before it."""
+        rows = [(0, 300, 300, 1), (0, 50, 1000, 1), (20, 15, 100, 1), (40, 500, 500, 2), (41, 300, 300, 1)]
+        run = simulation(rows, "sd", Machine(2, 2), "resolution=1", "recompute=1")
+        run.world.jobs.cls[[1, 3, 4]] = RIGID
+        run.run()
+
+        assert run.world.jobs.start.tolist() == [0, 0, 30, 330, 840]
+        assert run.world.end.tolist()[0] == run.world.jobs.limit.tolist()[0] == 315
 
     def test_d19_a_guard_for_reservations(self) -> None:
         """The mate's longer stay would delay the first reservation: with a guard the guest waits."""
@@ -461,3 +477,4 @@ def test_parameters_are_told_as_they_are_written() -> None:
         100,
     )
     assert load_policy("sd", ["max_slowdown=dynavgsd"]).parameters()["max_slowdown"] == "dynavgsd"
+    assert load_policy("sd", ["max_slowdown=0"]).parameters()["max_slowdown"] == 0

@@ -14,9 +14,12 @@ import sys
 import time
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from agent import cli
 from agent.numba_cache import cache_folder
 from scheduler.comparing import number
 from scheduler.compiling import _engine_files, _policy_files, announcement, load_policy
@@ -311,6 +314,15 @@ def test_a_report_that_cannot_be_written(log: Path, tmp_path: Path) -> None:
         (("--nodes", "64", "--resume", "README.md"), "README.md is not a saved simulation of this version"),
         (("--nodes", "64", "--partition", "2=0-7"), "The policy easy counts nodes: partitions need slurm or sd with"),
         (("--nodes", "64", "--set", "a=1"), "'a=1': the policy easy has no parameter 'a': it has none."),
+        (("--nodes", "64", "--save", "s.gz"), "saved to s.gz: its format is not gzip: name another file with --save."),
+        (
+            ("--nodes", "64", "--policy", "equipartition", "--event-rule", "pyss"),
+            "Under the pyss rule nobody is called for a job that does not fit, and equipartition has jobs shrink for",
+        ),
+        (
+            ("--nodes", "64", "--cores", "4", "--policy", "sd", "--set", "guests=1000000"),
+            "A node of 4 cores has no room for 1,000,000 guests: set fewer guests, or more --cores.",
+        ),
     ],
 )
 def test_one_sentence_for_what_is_wrong(log: Path, arguments: tuple[str, ...], sentence: str) -> None:
@@ -319,6 +331,79 @@ def test_one_sentence_for_what_is_wrong(log: Path, arguments: tuple[str, ...], s
 
     assert sentence in errors
     assert (out, errors.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--explain", "777"), "There is no job 777 among those simulated"),
+        (("--save", "none/saved"), "The simulation cannot be saved to none/saved: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_said_or_kept_is_known_before(
+    log: Path, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    """Not after hours: the policy, which would end the simulation at once, is not called."""
+    bad = tmp_path / "bad.py"
+    bad.write_text("def decide(state, event, options, actions):\n    return state.now - 1\n", encoding="utf-8")
+    _, errors = drom("simulate", log, "--nodes", "64", "--policy", bad, *arguments, code=1)
+
+    assert sentence in errors
+
+
+@pytest.mark.parametrize("name", ["cp", "payoff", "fcfs"])
+def test_a_file_with_the_name_of_a_policy_of_drom(log: Path, tmp_path: Path, name: str) -> None:
+    """Is the user's own, and nothing is supposed of it."""
+    mine = tmp_path / f"{name}.py"
+    mine.write_text((ROOT / "scheduler" / "policies" / "easy.py").read_text(encoding="utf-8"), encoding="utf-8")
+    out, errors = drom("simulate", log, "--nodes", "64", "--policy", mine, "--predict", "recent", "--json")
+    told = json.loads(out)
+
+    assert errors == ""
+    assert (told["policy"], told["complete"], told["predictions"]["by"]) == (name, True, "recent")
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        (("--policy", "easy", "--classes", "malleable=0.5"), "easy gives all jobs what they ask for: it does the same"),
+        (
+            ("--policy", "slurm", "--runtime-model", "ideal"),
+            "slurm lets no jobs share a node: it does the same",
+        ),
+        (("--policy", "equipartition", "--runtime-model", "ideal"), "equipartition lets no jobs share a node"),
+        (("--policy", "sd", "--cores", "2", "--event-rule", "pyss"), "under the pyss rule sd is not called for a job"),
+        (("--policy", "sd", "--cores", "2", "--classes", "malleable=0.5", "--runtime-model", "ideal"), ""),
+        (("--policy", "equipartition", "--classes", "malleable=0.5"), ""),
+    ],
+)
+def test_options_that_change_nothing(log: Path, options: tuple[str, ...], note: str) -> None:
+    """Are named, with why; others are not."""
+    _, errors = drom("simulate", log, "--nodes", "64", *options)
+
+    assert errors.startswith(f"note: {note}" if note else "")
+    assert errors.count("\n") == bool(note)
+
+
+def test_without_enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence, whatever the command."""
+    monkeypatch.setattr(cli, "app", Mock(side_effect=MemoryError))
+
+    with pytest.raises(SystemExit, match=r"^drom: There is not enough memory for what was asked: ask for less"):
+        cli.run_app()
+
+
+def test_pictures_of_another_run(log: Path, tmp_path: Path) -> None:
+    """Do not stay beside results that they do not show; other files do."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    (tmp_path / "own.png").touch()
+    drom("simulate", log, "--nodes", "64", "--plots", "svg", "--out", tmp_path)
+    drawn = {file.name for file in tmp_path.glob("*.svg")}
+    drom("simulate", log, "--nodes", "64", "--policy", "fcfs", "--out", tmp_path)
+
+    assert drawn == {"gantt.svg", "load.svg", "days.svg", "heatmaps.svg"}
+    assert not list(tmp_path.glob("*.svg"))
+    assert (tmp_path / "own.png").exists()
 
 
 def test_what_is_no_policy(log: Path, tmp_path: Path) -> None:
@@ -387,29 +472,73 @@ def test_a_table_that_was_changed(log: Path, tmp_path: Path, change: str) -> Non
 
 def test_interrupted(log: Path, tmp_path: Path) -> None:
     """Ctrl-C leaves partial results that say so."""
-    mine, begun = tmp_path / "endless.py", tmp_path / "begun"
+    ended = interrupted(log, tmp_path, "begun.touch()\n    return state.now + 1")
+    told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+
+    assert ended == (130, "drom: interrupted: the results are partial, and marked so.\n")
+    assert (told["complete"], told["stopped"]) == (False, "interrupted")
+
+
+def test_interrupted_under_a_slow_policy(log: Path, tmp_path: Path) -> None:
+    """It is looked for Ctrl-C after each call that takes long, not after thousands."""
+    code, errors = interrupted(log, tmp_path, "begun.touch()\n    time.sleep(0.5)\n    return state.now + 1")
+
+    assert (code, errors) == (130, "drom: interrupted: the results are partial, and marked so.\n")
+
+
+def test_interrupted_twice(log: Path, tmp_path: Path) -> None:
+    """The second Ctrl-C ends a call that never ends, without results."""
+    code, errors = interrupted(log, tmp_path, "begun.touch()\n    while True:\n        pass", times=2)
+
+    assert (code, errors) == (130, "drom: interrupted twice: nothing is written.\n")
+    assert list((tmp_path / "r").iterdir()) == []
+
+
+def test_interrupted_beside_a_whole_result(log: Path, tmp_path: Path) -> None:
+    """When what would be without filling is simulated, the results are whole but for what that would say."""
+    first = (
+        "if event.kinds == 1 and state.now == state.jobs.submit[0]:\n"
+        "        (begun if again.exists() else again).touch()\n"
+        "    if begun.exists():\n        time.sleep(0.5)\n"
+        "    if len(state.queue) and state.jobs.nodes[state.queue[0]] <= state.free:\n"
+        "        start(actions, state.queue[0])\n        return state.now\n    return NEVER"
+    )
+    few = read_swf(log).take(np.arange(20))
+    write_swf(few, log)
+    code, errors = interrupted(log, tmp_path, first, "--fill", "--fill-set", "policy=B")
+    told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+
+    assert (code, told["complete"], told["jobs"]["ended"]) == (130, True, 20)
+    assert errors == "drom: interrupted: the results do not say how much later jobs start than without filling.\n"
+    assert (told["filling"]["later_jobs"], told["filling"]["gain"] > 0) == (None, True)
+
+
+def interrupted(log: Path, tmp_path: Path, body: str, *options: str, times: int = 1) -> tuple[int, str]:
+    """Interrupt a simulation in plain Python, once its policy has touched `begun`; return exit code and stderr."""
+    mine, begun = tmp_path / "mine.py", tmp_path / "begun"
     mine.write_text(
-        "from pathlib import Path\n\ndef decide(state, event, options, actions):\n"
-        f"    Path({str(begun)!r}).touch()\n    return state.now + 1\n",
+        "import time\nfrom pathlib import Path\n\nfrom scheduler.interface import NEVER, start\n\n"
+        f"begun, again = Path({str(begun)!r}), Path({str(tmp_path / 'again')!r})\n\n"
+        f"def decide(state, event, options, actions):\n    {body}\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "agent", "simulate", str(log), "--nodes", "64", "--policy", str(mine), "--out"]
-    plain = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-m", "agent", "simulate", str(log), "--nodes", "64", "--policy", str(mine), *options]
     with subprocess.Popen(
-        [*command, str(tmp_path / "r")],
+        [*command, "--out", str(tmp_path / "r")],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=plain,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
     ) as program:
-        wait_for(begun)
-        program.send_signal(signal.SIGINT)
-        _, errors = program.communicate()
-    told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
-
-    assert (program.returncode, errors) == (130, "drom: interrupted: the results are partial, and marked so.\n")
-    assert (told["complete"], told["stopped"]) == (False, "interrupted")
+        try:
+            wait_for(begun)
+            for _ in range(times):
+                program.send_signal(signal.SIGINT)
+                time.sleep(0.2)  # two that come at once are one
+            return program.wait(30), program.communicate()[1]
+        finally:
+            program.kill()
 
 
 def wait_for(path: Path) -> None:

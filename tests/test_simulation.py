@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scheduler.comparing import notes
 from scheduler.errors import SchedulerError
 from scheduler.explain import explain
-from scheduler.metrics import FIGURES, Power, metrics
+from scheduler.metrics import FIGURES, Power, metrics, summary
 from scheduler.schedule import columns
-from scheduler.simulation import Machine
+from scheduler.simulation import BUDGET, Machine, next_budget
+from scheduler.telling import lines
 from tests.schedules import Row, simulation
+from workloads.cleaning import CleaningReport, Rules
 
 ROWS: list[Row] = [(0, 10, 20, 4), (1, 5, 5, 8), (2, 3, 3, 4), (3, 9, 9, 2)]
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +56,27 @@ def test_not_resumed(tmp_path: Path) -> None:
         simulation(ROWS, "easy").resume(tmp_path / "none")
     with pytest.raises(SchedulerError, match=r"cannot be saved to .*: No such file or directory: name another file"):
         simulation(ROWS, "easy").save(tmp_path / "none" / "saved")
+
+
+def test_a_policy_file_that_was_changed(tmp_path: Path) -> None:
+    """One of the same name and parameters that does something else does not go on."""
+    file = tmp_path / "mine.py"
+    text = "def decide(state, event, options, actions):\n    return 1 << 62\n"
+    file.write_text(text, encoding="utf-8")
+    simulation(ROWS, str(file)).save(tmp_path / "saved")
+    simulation(ROWS, str(file)).resume(tmp_path / "saved")
+    file.write_text(text.replace("return", "return state.now * 0 +"), encoding="utf-8")
+
+    with pytest.raises(SchedulerError, match=r"was saved with policy file \w+, not \w+: give the same log and options"):
+        simulation(ROWS, str(file)).resume(tmp_path / "saved")
+
+
+def test_a_name_with_gz(tmp_path: Path) -> None:
+    """A saved simulation is packed already: one sentence, and nothing is left behind."""
+    with pytest.raises(SchedulerError, match=r"saved\.gz: its format is not gzip: name another file with --save"):
+        simulation(ROWS, "easy").save(tmp_path / "saved.gz")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:
@@ -97,6 +121,54 @@ def test_metrics() -> None:
     assert found["mean_bounded_slowdown"] == pytest.approx((1 + 1.4 + 1) / 3)
     assert found["utilisation"] == pytest.approx((40 + 40 + 32) / (8 * 15))
     assert found["energy_joule"] == 100 * 8 * 15 + 200 * (40 + 40 + 32)
+
+
+def test_a_job_that_its_limit_ends_counts_for_what_it_did() -> None:
+    """Where cleaning keeps overruns: 100 s of 1000, on all its cores or, as a guest on half of them, 50 s of them."""
+    alone = simulation([(0, 1000, 100, 1), (0, 30, 60, 1)], "fcfs", Machine(1))
+    guest = simulation([(0, 900, 900, 1), (0, 1000, 50, 1)], "sd", Machine(1, 2), "interval=1")
+    for run in (alone, guest):
+        run.run()
+    told = summary(alone, CleaningReport(2, 2, Rules(), ()), Power(), "", 1)
+    found = told["metrics"]
+
+    assert (found["utilisation"], found["mean_slowdown"]) == (1, (1 + 130 / 30) / 2)
+    assert columns(alone)["full_speed_run_time"].tolist() == [100, 30]
+    assert columns(guest)["full_speed_run_time"].tolist() == [900, 50]
+    assert guest.world.end.tolist() == [950, 100]
+    assert (told["ended_at_limit"], told["predictions"]["too_short"]) == (1, 0)
+    assert "  1 job ended at the limit with work left" in lines(told)
+
+
+def test_a_partial_run_is_measured_up_to_its_last_event() -> None:
+    """One job has ended, another is half done: of 1000 s on two nodes one was busy for 10 s, the other for 1000."""
+    run = simulation([(0, 10, 10, 1), (0, 5000, 5000, 1), (1000, 1, 1, 2)], "fcfs", Machine(2))
+    run.run(until=1000)
+    found = metrics(run, Power(100, 300))
+
+    assert found["makespan_s"] == 10
+    assert found["node_utilisation"] == pytest.approx(1010 / 2000)
+    assert found["utilisation"] == pytest.approx(10 / 2000)
+    assert found["energy_joule"] == 100 * 2 * 1000 + 200 * 1010
+
+
+def test_a_core_of_a_pool_takes_its_part_of_the_watts_of_a_node() -> None:
+    """The same jobs on all cores of a machine take as much in a pool, whose summary says of which machine it is."""
+    runs = [simulation([(0, 10, 10, 2)], policy, Machine(2, 8)) for policy in ("easy", "equipartition")]
+    for run in runs:
+        run.run()
+    easy, pool = (summary(run, CleaningReport(1, 1, Rules(), ()), Power(100, 300), "", 1) for run in runs)
+
+    assert easy["metrics"]["energy_joule"] == pool["metrics"]["energy_joule"] == 300 * 2 * 10
+    assert (pool["power_model"]["idle_watt"], pool["pool_of"]) == (12.5, {"nodes": 2, "cores": 8})
+    assert easy["pool_of"] is None
+    assert notes(["easy", "pool"], [easy, pool]) == []
+
+
+def test_how_often_it_is_looked_at() -> None:
+    """Slow instants one by one, quick ones by the thousand, and never more than twice as many as before."""
+    assert [next_budget(1, 0.5), next_budget(100, 0.4), next_budget(100, 0.0)] == [1, 50, 200]
+    assert next_budget(BUDGET, 0.001) == BUDGET
 
 
 def test_no_metrics_before_anything_has_ended() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import os
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import typer
 
 from scheduler.errors import SchedulerError
 from scheduler.progress import Bar, saying
+from scheduler.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ def compare_policies(
         faults, interrupted = _simulate(runs, jobs or len(os.sched_getaffinity(0)))
         results = _results(runs, faults)
         told = table.to_json(str(log), nodes, cores, results)
-        _print(results, json_text.dumps(told) if json else None)
+        _print(results, json_text(told) if json else None)
         if out is not None:
             write_value(told, out / "policies.json")
         if html is not None and any(result.figures for result in results) and not interrupted:

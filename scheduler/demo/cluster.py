@@ -9,14 +9,13 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent import claims, control, keys
+from agent import claims, control, interpreter, keys
 from agent.demo_stage import clean_environment
 from dromlib import native
 from scheduler.demo.machines import PATIENCE, MachineError, Network, Process
@@ -168,7 +167,7 @@ class Cluster:
         """Start a `drom` command on a machine, `within` another command."""
         # The policy as plain Python gives the same answers, and starts at once on a machine that never compiled it.
         environment = clean_environment() | {"NUMBA_DISABLE_JIT": "1"} | dict(variables or {})
-        return Process(self.network[name], [*within, sys.executable, "-m", "agent", *words], log, environment)
+        return Process(self.network[name], [*within, *interpreter.drom(*words)], log, environment)
 
     def await_nodes(self, *, up: Iterable[str]) -> None:
         """Wait until exactly these nodes take jobs."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from scheduler.demo.mix import CORES, MIX
 from scheduler.demo.play import Play
 from scheduler.errors import SchedulerError
 from scheduler.live import accounting
+from scheduler.values import json_text
 from workloads.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _run(out: Path, *, as_json: bool) -> int:
             _draw(account.schedule, outcome.history, out / f"{policy}.png", paper)
     _compare(value, paper, out)
     if as_json:
-        sys.stdout.write(json.dumps(value) + "\n")
+        sys.stdout.write(json_text(value) + "\n")
     for problem in value["problems"]:
         sys.stderr.write(f"drom: {problem}\n")
     return 1 if value["problems"] else 0

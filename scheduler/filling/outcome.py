@@ -31,6 +31,8 @@ PAPERS_IDLE = 0.1
 """What the paper's bound counts as idle."""
 RUN = ("filler", "node", "begin", "end")
 """The columns of a run."""
+SHIFTS = ("later_jobs", "earlier_jobs", "mean_shift_s", "longest_shift_s")
+"""What filling does to the starts of regular jobs."""
 _MODULES = (containers, slots, reservations)
 
 
@@ -213,10 +215,15 @@ def compile_before(say: Callable[[str], None]) -> None:
         compile_all()
 
 
-def shifts(filled: Simulation) -> dict[str, Any]:
-    """Return how much later, or earlier, regular jobs start than without filling, which is simulated for it."""
-    regular = Simulation.of(filled.work, filled.machine, filled.policy, filled.world.jobs.cls)
-    regular.run()
+def without(filled: Simulation) -> Simulation:
+    """Return the same simulation of regular jobs without filling, before its first event."""
+    return Simulation.of(filled.work, filled.machine, filled.policy, filled.world.jobs.cls)
+
+
+def shifts(filled: Simulation, regular: Simulation) -> dict[str, Any]:
+    """Return how much later, or earlier, regular jobs start than without filling; None where that was interrupted."""
+    if not regular.is_over:
+        return dict.fromkeys(SHIFTS)
     started = (filled.world.jobs.state >= RUNNING) & (regular.world.jobs.state >= RUNNING)
     shift = (filled.world.jobs.start - regular.world.jobs.start)[started]
     return {

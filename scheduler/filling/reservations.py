@@ -32,8 +32,8 @@ from scheduler.filling.containers import (
     work,
 )
 from scheduler.interface import NEVER, NOBODY, PLACE, PLAN, START
-from scheduler.sharing import note_change, update_ends
-from scheduler.world import BUSY, EVENTS, FAULT, FREE, NO_FAULT, NOW, WAKE, engine_part, view
+from scheduler.sharing import note_neighbours, set_limit, update_ends
+from scheduler.world import BUSY, CHANGES, CORES, EVENTS, FAULT, FREE, NO_FAULT, NOW, WAKE, engine_part, view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +153,6 @@ def clear(world: World, box: Containers, how: Ints, actions: Actions) -> None:
         if delay > 0:
             postpone(world, job, delay)
             box.delay[job] = delay
-    update_ends(world, now)
 
 
 @engine_part
@@ -217,14 +216,21 @@ def kill(box: Containers, speed: int, one: int, now: int) -> None:
 
 @engine_part
 def postpone(world: World, job: int, delay: int) -> None:
-    """Let a job that has just started begin later, on the nodes that it has already."""
-    jobs = world.jobs
+    """Let a job that has just started begin later, on the nodes that it has already.
+
+    Those who share these lend cores for so much longer, so that they may take what they lose by it, rounded up.
+    """
+    jobs, s = world.jobs, world.scalars
     forget(world, job)
     jobs.start[job] += delay
     jobs.ends[job] += delay
     remember(world, job)
     world.left[job] += delay * world.rate[job]
-    note_change(world, job)
+    note_neighbours(world, job)
+    for other in world.changed[: s[CHANGES]]:
+        if other != job:
+            set_limit(world, other, jobs.limit[other] - (-delay * world.given[job] // s[CORES]), s[NOW])
+    update_ends(world, s[NOW])
 
 
 @engine_part

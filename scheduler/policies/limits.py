@@ -12,15 +12,20 @@ if TYPE_CHECKING:
 
 
 @routine
-def correct_limits(state: State, actions: Actions) -> None:
-    """Let jobs that share no more, and have all their cores, end when what they asked for is done."""
-    jobs = state.jobs
+def correct_limits(state: State, actions: Actions) -> bool:
+    """Let jobs that share no more, and have all their cores, end when what they asked for is done.
+
+    Return whether there was any whose limit was longer: the state shows its end from the next call on.
+    """
+    jobs, found = state.jobs, False
     for job in state.running:
         if jobs.limit[job] > jobs.requested[job] and jobs.shared[job] == 0 and has_all(state, job):
             limit = jobs.requested[job] - (-jobs.lost[job] // (jobs.nodes[job] * state.cores))
             limit = max(limit, state.now - jobs.start[job] + 1)
             if limit < jobs.limit[job]:
                 set_limit(actions, job, limit)
+                found = True
+    return found
 
 
 @routine

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from scheduler.interface import Floats, State
 
+DYNAMIC = -np.inf
+"""The value of MAX_SLOWDOWN that stands for DynAVGSD: no number that is meant as a cut-off."""
+
 OPTIONS = slurm.OPTIONS | {
     "sharing_factor": 0.5,
     "max_slowdown": 10,
@@ -43,7 +46,7 @@ and between which bounds the SharingFactor then is (`feedback`). Jobs may be on 
 numbers as well."""
 
 WORDS: dict[str, dict[str, float]] = slurm.WORDS | {
-    "max_slowdown": {"infinite": np.inf, "dynavgsd": 0},
+    "max_slowdown": {"infinite": np.inf, "dynavgsd": DYNAMIC},
     "objective": {"sum": 0, "weighted": 1},
     "far": {"infinite": 0, "predicted": 1},
 }
@@ -68,7 +71,7 @@ def check_sharing(options: Mapping[str, float]) -> str:
         return f"sharing_factor is between 0 and 1, not {options['sharing_factor']:g}."
     if not 0 < options["least_factor"] <= options["most_factor"] < 1:
         return "least_factor and most_factor are between 0 and 1, the least not above the most."
-    if not options["max_slowdown"] >= 0:
+    if not (options["max_slowdown"] >= 0 or options["max_slowdown"] == DYNAMIC):
         return "max_slowdown is a number, infinite or dynavgsd."
     for name in _FLAGS:
         if options[name] not in {0, 1}:
@@ -103,7 +106,7 @@ def rules_of(state: State, options: Floats) -> Rules:
     return Rules(
         share,
         state.cores,
-        average_slowdown(state) if cutoff == 0 else cutoff,
+        average_slowdown(state) if cutoff == DYNAMIC else cutoff,
         int(options[MATES]),
         int(options[CANDIDATES]),
         options[OBJECTIVE] > 0,

@@ -99,9 +99,9 @@ be made anew; it would end earlier on shared nodes."""
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Make a pass at its time; between passes wait for the next one."""
-    if options[RECOMPUTE] > 0:
-        correct_limits(state, actions)
+    """Make a pass at its time, with limits that are true; between passes wait for the next one."""
+    if options[RECOMPUTE] > 0 and correct_limits(state, actions):
+        return int(state.now)
     interval = int(options[slurm.INTERVAL])
     since = (state.now - int(options[slurm.PHASE])) % interval
     if since == 0:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import os
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import typer
 
 from agent.words import counted, duration
 from scheduler.progress import Bar, all_or_nothing, interruptible, saying
+from scheduler.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def adaptive(
         found = points(seed, stall, lambda done: bar.show(done / 2))
         bound = levels(seed, stall, lambda done: bar.show((1 + done) / 2))
     told = to_json(found, bound, seed, stall)
-    typer.echo(json_text.dumps(told) if json else "\n".join((*lines(found), *contract_lines(bound))).rstrip())
+    typer.echo(json_text(told) if json else "\n".join((*lines(found), *contract_lines(bound))).rstrip())
     if out is not None:
         write_value(told, out / "adaptive.json")
         _try_to_draw(lambda: draw(found, bound, out))
@@ -130,7 +130,7 @@ def gapfill(
     with all_or_nothing("simulating") as bar:
         found = points(seed, days, jobs or len(os.sched_getaffinity(0)), bar.show)
     told = to_json(found, seed, days)
-    typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, days)).rstrip())
+    typer.echo(json_text(told) if json else "\n".join(lines(found, days)).rstrip())
     if out is not None:
         write_value(told, out / "gapfill.json")
         _try_to_draw(lambda: draw(found, out))
@@ -170,7 +170,7 @@ def constraint_programming(
     with interruptible("simulating", left) as bar:
         found = measure_all(tasks, jobs or len(os.sched_getaffinity(0)), bar.show, kept)
     told = to_json(found, chosen, first, machine)
-    typer.echo(json_text.dumps(told) if json else "\n".join(lines(found, chosen, first, machine)))
+    typer.echo(json_text(told) if json else "\n".join(lines(found, chosen, first, machine)))
     if out is not None:
         write_value(told, out / "cp.json")
         _try_to_draw(lambda: draw(found, out))
@@ -269,7 +269,7 @@ def _told(outcomes: list[Outcome]) -> dict[str, Any]:
 
 def _print(outcomes: list[Outcome], told: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json_text.dumps(told))
+        typer.echo(json_text(told))
         return
     for outcome in outcomes:
         for line in (*outcome.lines(), ""):

@@ -16,6 +16,7 @@ from scheduler.reproduction.outcome import folder_of
 from scheduler.reproduction.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
 from scheduler.reproduction.tables import cells
 from scheduler.results import load_schedule
+from scheduler.series import NODES
 from workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _figures(outcomes: Sequence[Outcome], folder: Path) -> Iterator[tuple[str, F
     if any(outcome.number == 4 and {STATIC.name, MAXSD_10.name} <= outcome.runs.keys() for outcome in simulated):
         runs = {setting.label: load_schedule(folder_of(folder, 4, setting.name)) for setting in (STATIC, MAXSD_10)}
         one, two = runs.items()
-        yield "figures-4-to-6", plots.ratio_figure(one, two)
+        yield "figures-4-to-6", plots.ratio_figure(one, two, NODES)
         yield "figure-7", plots.days_figure(runs)
 
 

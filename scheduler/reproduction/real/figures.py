@@ -53,7 +53,13 @@ def result_of(told: Mapping[str, Any], made: Mapping[int, Made], compression: fl
     summary = accounting.summary(scaled, schedule, work)
     busy, resized = accounting.busy_seconds(schedule), summary["metrics"]["reconfigurations"]
     summary["metrics"] = metrics_of(
-        table, (schedule.nodes, schedule.cores), work.user, busy, resized, Power(**_watts(summary))
+        table,
+        (schedule.nodes, schedule.cores),
+        work.user,
+        busy,
+        schedule.until,
+        resized,
+        Power(**_watts(summary)),
     )
     numbers = [int(number) for number in table["job_id"]]
     return Result(
