@@ -13,6 +13,7 @@ SERVE = "_serve"
 
 def main() -> None:
     """Run the command line and exit with its status: 0 done, 1 refused or failed, 2 usage."""
+    _open_missing_streams()
     if sys.argv[1:2] == ["run"]:
         from dromlib import native
 
@@ -32,6 +33,18 @@ def main() -> None:
     from agent.cli import run_app
 
     run_app()
+
+
+def _open_missing_streams() -> None:
+    """Have all three standard streams, which a caller may have closed: no other file is to get their numbers."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - until the end
 
 
 if __name__ == "__main__":

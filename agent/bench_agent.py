@@ -9,13 +9,12 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from agent import claims
+from agent import claims, interpreter
 from agent.control import ControlError
 from agent.runtime import default_runtime_dir
 from agent.signalling import WITH_US
@@ -128,8 +127,7 @@ def agent_in(folder: Path, *options: str) -> Iterator[Agent]:
     """Start an agent, the first one or the next, whose runtime directory is below a folder. Raises `ControlError`."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((folder / "log").open("wb"))
-        start = "from agent.__main__ import main; main()"
-        words = [*WITH_US, sys.executable, "-c", start, "agent", "--runtime-dir", str(folder / "run"), *options]
+        words = [*WITH_US, *interpreter.drom("agent", "--runtime-dir", str(folder / "run"), *options)]
         begin = time.monotonic()
         mine = claims.VARIABLE
         environment = {name: v for name, v in os.environ.items() if not name.startswith("DROM_") or name == mine}

@@ -7,7 +7,6 @@ import contextlib
 import os
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import zmq
 
-from agent import bench_publish, control
+from agent import bench_publish, control, interpreter
 from agent.control import ControlError
 from dromlib import signals
 
@@ -41,7 +40,7 @@ def import_ms(pairs: int = PAIRS) -> float:
 
 def _run_seconds(code: str) -> float:
     begin = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run(interpreter.python(code), check=True)
     return time.monotonic() - begin
 
 
@@ -67,7 +66,7 @@ def cpus_awake() -> Iterator[None]:
     )
     with contextlib.ExitStack() as stack:
         for cpu in sorted(os.sched_getaffinity(0)):
-            words = [sys.executable, "-c", loop, str(cpu)]
+            words = interpreter.python(loop, str(cpu))
             process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
             stack.callback(process.kill)
             if process.stdout is None or not process.stdout.readline():
@@ -152,4 +151,4 @@ def _await(told: memoryview, count: int, program: subprocess.Popen[bytes]) -> No
 
 
 def _waiter(*words: str) -> list[str]:
-    return [sys.executable, "-m", "agent.bench_waiter", *words]
+    return interpreter.module("agent.bench_waiter", *words)

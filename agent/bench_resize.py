@@ -16,14 +16,13 @@ import array
 import os
 import statistics
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent import bench_agent, control
+from agent import bench_agent, control, interpreter
 from agent.bench_publish import percentile
 from agent.control import ControlError
 from agent.sysfs import read_topology
@@ -65,7 +64,7 @@ class Program:
 def programs() -> tuple[Program, ...]:
     """Return the programs that are resized."""
     resize = str(native.bench_path("resize"))
-    blas = (sys.executable, "-m", "agent.bench_blas", "700")
+    blas = tuple(interpreter.module("agent.bench_blas", "700"))
     return (
         Program("jacobi", "sweep over 1000 x 1000 points, OpenMP C", (resize, "jacobi", "1000")),
         Program("stream", "triad over 3 x 32 MB, OpenMP C", (resize, "triad", "4000000")),

@@ -13,6 +13,8 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import zmq
+
 from agent import fences, processes
 from agent.cgroups import unescape
 from agent.claims import holders, runtime_dir_of
@@ -84,7 +86,7 @@ def delegation(root: Path, *, needed: bool) -> Finding:
     except ControlError as error:
         if needed:
             return Finding("cgroups", "fail", f"Tasks cannot be fenced in: {error}")
-        return Finding("cgroups", "warn", f"Affinity alone binds programs, which they can undo: {error}")
+        return Finding("cgroups", "ok", "Affinity binds programs; control groups could not (--enforce cpuset).")
     return Finding("cgroups", "ok", f"Tasks can have control groups in {base} (--enforce cpuset).")
 
 
@@ -209,7 +211,7 @@ def inotify(proc: Path) -> Finding:
 
 def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
     """Look whether an agent of user `uid` can use a runtime directory; `needed` is its room in bytes."""
-    at = next(folder for folder in (path, *path.parents) if folder.exists())
+    at = _nearest(path)
     if at == path and path.stat().st_uid not in (uid, 0):
         return Finding("directory", "fail", f"{path} belongs to another user: choose another --runtime-dir.")
     if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
@@ -224,15 +226,66 @@ def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
     return Finding("directory", "ok", f"{path} can be used.")
 
 
-def service(root: Path, drom: str) -> Finding:
-    """Look whether systemd starts `drom`, by a unit that restarts it without letting go of programs."""
+def events_file(path: Path, uid: int) -> Finding:
+    """Look whether an agent of user `uid` can keep events in a file."""
+    if not path.parent.is_dir():
+        return Finding("events", "fail", f"There is no folder {path.parent}: make it, or choose another --events-file.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return Finding("events", "fail", f"{path.parent} cannot be written: choose another --events-file.")
+    if path.exists() and not (path.is_file() and path.stat().st_uid == uid):
+        return Finding("events", "fail", f"{path} is no file of the agent's user: choose another --events-file.")
+    return Finding("events", "ok", f"Events can be kept in {path}.")
+
+
+def spool(path: Path, uid: int) -> Finding:
+    """Look whether an agent of user `uid` can keep what it knows of jobs in a folder, which it makes."""
+    at = _nearest(path)
+    if at == path and path.stat().st_uid != uid:
+        return Finding("spool", "fail", f"{path} belongs to another user: choose another --spool.")
+    if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
+        return Finding("spool", "fail", f"{at} cannot be written: choose a --spool that can.")
+    return Finding("spool", "ok", f"What is known of jobs can be kept in {path}.")
+
+
+def bind_tcp(host: str, port: int) -> None:
+    """Take a TCP address for a moment. Raises OSError."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+
+
+def bind_zmq(address: str) -> None:
+    """Take a TCP address for a moment as ZeroMQ does, which also knows names of interfaces. Raises OSError."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+        sock.setsockopt(zmq.IPV6, 1)
+        try:
+            sock.bind(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, zmq.strerror(error.errno or 0)) from error
+
+
+def address(name: str, where: str, bind: Callable[[], None], *, taken: bool) -> Finding:
+    """Try whether an agent can listen at an address; `taken`: one runs here that may do so."""
+    try:
+        bind()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return Finding(name, "fail", f"Nobody can listen at {where} ({error.strerror}): choose another --{name}.")
+        if not taken:
+            return Finding(name, "fail", f"Somebody else listens at {where}: choose another --{name}.")
+    return Finding(name, "ok", f"The agent can listen at {where}.")
+
+
+def service(root: Path, drom: str, *, starts_jobs: bool = False) -> Finding:
+    """Look whether systemd starts `drom`, by a unit that restarts it without letting go of programs.
+
+    Where it `starts_jobs`, for their users, the unit must let it.
+    """
     if not (root / "run/systemd/system").is_dir():
         return Finding("service", "ok", "systemd does not run here: have the agent started at boot by what does.")
-    units = [
-        root / folder / UNIT
-        for folder in ("etc/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
-    ]
-    unit = next((file for file in units if file.exists()), None)
+    folders = [root / "etc/systemd/system", root / "usr/local/lib/systemd/system", root / "usr/lib/systemd/system"]
+    unit = next((folder / UNIT for folder in folders if (folder / UNIT).exists()), None)
     if unit is None:
         return Finding("service", "warn", f"There is no {UNIT}, so that nothing starts an agent at boot: install it.")
     settings = dict(re.findall(r"^(\w+)=(.*)$", _text(unit), re.MULTILINE))
@@ -249,7 +302,17 @@ def service(root: Path, drom: str) -> Finding:
     if missing:
         text = f"{unit} lacks {', '.join(missing)}: install the one of this version, or programs are lost at a restart."
         return Finding("service", "warn", text)
+    files = [unit, *(file for folder in folders for file in sorted(folder.glob(f"{UNIT}.d/*.conf")))]
+    if starts_jobs and not _may_become_users("".join(map(_text, files))):
+        advice = f"install drom-agent-jobs.conf as {folders[0] / UNIT}.d/jobs.conf."
+        return Finding("service", "fail", f"{unit} keeps the agent from starting jobs as their users: {advice}")
     return Finding("service", "ok", f"{unit} starts this drom.")
+
+
+def _may_become_users(unit: str) -> bool:
+    """Tell whether a unit, its drop-ins behind it, leaves the capability to become another user."""
+    sets = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
+    return not sets or any(one.startswith("~") or "CAP_SETUID" in one.split() for one in sets)
 
 
 def clock(sys: Path) -> Finding:
@@ -284,6 +347,11 @@ def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:
             "agent", "warn", f"The agent in {where} only observes: start it without --observe to change masks."
         )
     return Finding("agent", "ok", f"An agent manages this node in {where}.")
+
+
+def _nearest(path: Path) -> Path:
+    """Return a path if it is there, else the nearest folder above it that is."""
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # noqa: PTH110 - closed ones too
 
 
 def _text(path: Path) -> str:

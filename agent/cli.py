@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import signal
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
 
 from agent import config, control, output, service
 from agent.cli_events import events
+from agent.cli_help import Commands
 from agent.cli_keys import keys_app
 from agent.cli_orders import AsJson, RuntimeDir, orders_app
 from agent.history import HistoryError
@@ -37,12 +40,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="drom",
+    cls=Commands,
     help="Share the cores of a node between programs that shrink and grow while they run.",
     no_args_is_help=False,
-    add_completion=True,
+    add_completion=False,  # its options install scripts that have the shell evaluate what drom prints
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+completion_init()  # what contrib/completions asks for, which typer knows only with those options
 
 
 def _help_alone(context: typer.Context) -> None:
@@ -52,25 +58,34 @@ def _help_alone(context: typer.Context) -> None:
 
 
 settings_app = typer.Typer(help="Check, show and reload the configuration of the agent.")
-app.add_typer(settings_app, name="config", callback=_help_alone, invoke_without_command=True)
-app.add_typer(keys_app, name="keys", callback=_help_alone, invoke_without_command=True, help=keys_app.info.help)
-app.add_typer(
-    workload_app, name="workload", callback=_help_alone, invoke_without_command=True, help=workload_app.info.help
-)
+for _name, _group in (
+    ("config", settings_app),
+    ("keys", keys_app),
+    ("workload", workload_app),
+    ("reproduce", reproduction_app),
+):
+    about = _group.info.help
+    app.add_typer(_group, name=_name, cls=Commands, callback=_help_alone, invoke_without_command=True, help=about)
 app.command()(simulate)
 app.command()(compare)
 app.command("compare-policies")(compare_policies)
-app.add_typer(
-    reproduction_app,
-    name="reproduce",
-    callback=_help_alone,
-    invoke_without_command=True,
-    help=reproduction_app.info.help,
-)
 app.add_typer(orders_app)
 app.command()(events)
 app.add_typer(cluster_app)
 
+EXPECTED = (
+    config.ConfigError,
+    control.ControlError,
+    TopologyError,
+    RuntimeDirError,
+    CpuListError,
+    HistoryError,
+    WorkloadError,
+    SchedulerError,
+)
+"""What is said in sentences of its own."""
+DEBUG = "DROM_DEBUG"
+"""A variable with which every failure shows its traceback."""
 Words = Annotated[
     str | None,
     typer.Option("--topology", metavar="WORDS", help='Lay a synthetic topology over real CPUs: "pack:2 core:4 pu:2".'),
@@ -97,31 +112,46 @@ def _main(
 
 
 def run_app() -> None:
-    """Run the command line; every expected failure is one sentence on stderr and exit 1, wrong usage is exit 2."""
+    """Run the command line; every failure is one sentence on stderr and exit 1, wrong usage is exit 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what cannot be written as it is
+    status: int | str
     try:
-        sys.exit(app(prog_name="drom", standalone_mode=False) or 0)
-    except USAGE_ERROR as error:
-        typer.echo(_usage_sentence(error), err=True)
-        sys.exit(2)
-    except (
-        config.ConfigError,
-        control.ControlError,
-        TopologyError,
-        RuntimeDirError,
-        CpuListError,
-        HistoryError,
-        WorkloadError,
-        SchedulerError,
-    ) as error:
-        sys.exit("\n".join(f"drom: {line}" for line in str(error).splitlines()))
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
-    except OSError as error:
-        about = f"{error.filename}: {error.strerror}." if error.filename and error.strerror else error
-        sys.exit(f"drom: {about}")
+        status = app(prog_name="drom", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # of which typer makes an exit
+            raise
+        status = _nobody_reads()
+    except BrokenPipeError:
+        status = _nobody_reads()
     except KeyboardInterrupt:
-        sys.exit(130)
+        status = 130
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        status = _failed(error)
+    sys.exit(status)
+
+
+def _nobody_reads() -> int:
+    """Return the status of a program of C that writes to a pipe which nobody reads: `| head` has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 128 + signal.SIGPIPE
+
+
+def _failed(error: Exception) -> int | str:
+    """Return a status or, for the status 1, the sentences of a failure."""
+    if isinstance(error, USAGE_ERROR):
+        typer.echo(_usage_sentence(error), err=True)
+        return 2
+    if isinstance(error, EXPECTED):
+        return "\n".join(f"drom: {line}" for line in str(error).splitlines())
+    if isinstance(error, OSError):
+        return f"drom: {f'{error.filename}: {error.strerror}.' if error.filename and error.strerror else error}"
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"drom: this is a fault of drom ({what}): report it, with what {DEBUG}=1 in the environment shows."
 
 
 def _usage_sentence(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors
@@ -178,11 +208,21 @@ def config_check(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="Default: the file an agent would read.")
     ] = None,
+    json: AsJson = False,
 ) -> None:
     """Check a configuration file: print ok, or a sentence for each fault."""
     path = file or config.default_file(os.environ)
-    if path is not None:
-        config.check_file(path)
+    faults: list[str] = []
+    try:
+        if path is not None:
+            config.check_file(path)
+    except config.ConfigError as error:
+        if not json:
+            raise
+        faults = str(error).splitlines()
+    if json:
+        output.emit({"schema_version": config.SCHEMA_VERSION, "file": path and str(path), "faults": faults})
+        raise typer.Exit(int(bool(faults)))
     output.say("ok" if path else f"ok: there is no {config.SYSTEM_FILE}, every option has its default")
 
 
@@ -206,13 +246,17 @@ def doctor(json: AsJson = False, **flags: object) -> None:
     """Examine this node for an agent with these options: a line each, with what to do; exit 1 when something fails."""
     from agent import doctor as examination
     from agent.checks import Finding
+    from agent.consistency import conflicts
 
     try:
         settings, file = _load(flags)
-        told = [Finding("configuration", "ok", f"{file} is right." if file else "Nothing is configured.")]
+        faults = [*conflicts({name: one for name, one in settings.items() if one.origin != "default"})]
+        good = f"{file} is right." if file else "Nothing is configured."
     except config.ConfigError as error:
         settings = config.load({}, {}, None)
-        told = [Finding("configuration", "fail", fault) for fault in str(error).splitlines()]
+        faults = str(error).splitlines()
+    told = [Finding("configuration", "fail", fault) for fault in faults]
+    told = told or [Finding("configuration", "ok", good)]
     found = examination.examine(config.options_of(settings), told, os.environ)
     output.findings(examination.to_json(found), as_json=json)
     raise typer.Exit(int(any(one.state == "fail" for one in found)))

@@ -39,9 +39,13 @@ def events(
     except WordError as error:
         raise typer.BadParameter(str(error)) from error
     path = file or _default(runtime_dir)
+    found = False
     for event in history.read(path, (lambda: time.sleep(INTERVAL)) if follow else None):
+        found = True
         if log.is_wanted(event, job, moment):
             output.event(event, as_json=json)
+    if not found and path.stat().st_size:
+        raise history.HistoryError(f"there is no event in {path}: name a file that an agent keeps with --file.")
 
 
 def _default(runtime_dir: Path) -> Path:

@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from agent import keys, output
+from agent.cli_orders import AsJson  # noqa: TC001 - typer reads the annotations
 
 keys_app = typer.Typer(help="Make and show the keys with which agents take orders from other nodes.")
+SCHEMA_VERSION = 1
 
 
 def _default_folder() -> Path:
@@ -49,7 +51,11 @@ def trust(
 
 
 @keys_app.command("show")
-def show(folder: Folder) -> None:
+def show(folder: Folder, json: AsJson = False) -> None:
     """Check the keys and their modes; show our public key and who is trusted."""
-    for public, name in keys.load(folder).peers().items():
-        output.say(f"{public.decode()}  {name}")
+    found = [{"name": name, "key": public.decode()} for public, name in keys.load(folder).peers().items()]
+    if json:
+        output.emit({"schema_version": SCHEMA_VERSION, "folder": str(folder), "keys": found})
+        return
+    for one in found:
+        output.say(f"{one['key']}  {one['name']}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -73,13 +74,18 @@ Agent = Path | Remote
 """Where orders go: a runtime directory of this node, or an agent on another one."""
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+=-]*")
+"""Names that mean nothing but themselves to every shell: users choose those of their jobs."""
+
+
 def _job_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs of a running agent, for a shell that completes one."""
+    """Return the jobs of a running agent, for a shell that completes one: those that may stand there as they are."""
     try:
         tasks = control.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
     except control.ControlError:
         return []
-    return sorted({task["job"] for task in tasks if task["job"].startswith(incomplete)})
+    names = {task["job"] for task in tasks}
+    return sorted(name for name in names if name.startswith(incomplete) and _PLAIN.fullmatch(name))
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]

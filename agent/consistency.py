@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield a sentence, with where it was said, for each fault in the settings of a file."""
+    """Yield a sentence, with where it was said, for each fault in settings; those that nobody said are left out."""
     words = {name: settings[name] for name in ("topology", "emulate") if name in settings}
     yield from (f"{setting.origin}: {name}: {fault}" for name, setting in words.items() for fault in _faults(setting))
     if len(words) > 1:
@@ -33,6 +33,9 @@ def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
         assert isinstance(users.value, tuple)  # noqa: S101 - for the type checker
         for name in find_users(users.value)[1]:
             yield f"{users.origin}: {name} is no user here: check exclude.users."
+    if "scheduler" in settings and "observe" in settings and settings["observe"].value:
+        where = settings["observe"].origin
+        yield f"{where}: an agent that only observes starts no jobs: leave out observe or scheduler."
     if "users_masters" in settings and group_number(str(settings["users_masters"].value)) is None:
         masters = settings["users_masters"]
         yield f"{masters.origin}: there is no group {masters.value} here: check users.masters."

@@ -14,7 +14,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent import claims, control, processes
+from agent import claims, control, interpreter, processes
 from agent.signalling import WITH_US
 from dromlib import native, signals
 
@@ -63,11 +62,9 @@ class Program:
 class AgentProcess:
     """A ``drom agent`` and what it says on stderr."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        # In the folder, because -m looks there first and nobody has put an `agent` of his own into it.
+    def __init__(self, *options: str) -> None:
         self._process = subprocess.Popen(
-            [*WITH_US, sys.executable, "-m", "agent", "agent", *options],
-            cwd=folder,
+            [*WITH_US, *interpreter.drom("agent", *options)],
             env=clean_environment(),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -154,7 +151,7 @@ class Stage:
     def start_agent(self, words: str | None, patient: Callable[[float], None]) -> None:
         """Start an agent that sees the machine as `words` say and wait until it is ready. Raises `DemoError`."""
         options = ["--runtime-dir", os.fspath(self.runtime_dir), "--metrics", "127.0.0.1:0", "--grace", GRACE]
-        self._agent = AgentProcess(self.folder, *options, *(["--topology", words] if words else []))
+        self._agent = AgentProcess(*options, *(["--topology", words] if words else []))
         if not self._agent.is_ready(patient):
             raise self._agent_failed()
         self.port = self._agent.metrics_port()

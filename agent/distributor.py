@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING, cast
 
-from agent import distribution
+from agent import distribution, interpreter
 from agent.distribution import Demand, Distributor, Infeasible
 from agent.topology import usable_cores
 
@@ -31,7 +30,7 @@ class Placer:
         self._distributor = Distributor(usable_cores(machine, unit), use=None if warm else distribution.plain_kernel())
         self.compiler: subprocess.Popen[bytes] | None = None
         if not warm:
-            command = [sys.executable, "-c", "import os; os.nice(19); from agent.distribution import kernel; kernel()"]
+            command = interpreter.python("import os; os.nice(19); from agent.distribution import kernel; kernel()")
             self.compiler = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def __call__(self, seats: Sequence[Seat]) -> dict[Key, int] | None:

@@ -8,21 +8,23 @@ import resource
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from agent import checks, claims, distribution, processes
+from agent import checks, claims, distribution, processes, service
 from agent.checks import Finding
 from agent.control import ControlError, order
 from agent.load import Meter
 from agent.processes import Identity
+from agent.steward.link import host_of
 from agent.synthetic import TopologyError
 from agent.topology import usable_cores, warnings_of, without
 from dromlib import layout, native
 from dromlib.cpulist import cpus, parse_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from agent.options import Options
     from agent.topology import Topology
@@ -37,7 +39,9 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
     machine = _find_machine(options)
     root, uid = Path("/"), os.geteuid()
     where = Path(options.runtime_dir)
-    found = [*told, *_machine(options, environ, machine), _agent(where)]
+    answer = _ps(where)
+    found = [*told, *_machine(options, environ, machine), checks.frozen_or_not(answer, where)]
+    found += _named(options, uid, runs=answer is not None)
     found += [
         checks.capabilities(root / "proc", uid),
         checks.descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], options.capacity),
@@ -54,8 +58,8 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
         checks.futex(),
         checks.inotify(root / "proc"),
         checks.clock(root / "sys"),
-        checks.service(root, str(Path(sys.executable).with_name("drom"))),
-        checks.unmanaged(_load(machine, where)),
+        checks.service(root, str(Path(sys.executable).with_name("drom")), starts_jobs=options.scheduler is not None),
+        checks.unmanaged(_load(machine, answer)),
     ]
     return found
 
@@ -76,11 +80,36 @@ def _machine(options: Options, environ: Mapping[str, str], machine: Topology | N
     return [*found, checks.claimed(claims.claims_file(environ), mask, own)]
 
 
-def _agent(where: Path) -> Finding:
+def _ps(where: Path) -> dict[str, Any] | None:
+    """Return what the agent in a runtime directory has, None when nobody answers."""
     try:
-        return checks.frozen_or_not(order(where, "ps"), where)
+        answer: dict[str, Any] = order(where, "ps")
     except ControlError:
-        return checks.frozen_or_not(None, where)
+        return None
+    return answer
+
+
+def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
+    """Yield a finding for each file, folder and address that the options name; an agent `runs` here or not."""
+    if options.remote_listen is not None or host_of(options.scheduler or ""):
+        yield _keys(options)
+    if options.events_file is not None and options.events_size != "off":
+        yield checks.events_file(options.events_path, uid)
+    if options.scheduler is not None:
+        yield checks.spool(options.spool_path, uid)
+    if options.metrics is not None:
+        bind = partial(checks.bind_tcp, *service.metrics_address(options.metrics))
+        yield checks.address("metrics", options.metrics, bind, taken=runs)
+    if options.remote_listen is not None:
+        bind = partial(checks.bind_zmq, service.zmq_address(options.remote_listen))
+        yield checks.address("remote-listen", options.remote_listen, bind, taken=runs)
+
+
+def _keys(options: Options) -> Finding:
+    try:
+        return Finding("keys", "ok", f"The keys of this node are in {service.keys_of(options).folder}.")
+    except ControlError as error:
+        return Finding("keys", "fail", f"Other nodes cannot be talked to: {error}")
 
 
 def _kernel_cache() -> Finding:
@@ -91,12 +120,10 @@ def _kernel_cache() -> Finding:
     return Finding("kernel cache", "warn", text)
 
 
-def _load(machine: Topology | None, where: Path) -> dict[int, float]:
-    """Measure for a moment what unmanaged programs take of each online CPU."""
-    tasks = []
-    with suppress(ControlError):
-        pids = [row["pid"] for row in order(where, "ps")["tasks"]]
-        tasks = [Identity(pid, start) for pid in pids if (start := processes.start_time(pid)) is not None]
+def _load(machine: Topology | None, answer: dict[str, Any] | None) -> dict[int, float]:
+    """Measure for a moment what programs take of each online CPU, without the tasks of an agent's answer to `ps`."""
+    pids = [row["pid"] for row in (answer or {"tasks": []})["tasks"]]
+    tasks = [Identity(pid, start) for pid in pids if (start := processes.start_time(pid)) is not None]
     meter = Meter()
     meter.look(time.monotonic(), tasks)
     time.sleep(MOMENT)
@@ -110,10 +137,8 @@ def _room(options: Options, machine: Topology | None) -> int:
 
 
 def _find_machine(options: Options) -> Topology | None:
-    from agent.service import find_machine
-
     try:
-        return find_machine(options.topology, options.emulate)
+        return service.find_machine(options.topology, options.emulate)
     except TopologyError:
         return None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agent.layouts import ANY, Layout
-from agent.words import WordError, parse_layout, parse_size
+from agent.words import FEATURE, RESOURCE, WordError, parse_layout, parse_size
 from dromlib.cpulist import CpuListError, parse_cpulist
 
 if TYPE_CHECKING:
@@ -99,7 +99,11 @@ def _is_endpoint(text: str) -> bool:
 
 
 def _are_resources(words: tuple[str, ...]) -> bool:
-    return all(re.fullmatch(r"[!-<>-~]{1,64}=[0-9]{1,9}", word) for word in words)
+    return all(re.fullmatch(f"{RESOURCE}=[0-9]{{1,9}}", word) for word in words)
+
+
+def _are_features(words: tuple[str, ...]) -> bool:
+    return all(re.fullmatch(FEATURE, word) for word in words)
 
 
 def _is_events_size(text: str) -> bool:
@@ -248,10 +252,14 @@ class Options:
     )
     resources: tuple[str, ...] = _option(
         (),
-        Kind(tuple, "LIST", 'a list of NAME=NUMBER such as ["gpu=2"]', _are_resources),
+        Kind(tuple, "LIST", 'a list of NAME=NUMBER such as ["gpu=2"]: letters, digits, . _ and -', _are_resources),
         "Counted resources that jobs may ask the scheduler for.",
     )
-    features: tuple[str, ...] = _option((), _NAMES, "What jobs may ask the scheduler that their nodes have.")
+    features: tuple[str, ...] = _option(
+        (),
+        Kind(tuple, "LIST", 'a list of names such as ["bigmem"]: letters, digits, . _ and -', _are_features),
+        "What jobs may ask the scheduler that their nodes have.",
+    )
     spool: str | None = _option(
         None,
         _PATH,
@@ -280,6 +288,11 @@ class Options:
     def events_path(self) -> Path:
         """Where events are kept."""
         return Path(self.events_file or f"{self.runtime_dir}/events")
+
+    @property
+    def spool_path(self) -> Path:
+        """Where the agent keeps what it knows of the scheduler's jobs."""
+        return Path(self.spool or f"{self.runtime_dir}/steward")
 
 
 def resources_of(words: tuple[str, ...]) -> dict[str, int]:

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 REFUSALS_A_SECOND = 10
 """Lines of the log about refusals, of which anybody can cause as many as he likes."""
+FAILURES = ("keep", "failed"), ("fence", "failed")
+"""Changes that are counted from the start, as nobody sees that a number has grown which was not there before."""
 
 
 @dataclass(slots=True)
 class Counters:
     """What has happened since the agent started."""
 
-    changes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    changes: Counter[tuple[str, str]] = field(default_factory=lambda: Counter(dict.fromkeys(FAILURES, 0)))
     reaped: Counter[str] = field(default_factory=Counter)
     enforcements: int = 0
     repairs: int = 0

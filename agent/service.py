@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent import fences
+from agent import fences, interpreter
 from agent.__main__ import SERVE
 from agent.claims import ClaimError, claims_file
 from agent.config import Sources
@@ -70,7 +70,7 @@ def become(options: Options, sources: Sources) -> None:
     find_machine(options.topology, options.emulate)
     described = [json.dumps(asdict(part)) for part in (options, sources)]
     try:
-        os.execv(sys.executable, [sys.executable, "-m", "agent", SERVE, *described])  # noqa: S606
+        os.execv(sys.executable, interpreter.drom(SERVE, *described))  # noqa: S606
     except OSError as error:
         python = sys.executable or "this Python"
         msg = f"this user cannot run {python} ({error.strerror}): use one in a folder that is open to him."
@@ -166,10 +166,9 @@ def _gate(options: Options, log: Log) -> Gate | None:
         return None
     from agent import remote
 
-    own = _keys(options)
-    host, port = metrics_address(options.remote_listen)
-    gate = remote.Gate(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", own)
-    log("remote", address=host, port=gate.port, keys=own.folder)
+    own = keys_of(options)
+    gate = remote.Gate(zmq_address(options.remote_listen), own)
+    log("remote", address=metrics_address(options.remote_listen)[0], port=gate.port, keys=own.folder)
     return gate
 
 
@@ -182,13 +181,12 @@ def _membership(options: Options) -> Membership | None:
     from agent.steward import link
     from agent.steward.steward import Membership
 
-    own = _keys(options) if link.host_of(options.scheduler) else None
-    spool = Path(options.spool) if options.spool else Path(options.runtime_dir) / "steward"
-    node = options.node or socket.gethostname()
-    return Membership(options.scheduler, node, spool, resources_of(options.resources), options.features, own)
+    own = keys_of(options) if link.host_of(options.scheduler) else None
+    node, resources = options.node or socket.gethostname(), resources_of(options.resources)
+    return Membership(options.scheduler, node, options.spool_path, resources, options.features, own)
 
 
-def _keys(options: Options) -> Keys:
+def keys_of(options: Options) -> Keys:
     """Return this agent's keys. Raises `ControlError`."""
     from agent import keys
 
@@ -241,6 +239,12 @@ def metrics_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def zmq_address(text: str) -> str:
+    """Return ADDRESS:PORT as ZeroMQ wants it."""
+    host, port = metrics_address(text)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], None]:
     if where is None:
         return lambda: None
@@ -251,7 +255,7 @@ def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], 
         port, stop = web.serve(daemon, *address)
     except OSError as error:
         daemon.withdraw()
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = error.strerror or error  # which os.strerror does not know of a name that has no address
         msg = f"cannot serve metrics on {address[0]}:{address[1]}: {reason}: choose another --metrics."
         raise ControlError(msg) from error
     log("metrics", address=address[0], port=port)

@@ -123,7 +123,7 @@ def _level(word: str) -> _Level:
     if match is None or kind is None or (attached and (kind != "numa" or not word.endswith("]"))):
         raise TopologyError(f"{word!r} is not a level of a topology: write words such as 'pack:2 core:4 pu:2'.")
     if not (attached and match[2] is None) and not re.fullmatch(r"0*[1-9][0-9]{0,5}", match[2] or "", re.ASCII):
-        raise TopologyError(f"{word!r} does not give a count: write a whole number from 1, such as '{match[1]}:2'.")
+        raise TopologyError(f"{word!r} does not give a count from 1 to 999999: write for example '{match[1]}:2'.")
     memory = _memory(word, (match[3] or "").split())
     return _Level(kind, 1 if attached else int(match[2]), (memory,) if kind == "numa" else ())
 

@@ -19,6 +19,8 @@ LONGEST = 366 * 86400
 """Seconds of the longest duration."""
 LARGEST = (1 << 60) - 1
 """Bytes of the largest size."""
+RESOURCE, FEATURE = r"[A-Za-z][A-Za-z0-9_.-]{0,31}", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
+"""Patterns of what nodes may call their counted resources and features, and jobs may ask for."""
 
 
 class WordError(ValueError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,14 @@ def test_the_commands_of_operations_are_there() -> None:
         assert drom(*command.split(), "--help").returncode == 0
     for link in re.findall(r"\]\(([^)#]+)", text):
         assert (DOCS / link).exists(), link
+
+
+def test_what_is_to_be_copied_is_installed() -> None:
+    """Units, the sample of a configuration, and what Prometheus and Grafana take."""
+    shared = {path.name for path in (Path(sys.prefix) / "share/drom").rglob("*") if path.is_file()}
+    contrib = [path for path in (DOCS.parent / "contrib").rglob("*") if path.is_file()]
+
+    assert {path.name for path in contrib if path.parent.name != "completions"} | {"drom.toml"} <= shared
 
 
 def test_its_commands_are_there() -> None:

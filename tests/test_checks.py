@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +62,23 @@ def test_descriptors(hard: int, capacity: int, state: str, text: str) -> None:
 
 
 def test_delegation(tmp_path: Path) -> None:
-    """Version 2 must be mounted, have the cpuset controller in our group, and be ours to write."""
+    """Version 2 must be mounted, have the cpuset controller in our group, and be ours to write, if it is needed."""
 
-    def text() -> str:
-        found = checks.delegation(tmp_path, needed=False)
+    def text(*, needed: bool = True) -> str:
+        found = checks.delegation(tmp_path, needed=needed)
         return f"{found.state}: {found.text}"
 
     advice = "start drom-tasks.service, or use --enforce affinity."
-    undone = "warn: Affinity alone binds programs, which they can undo: "
+    undone = "fail: Tasks cannot be fenced in: "
+    unasked = "ok: Affinity binds programs; control groups could not (--enforce cpuset)."
+    assert text(needed=False) == unasked
     assert text() == f"{undone}no control groups of version 2 are mounted here: {advice}"
     put(tmp_path / "proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     put(tmp_path / "proc/self/cgroup", "0::/a/b\n")
     assert text() == f"{undone}the cpuset controller is not delegated to the control group /a/b: {advice}"
     put(tmp_path / "sys/fs/cgroup/a/b/cgroup.controllers", "cpuset\n")
     assert text() == f"{undone}the control group /a/b is not delegated to this user: {advice}"
-    assert checks.delegation(tmp_path, needed=True).state == "fail"
+    assert text(needed=False) == unasked
     for name in ("procs", "subtree_control"):
         put(tmp_path / f"sys/fs/cgroup/a/b/cgroup.{name}", "")
     assert text() == f"ok: Tasks can have control groups in {tmp_path}/sys/fs/cgroup/a/b (--enforce cpuset)."
@@ -95,6 +99,59 @@ def test_the_service(tmp_path: Path) -> None:
     assert "starts /opt/drom/bin/drom, and this is /x/drom: " in checks.service(tmp_path, "/x/drom").text
     put(unit, shipped.replace("Type=notify", "Type=simple"))
     assert f"{unit} lacks Type=notify: install" in checks.service(tmp_path, "/opt/drom/bin/drom").text
+
+
+def test_the_service_of_a_node_that_starts_jobs(tmp_path: Path) -> None:
+    """The unit keeps the agent from that, and a drop-in lets it."""
+    contrib = Path(__file__).parent.parent / "contrib"
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    unit = put(tmp_path / "etc/systemd/system" / checks.UNIT, (contrib / checks.UNIT).read_text(encoding="utf-8"))
+    found = checks.service(tmp_path, "/opt/drom/bin/drom", starts_jobs=True)
+    advice = f"install drom-agent-jobs.conf as {unit}.d/jobs.conf."
+    assert found == Finding("service", "fail", f"{unit} keeps the agent from starting jobs as their users: {advice}")
+
+    jobs = (contrib / "drom-agent-jobs.conf").read_text(encoding="utf-8")
+    put(tmp_path / f"usr/lib/systemd/system/{checks.UNIT}.d/jobs.conf", jobs)
+    assert checks.service(tmp_path, "/opt/drom/bin/drom", starts_jobs=True).state == "ok"
+
+
+def test_the_file_of_events(tmp_path: Path) -> None:
+    """Its folder must be there, and take the files that are rotated; what is there already must be the agent's."""
+    me = os.geteuid()
+    assert checks.events_file(tmp_path / "events", me).state == "ok"
+    put(tmp_path / "events", "")
+    assert checks.events_file(tmp_path / "events", me).state == "ok"
+    assert "is no file of the agent's user: choose" in checks.events_file(tmp_path / "events", me + 1).text
+    assert checks.events_file(tmp_path, me).state == "fail"
+    gone = checks.events_file(tmp_path / "none/events", me)
+    text = f"There is no folder {tmp_path}/none: make it, or choose another --events-file."
+    assert gone == Finding("events", "fail", text)
+
+
+def test_the_spool(tmp_path: Path) -> None:
+    """It is made where that can be; one that is there is the agent's."""
+    me = os.geteuid()
+    assert checks.spool(tmp_path / "a/b", me).state == "ok"
+    assert checks.spool(tmp_path, me).state == "ok"
+    assert "belongs to another user: choose another --spool." in checks.spool(tmp_path, me + 1).text
+    assert checks.spool(put(tmp_path / "file", "") / "a", me).state == "fail"
+
+
+@pytest.mark.parametrize("zmq", [True, False])
+def test_addresses(zmq: bool) -> None:
+    """What cannot be bound is told with the reason; what is taken may be by the agent that runs."""
+
+    def look(host: str, port: int, *, taken: bool = False) -> str:
+        bind = partial(checks.bind_zmq, f"{host}:{port}") if zmq else partial(checks.bind_tcp, host, port)
+        found = checks.address("metrics", f"{host}:{port}", bind, taken=taken)
+        return f"{found.state}: {found.text}"
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert look("127.0.0.1", port) == f"fail: Somebody else listens at 127.0.0.1:{port}: choose another --metrics."
+        assert look("127.0.0.1", port, taken=True) == f"ok: The agent can listen at 127.0.0.1:{port}."
+    assert look("127.0.0.1", 0).startswith("ok: ")
+    assert look("203.0.113.1", 1).startswith("fail: Nobody can listen at 203.0.113.1:1 (")
 
 
 def test_reachable_files(tmp_path: Path) -> None:

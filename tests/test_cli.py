@@ -4,13 +4,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
+
+from agent import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMMANDS = (
     "agent",
@@ -39,6 +47,11 @@ ORDERS = (
     ["attach", "9", "--job", "a", "--cpus", "2", "--min", "1", "--class", "rigid", "--mem", "1G"],
     ["release", "a", "--json"],
 )
+GO_ON = {"agent", "scheduler", "run"}
+TOLD_IN_A_SENTENCE = {
+    *("keys make", "keys trust", "cancel", "hold", "drain"),
+    *("workload make", "workload filter", "workload convert", "workload plot"),
+}
 KEYS = {
     *("schema_version", "packages", "numa", "dies", "groups", "cores", "quota", "memory", "emulated", "warnings"),
     *("online", "allowed", "offline", "present", "possible", "isolated", "nohz_full"),
@@ -101,6 +114,16 @@ def test_a_group_of_commands_alone_is_its_help(group: list[str]) -> None:
 
     assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, "")
     assert f"Usage: {' '.join(['drom', *group])} [OPTIONS] COMMAND" in alone.stdout
+
+
+@pytest.mark.parametrize("group", [[], ["config"], ["keys"], ["workload"], ["reproduce"]])
+def test_what_help_says_of_a_command_is_whole(group: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is cut off on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    usage, *lines = drom(*group, "--help").stdout.splitlines()
+
+    assert usage.startswith("Usage: ")
+    assert [line for line in lines if line.endswith("...") or len(line) > 80] == []
 
 
 @pytest.mark.parametrize("arguments", ORDERS)
@@ -238,6 +261,10 @@ def test_a_broken_configuration_is_refused_by_check_and_agent(tmp_path: Path) ->
             '[exclude]\nusers = ["root", "nobody-of-that-name"]\n',
             "2: nobody-of-that-name is no user here: check exclude.users.",
         ),
+        (
+            'scheduler = "ipc:///s"\nobserve = true\n',
+            "2: an agent that only observes starts no jobs: leave out observe or scheduler.",
+        ),
         ('[users]\nmasters = "no-such-group"\n', "2: there is no group no-such-group here: check users.masters."),
     ],
 )
@@ -250,3 +277,103 @@ def test_a_configuration_that_cannot_be_here_is_refused(tmp_path: Path, lines: s
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"drom: {file}:{fault}")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_file_without_an_event_is_told(tmp_path: Path) -> None:
+    """What is something else is no history; an agent to which nothing has happened yet has an empty one."""
+    file = tmp_path / "other"
+    file.write_bytes(bytes(range(256)) * 40)
+    wrong = drom("events", "--file", str(file))
+    assert sentence(wrong) == f"drom: there is no event in {file}: name a file that an agent keeps with --file."
+
+    file.write_bytes(b"")
+    empty = drom("events", "--file", str(file))
+    assert (empty.returncode, empty.stdout, empty.stderr) == (0, "", "")
+
+
+def test_a_configuration_is_checked_for_scripts_too(tmp_path: Path) -> None:
+    """The same faults, as one value."""
+    file = tmp_path / "drom.toml"
+    file.write_text("grce = 1\n", encoding="utf-8")
+    broken = drom("config", "check", "--json", str(file))
+    fault = f"{file}:1: there is no option grce: did you mean grace?"
+    assert (broken.returncode, broken.stderr) == (1, "")
+    assert json.loads(broken.stdout) == {"schema_version": 1, "file": str(file), "faults": [fault]}
+
+    file.write_text("grace = 1\n", encoding="utf-8")
+    good = drom("config", "check", "--json", str(file))
+    assert (good.returncode, json.loads(good.stdout)["faults"]) == (0, [])
+
+
+def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield path, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from _commands(one, f"{path} {name}".strip())
+
+
+def test_whatever_shows_something_can_be_read_by_scripts() -> None:
+    """As the README, docs/orders.md and the manual say: all but two commands that show something have --json."""
+    commands = dict(_commands(typer.main.get_command(cli.app)))
+    without = {name for name, one in commands.items() if not any("--json" in row.opts for row in one.params)}
+
+    assert without == {"top", "flags"} | GO_ON | TOLD_IN_A_SENTENCE
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_caller_may_close_the_standard_streams(tmp_path: Path, closed: str) -> None:
+    """It is as if they led nowhere, and nothing else gets their place."""
+    command = [sys.executable, "-m", "agent", "top", "--runtime-dir", str(tmp_path)]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {closed}', "bash", *command], capture_output=True, text=True, check=False
+    )
+    said = "" if "2" in closed else f"drom: no agent answers in {tmp_path}: start one with: drom agent "
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == ("2" not in closed)
+
+
+def test_text_that_cannot_be_written_is_told_all_the_same(tmp_path: Path) -> None:
+    """A log with a name in Latin-1 on a terminal of UTF-8."""
+    log = tmp_path / "one.swf"
+    log.write_bytes(b"; Installation: Ume\xe5\n1 0 0 10 1 -1 -1 1 10 -1 1 1 1 1 1 1 -1 -1\n")
+    command = [sys.executable, "-m", "agent", "workload", "info", str(log)]
+    env = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Ume\\udce5" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["topology"], ["--help"]])
+def test_a_reader_that_has_seen_enough_ends_it_as_a_program_of_c(arguments: list[str]) -> None:
+    """The status is that of SIGPIPE, and nothing is said."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "agent", *arguments]
+    try:
+        done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writes)
+
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names what can be reported; with a variable there is the traceback."""
+
+    def fail(**_: object) -> None:
+        raise KeyError("metrics\nof")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as caught:
+        cli.run_app()
+    assert str(caught.value) == (
+        r"drom: this is a fault of drom (KeyError: 'metrics\nof'): "
+        "report it, with what DROM_DEBUG=1 in the environment shows."
+    )
+
+    monkeypatch.setenv(cli.DEBUG, "1")
+    with pytest.raises(KeyError):
+        cli.run_app()

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.agents import drom, start_agent
+from tests.agents import SERVES_METRICS, drom, start_agent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +41,31 @@ def test_what_fails_makes_the_exit_code(tmp_path: Path) -> None:
     assert f"{file}:1: there is no option grce: did you mean grace?" in broken.stdout
     unusable = drom("doctor", "--runtime-dir", "/dev/null")
     assert (unusable.returncode, "fail  directory" in unusable.stdout) == (1, True)
+
+
+def test_what_options_name_is_looked_at(tmp_path: Path) -> None:
+    """Agents that could not start: each file, folder, group and address that keeps one from it is a line."""
+    options = ["--users-masters", "nosuchgroup", "--events-file", "/nosuch/dir/x", "--metrics", "nosuch.invalid:1"]
+    options += ["--remote-listen", "nosuch.invalid:1", "--remote-keys", "/nosuch", "--spool", "/dev/null/s"]
+    options += ["--scheduler", "tcp://h:1", "--observe"]
+    done = drom("doctor", "--json", "--runtime-dir", tmp_path / "run", *options)
+    failed = [(row["check"], row["text"]) for row in json.loads(done.stdout)["checks"] if row["state"] == "fail"]
+
+    assert done.returncode == 1
+    assert [name for name, _ in failed][:7] == [
+        *("configuration", "configuration", "keys", "events", "spool", "metrics", "remote-listen"),
+    ]
+    assert failed[0][1] == "flag --observe: an agent that only observes starts no jobs: leave out observe or scheduler."
+    assert failed[1][1] == "flag --users-masters: there is no group nosuchgroup here: check users.masters."
+    assert failed[2][1].startswith("Other nodes cannot be talked to: there are no keys in /nosuch: make them with ")
+
+
+def test_the_addresses_of_the_agent_that_runs_are_its_own(tmp_path: Path) -> None:
+    """An agent may have them already."""
+    with start_agent(tmp_path, *SERVES_METRICS) as agent:
+        port = agent.await_log(r"event=metrics .*port=(\d+)")[1]
+        found = agent.cli("doctor", "--metrics", f"127.0.0.1:{port}").stdout
+        assert f"The agent can listen at 127.0.0.1:{port}." in found
 
 
 def test_a_single_cpu_is_one_cpu(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from pathlib import Path
@@ -172,6 +173,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     drom("keys", "trust", one / "identity.key", "node1", "--dir", other)
 
     assert f"{public}  node1" in drom("keys", "show", "--dir", other)[0].splitlines()
+    assert {"name": "node1", "key": public} in json.loads(drom("keys", "show", "--json", "--dir", other)[0])["keys"]
     assert drom("keys", "show", "--dir", tmp_path / "none", code=1)[1] == (
         f"drom: there are no keys in {tmp_path}/none: make them with `drom keys make --dir {tmp_path}/none`.\n"
     )

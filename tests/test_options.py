@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent.layouts import ANY
 from agent.options import OPTIONS, Option, layout_of, memory_of
+from scheduler.live.spec import parse_amounts, parse_features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -59,6 +63,11 @@ def test_one_option_has_three_names() -> None:
         ("memory", "0"),
         ("max_min", -1),
         ("reserved", 0),
+        ("resources", ["gpu"]),
+        ("resources", ["1gpu=2"]),
+        ("resources", ["g\u00e4=2"]),
+        ("features", ["big mem"]),
+        ("features", ["a" * 33]),
     ],
 )
 def test_a_value_of_another_type_or_out_of_range_is_not_taken(name: str, value: Any) -> None:
@@ -120,3 +129,18 @@ def test_a_distribution_may_be_none() -> None:
     assert str(layout_of("per-socket=2!")) == "per-socket=2!"
     with pytest.raises(ValueError, match="is not a distribution"):
         layout_of("default!")
+
+
+@pytest.mark.parametrize("name", ["gpu", "a.b-c_1", "1st", "-a", "a b", "a:b", "a&b", "\u00e4", 32 * "a", 33 * "a"])
+def test_agents_offer_what_jobs_can_ask_for(name: str) -> None:
+    """Names of resources and features are the same on both sides."""
+
+    def takes(read: Callable[[Any], object], text: Any) -> bool:
+        try:
+            return bool(read(text))
+        except ValueError:
+            return False
+
+    features, resources = (BY_NAME[option].about.kind.from_value for option in ("features", "resources"))
+    assert takes(features, [name]) == takes(lambda text: parse_features(text) == (text,), name)
+    assert takes(resources, [f"{name}=2"]) == takes(lambda text: name in parse_amounts(text), f"{name}=2")

@@ -179,6 +179,18 @@ def test_a_bad_malleability_is_one_sentence(tmp_path: Path) -> None:
     assert (variable.returncode, variable.stderr) == (2, f"drom: DROM_MALLEABILITY {said}")
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("DROM_MALLEABILITY", "--malleability=bind-only"), ("DROM_OPENMP_RUNTIME", "--openmp-runtime=libgomp")],
+)
+def test_a_variable_counts_where_no_option_is_given(tmp_path: Path, name: str, option: str) -> None:
+    """What it says is not looked at beside an option, and an empty one says nothing."""
+    beside = run(option, "true", DROM_RUNTIME_DIR=str(tmp_path), **{name: "soft"})
+    empty = run("true", DROM_RUNTIME_DIR=str(tmp_path), **{name: ""})
+
+    assert (beside.returncode, empty.returncode) == (0, 0)
+
+
 ASKS = """
 #include <omp.h>
 #include <stdlib.h>

@@ -63,6 +63,7 @@ class TestSynthetic:
             ("pack:2 cor:4", "'cor:4' is not a level"),
             ("pack:0", "'pack:0' does not give a count"),
             ("core:-1", "'core:-1' does not give a count"),
+            ("core:99999999", "'core:99999999' does not give a count from 1 to 999999: write for example 'core:2'."),
             ("core:x", "'core:x' does not give a count"),
             ("core", "'core' does not give a count"),
             ("core:2(indexes=0,1)", r"'core:2\(indexes=0,1\)' gives indexes of its own"),

@@ -216,7 +216,7 @@ def test_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
         (["--capacity", "0"], "--capacity 0 is not a "),
         (["--metrics", "nonsense"], "--metrics nonsense is not ADDRESS:PORT"),
         (["--metrics", "127.0.0.1:99999"], "is not ADDRESS:PORT"),
-        (["--metrics", "300.1.1.1:1"], "cannot serve metrics on 300.1.1.1:1"),
+        (["--metrics", "300.1.1.1:1"], "cannot serve metrics on 300.1.1.1:1: Name or service not known: choose"),
         (["--topology", "pack:two"], "pack"),
         (["--topology", "pack:2 core:1", "--emulate", "pack:1 core:1"], "give one of them"),
         (["--topology", "pack:64 core:64"], "CPU"),

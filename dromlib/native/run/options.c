@@ -27,6 +27,7 @@ static const char HELP[] =
     "  --await             wait until an agent answers instead of running unmanaged\n"
     "  --help, --version\n"
     "\n"
+    "DROM_MALLEABILITY and DROM_OPENMP_RUNTIME in the environment stand for these two options where they are not given.\n"
     "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS and, unless they are set already, OMP_NUM_THREADS,\n"
     "NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER_PRIORITY in its environment.\n"
     "Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
@@ -34,6 +35,7 @@ static const char HELP[] =
 static const char *const CLASSES[] = {"malleable", "moldable", "rigid"};
 static const char *const MALLEABILITIES[] = {"auto", "next-region", "bind-only"};
 static const char *const RUNTIMES[] = {"auto", "libomp", "libgomp"};
+static const unsigned UNSAID = 3; /* behind the words */
 
 static _Noreturn void print_and_leave(const char *text)
 {
@@ -75,6 +77,13 @@ static unsigned word_or_leave(const char *option, const char *const words[3], co
             return i;
     dromi_say("%s takes %s, %s or %s, not '%s'.", option, words[0], words[1], words[2], text);
     exit(EXIT_USAGE);
+}
+
+/* The place of a variable's value among three words, the first where it is unset or empty. */
+static unsigned word_of_environment(const char *variable, const char *const words[3])
+{
+    const char *text = getenv(variable);
+    return text && *text ? word_or_leave(variable, words, text) : 0;
 }
 
 static void distribution_or_leave(struct options *options, const char *text)
@@ -166,12 +175,9 @@ void parse_options(struct options *options, int argc, char **argv)
         {"help", no_argument, NULL, 'h'},              {"version", no_argument, NULL, 'v'},
         {NULL, 0, NULL, 0},
     };
-    const char *malleability = getenv("DROM_MALLEABILITY"), *runtime = getenv("DROM_OPENMP_RUNTIME");
     memset(options, 0, sizeof *options);
-    if (malleability)
-        options->malleability = word_or_leave("DROM_MALLEABILITY", MALLEABILITIES, malleability);
-    if (runtime)
-        options->runtime = word_or_leave("DROM_OPENMP_RUNTIME", RUNTIMES, runtime);
+    options->malleability = UNSAID;
+    options->runtime = UNSAID;
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "+:h", known, NULL)) != -1;) {
         if (option == ':' || option == '?') {
@@ -182,6 +188,10 @@ void parse_options(struct options *options, int argc, char **argv)
         }
         set_option(options, option);
     }
+    if (options->malleability == UNSAID)
+        options->malleability = word_of_environment("DROM_MALLEABILITY", MALLEABILITIES);
+    if (options->runtime == UNSAID)
+        options->runtime = word_of_environment("DROM_OPENMP_RUNTIME", RUNTIMES);
     options->command = argv + optind;
     check_together(options);
 }
