@@ -13,12 +13,14 @@ from __future__ import annotations
 import sys
 from time import sleep
 
+from dromlib import say
+
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from dromlib.adapters import Adapter
     from dromlib.grant import Grant
@@ -76,7 +78,8 @@ class Limits:
     """
 
     def __init__(self, renew: Callable[[], None]) -> None:
-        self.depth = 0
+        self.blocks: list[Block] = []
+        """Those that have begun and not ended."""
         self.epoch = 0
         """That of the newest grant that pools were told of."""
         self._renew = renew
@@ -84,27 +87,43 @@ class Limits:
     def watch(self) -> None:
         """Notice from now on when blocks begin and end."""
         try:
-            from threadpoolctl import threadpool_limits
+            import threadpoolctl
         except ImportError:
             return
-        limiter = threadpool_limits.__mro__[1]
-        make, begin, end = limiter.__init__, limiter.__enter__, limiter.__exit__
+        limiter = getattr(threadpoolctl, "_ThreadpoolLimiter", None)
+        if limiter is None:  # before 3.0, with which no pools are sized
+            return
+        make, end = limiter.__init__, limiter.__exit__
 
         def init(block: Block, *args: object, **keywords: object) -> None:
             block.drom_epoch = self.epoch
             make(block, *args, **keywords)
 
-        def enter(block: Block) -> object:
-            self.depth += 1
-            return begin(block)
-
         def leave(block: Block, *error: object) -> None:
             end(block, *error)
-            self.depth -= 1
-            if not self.depth and block.drom_epoch != self.epoch:
+            if block in self.blocks:
+                self.blocks.remove(block)
+            if not self.blocks and getattr(block, "drom_epoch", None) != self.epoch:
                 self._renew()
 
-        limiter.__init__, limiter.__enter__, limiter.__exit__ = init, enter, leave
+        limiter.__init__, limiter.__exit__ = init, leave
+        self._watch_beginning(limiter, finds=False)
+        for kind in limiter.__subclasses__():
+            if "__enter__" in vars(kind):  # what `wrap` makes, before 3.8
+                self._watch_beginning(kind, finds=True)
+
+    def _watch_beginning(self, kind: Any, *, finds: bool) -> None:  # noqa: ANN401 - what threadpoolctl does not show
+        """Notice when blocks of a class begin; `finds`: only then it finds the numbers of threads."""
+        begin = kind.__enter__
+
+        def enter(block: Block) -> object:
+            if finds:
+                block.drom_epoch = self.epoch
+            if block not in self.blocks:
+                self.blocks.append(block)
+            return begin(block)
+
+        kind.__enter__ = enter
 
 
 class Outside:
@@ -121,7 +140,7 @@ class Outside:
     def apply(self, grant: Grant) -> None:
         """Size the pools, or leave it to the end of the block."""
         self._limits.epoch = grant.epoch
-        if not self._limits.depth:
+        if not self._limits.blocks:
             self._apply(grant)
 
 
@@ -131,49 +150,76 @@ class Auto:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._watch = Watch(LIBRARIES, lambda: _between(self._apply))
+        self._due = self._applies = self._stopped = False
 
     def start(self) -> None:
         """Follow the grants: at once when a library is loaded already, else from its import on."""
+        say.asked = False
         sys.meta_path.insert(0, self._watch)
         if any(name in sys.modules for name in LIBRARIES):
             _between(self._apply)
 
     def stop(self) -> None:
         """Leave the agent, and watch no import any more."""
-        if self._watch in sys.meta_path:
+        from contextlib import suppress
+
+        self._stopped = True
+        with suppress(ValueError):  # an earlier call, perhaps in another thread
             sys.meta_path.remove(self._watch)
         if self._session:
             self._session.close()
 
     def _apply(self) -> None:
-        """Put the newest grant in force, also in what has been imported since; the first time, ask for it."""
+        """Put the newest grant in force, also in what has been imported since; the first time, ask for it.
+
+        What goes wrong is not the program's doing and never comes out of its imports and instructions. But what its
+        own handlers of signals raise does: they run between instructions too, of this as well.
+        """
+        self._due = True
+        if self._applies:
+            return  # between two instructions of this very function, which sees to it below
+        self._applies = True
+        try:
+            while self._due and not self._stopped:
+                self._due = False
+                self._apply_newest()
+        except Exception as error:
+            if _is_of_a_handler(error):
+                raise
+            say.note(f"A grant could not be applied in full: {error!r}.")
+        finally:
+            self._applies = False
+
+    def _apply_newest(self) -> None:
         if self._session is None:
-            self._session = self._attach()
+            self._attach()
         else:
             self._session.apply(self._session.grant)
-        if self._session.mode == "unmanaged":
-            self.stop()
 
-    def _attach(self) -> Session:
+    def _attach(self) -> None:
         from threading import Thread
 
         from dromlib import adapters
         from dromlib.session import Session
 
-        limits = Limits(lambda: _between(self._apply))
-        session = Session([Outside(adapter, limits) for adapter in adapters.choose(None)])
-        if session.mode == "responder":
+        session = self._session = Session([])
+        if self._stopped or session.mode == "unmanaged":
+            self.stop()
+            return
+        if session.mode == "responder":  # else whoever has started this process divides the work
+            limits = Limits(lambda: _between(self._apply))
             limits.watch()
-        else:
-            limits.depth = 1  # a block that never ends: whoever has started this process divides the work
-        session._start()  # noqa: SLF001 - a friend
-        if session.mode != "unmanaged":
+            session._adapters = [Outside(adapter, limits) for adapter in adapters.choose(None)]  # noqa: SLF001 - a friend
+        try:
+            session._start()  # noqa: SLF001
+        finally:
             Thread(target=self._follow, args=(session,), name="drom", daemon=True).start()
-        return session
 
     def _follow(self, session: Session) -> None:
-        while session.wait():
-            _between(self._apply)
+        while session.mode != "unmanaged":
+            if session.wait():
+                _between(self._apply)
+        self.stop()
 
 
 def _between(call: Callable[[], object]) -> None:
@@ -187,6 +233,17 @@ def _between(call: Callable[[], object]) -> None:
         return
     while not call_soon(call):
         sleep(FULL_SECONDS)
+
+
+def _is_of_a_handler(error: Exception) -> bool:
+    """Say whether an exception came out of a function that handles signals."""
+    from signal import getsignal, valid_signals
+
+    handlers = {getattr(getsignal(number), "__code__", None) for number in valid_signals()}
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code not in handlers:
+        trace = trace.tb_next
+    return trace is not None
 
 
 def stop() -> None:

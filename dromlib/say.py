@@ -6,9 +6,15 @@ from __future__ import annotations
 import sys
 import warnings
 
+asked = True
+"""Whether the program has called dromlib: one that has not hears no warnings, which may be errors to it."""
+
 
 def warn(sentence: str) -> None:
     """Warn about something the program can live with, at the first line outside dromlib."""
+    if not asked:
+        note(sentence)
+        return
     level = 2
     frame = sys._getframe(1)  # noqa: SLF001 - what the standard library does for the same purpose
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("dromlib."):

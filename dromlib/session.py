@@ -43,7 +43,6 @@ class Session(Handle):
         self._max_cpus = _bound("max_cpus", max_cpus)
         self._wanted = (0, 0)
         self._listener: Listener | None = None
-        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -74,9 +73,9 @@ class Session(Handle):
 
         Call it from the thread that computes: numba and OpenMP keep a number of threads for each thread that starts
         parallel work. False when a thread could not be bound: then the agent is not told, and binds them itself. None,
-        which `grant` is without an agent, does nothing, and nor does anything after `close`.
+        which `grant` is without an agent, does nothing; nor does any grant once the session is unmanaged.
         """
-        if grant is None or self._closed:
+        if grant is None or self.mode == "unmanaged":
             return True
         if grant.ncpus < self._min_cpus:
             say.warn(
@@ -137,7 +136,6 @@ class Session(Handle):
     def close(self) -> None:
         """Leave the agent, which binds the program from now on. Whoever waits returns; later calls do nothing."""
         super().close()
-        self._closed = True
         if self._listener:
             self._listener.close()
             self._listener = None
@@ -187,6 +185,7 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
     ever happens in it. Raises ValueError for an adapter's name that is none and for a bound that is no number of
     CPUs, TypeError for an adapter that lacks a method.
     """
+    say.asked = True
     session = Session(adapters, min_cpus, max_cpus)
     auto = sys.modules.get("dromlib.auto")
     if auto:

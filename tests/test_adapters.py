@@ -212,7 +212,7 @@ for cpus in ((0,), (0, 1, 2), tuple(range(6))):
     def test_without_threadpoolctl_the_program_runs_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """An adapter that nobody named does not stop a program either: one warning."""
         monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-        with FakeAgent("0-1"), pytest.warns(RuntimeWarning, match=r"^threadpoolctl is not installed: the") as told:
+        with FakeAgent("0-1"), pytest.warns(RuntimeWarning, match=r"^threadpoolctl 3 is not installed: the") as told:
             assert list(dromlib.malleable(range(3))) == [0, 1, 2]
         assert [warning.filename for warning in told] == [__file__]
 

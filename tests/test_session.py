@@ -671,3 +671,25 @@ print(session.apply(session.grant), len(granted), os.sched_getaffinity(0) == bef
         done = run(code)
 
     assert (done.stdout, done.stderr) == ("True 1 True\n", "")
+
+
+def test_a_grant_of_an_agent_that_has_stopped_changes_nothing() -> None:
+    """The agent has given the threads back: what was its grant binds and sizes nothing any more."""
+    code = """
+import dromlib, os
+from dromlib.testing import FakeAgent
+class Pool:
+    def available(self): return True
+    def limit(self): return None
+    def apply(self, grant): print("sized")
+before = os.sched_getaffinity(0)
+with FakeAgent(str(min(before)), binds=True) as fake:
+    session = dromlib.attach([Pool()])
+    fake.retire()
+    session.poll()
+    os.sched_setaffinity(0, before)
+    print(session.apply(session.grant), session.mode, os.sched_getaffinity(0) == before)
+"""
+    done = run(code)
+
+    assert (done.stdout, done.stderr) == ("sized\nTrue unmanaged True\n", "")

@@ -24,7 +24,7 @@ class Blas:
         try:
             from threadpoolctl import ThreadpoolController
         except ImportError:
-            say.warn("threadpoolctl is not installed: the threads of BLAS and OpenMP stay as many as they are.")
+            say.warn("threadpoolctl 3 is not installed: the threads of BLAS and OpenMP stay as many as they are.")
             return False
         self._pools = ThreadpoolController()
         return bool(self._pools.lib_controllers)

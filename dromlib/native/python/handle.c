@@ -269,14 +269,14 @@ static PyObject *bind_threads(PyObject *module, PyObject *cpus)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+/* An exception is raised in what the main thread is doing. */
 static int make_call(void *callable)
 {
     PyObject *result = PyObject_CallNoArgs(callable);
-    if (!result)
-        PyErr_WriteUnraisable(callable);
+    int rc = result ? 0 : -1;
     Py_XDECREF(result);
     Py_DECREF((PyObject *)callable);
-    return 0;
+    return rc;
 }
 
 static PyObject *call_soon(PyObject *module, PyObject *callable)

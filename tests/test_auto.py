@@ -1,0 +1,260 @@
+"""Programs without a line of drom, each with a fake agent in its own process and libraries in name only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TORCH = """
+threads = 4
+
+def set_num_threads(number):
+    global threads
+    threads = number
+"""
+NUMBA = """
+class config: NUMBA_NUM_THREADS = 4
+def set_num_threads(number): print("told", number)
+"""
+LIMITS_2 = """
+class threadpool_limits:
+    def __enter__(self): return self
+    def __exit__(self, *error): pass
+"""
+LIMITS_3_5 = """
+from contextlib import ContextDecorator
+
+class pool:
+    threads = 4
+
+class ThreadpoolController:
+    lib_controllers = [pool]
+    def info(self): return []
+    def limit(self, limits): pool.threads = limits
+
+class _ThreadpoolLimiter:
+    def __init__(self, limits):
+        self.limits = limits
+        self.find()
+    def find(self): self.found, pool.threads = pool.threads, self.limits
+    def __enter__(self): return self
+    def __exit__(self, *error): pool.threads = self.found
+
+class _ThreadpoolLimiterDecorator(_ThreadpoolLimiter, ContextDecorator):
+    def __init__(self, limits): self.limits = limits
+    def __enter__(self):
+        self.find()
+        return self
+
+class threadpool_limits(_ThreadpoolLimiter):
+    wrap = _ThreadpoolLimiterDecorator
+"""
+
+
+class Program:
+    """A program that finds libraries in name only in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.library("torch", TORCH)
+
+    def library(self, name: str, code: str) -> None:
+        """Have a library in name."""
+        (self.folder / f"{name}.py").write_text(code, encoding="utf-8")
+
+    def run(self, code: str, *options: str) -> str:
+        """Run a program under an agent that has granted CPUs 0-3 to its end without complaint; return what it says."""
+        whole = f"import os, dromlib.testing\nwith dromlib.testing.FakeAgent('0-3') as fake:\n{indent(code, '    ')}"
+        words = [sys.executable, *options, "-c", whole]
+        env = {**os.environ, "PYTHONPATH": str(self.folder)}
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=env)
+
+        assert (done.stderr, done.returncode) == ("", 0)
+        return done.stdout
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Return a program that computes with a torch in name."""
+    return Program(tmp_path)
+
+
+class TestLimits:
+    """Blocks of threadpoolctl's, whatever its version."""
+
+    def test_a_version_before_3_is_left_alone(self, program: Program) -> None:
+        """It sizes no pools here; imports and grants go on."""
+        program.library("threadpoolctl", LIMITS_2)
+        code = """
+import dromlib.auto, torch
+fake.wait_applied(fake.grant("0-1"))
+print(torch.threads)
+"""
+        assert program.run(code) == "2\n"
+
+    def test_a_wrapped_function_is_a_block(self, program: Program) -> None:
+        """It keeps its number of threads, each time, and after it the pools have the size of the newest grant."""
+        program.library("threadpoolctl", LIMITS_3_5)
+        code = """
+import dromlib.auto, torch
+from threadpoolctl import pool, threadpool_limits
+
+@threadpool_limits.wrap(limits=7)
+def work(cpus):
+    fake.wait_applied(fake.grant(cpus))
+    print(pool.threads, end=" ")
+
+for cpus in ("0-1", "0-2"):
+    work(cpus)
+    print(pool.threads)
+fake.wait_applied(fake.grant("0"))
+print(pool.threads)
+with threadpool_limits(5):
+    work("0-4")
+    print(pool.threads)
+print(pool.threads)
+"""
+        assert program.run(code) == "7 2\n7 3\n1\n7 5\n5\n"
+
+
+class TestWords:
+    """What a program hears of it that did not ask for it: nothing."""
+
+    def test_without_threadpoolctl_nothing_is_said(self, program: Program) -> None:
+        """Not even where every warning is an error."""
+        program.library("threadpoolctl", "raise ImportError")
+        code = """
+import dromlib.auto, torch
+fake.wait_applied(fake.grant("0-1"))
+print(torch.threads)
+"""
+        assert program.run(code, "-W", "error") == "2\n"
+
+    def test_what_goes_wrong_stays_out_of_the_program(self, program: Program) -> None:
+        """Neither the import nor an instruction raises it; a program that logs can read it, and later grants count."""
+        program.library("torch", TORCH + "    if number != 1: raise ValueError(number)")
+        code = """
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+import dromlib.auto, torch
+fake.wait_applied(fake.grant("0"))
+print(torch.threads)
+"""
+        assert program.run(code) == "A grant could not be applied in full: ValueError(4).\n1\n"
+
+    def test_a_program_that_attaches_is_warned(self, program: Program) -> None:
+        """From then on it has asked."""
+        code = """
+import warnings, dromlib.auto
+with warnings.catch_warnings(record=True) as caught, dromlib.attach([], min_cpus=9):
+    print(len(caught))
+"""
+        assert program.run(code) == "1\n"
+
+    def test_a_follower_looks_for_no_pools(self, program: Program) -> None:
+        """It has nothing to size."""
+        program.library("threadpoolctl", "print('imported')")
+        code = """
+import subprocess, sys
+with dromlib.attach([]):
+    code = "import dromlib.auto, torch; print(dromlib.auto._auto._session.mode)"
+    print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout, end="")
+"""
+        assert program.run(code) == "follower\n"
+
+
+class TestSignals:
+    """Handlers of signals, which may run while a grant is applied."""
+
+    @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "TimeoutError"])
+    def test_what_a_handler_raises_comes_through(self, program: Program, raised: str) -> None:
+        """The program hears of it, once, and the next grant is applied."""
+        program.library("torch", TORCH + "    if number == 2: import os; os.kill(os.getpid(), 10)")
+        code = f"""
+import signal
+def handle(*_): raise {raised}("mine")
+signal.signal(signal.SIGUSR1, handle)
+import dromlib.auto, torch
+try:
+    fake.wait_applied(fake.grant("0-1"))
+except {raised} as error:
+    print(error)
+fake.wait_applied(fake.grant("0-2"))
+print(torch.threads)
+"""
+        assert program.run(code) == "mine\n3\n"
+
+
+class TestEnds:
+    """Who is left alone."""
+
+    def test_it_attaches_once(self, program: Program) -> None:
+        """Also when another call is due meanwhile."""
+        code = """
+import dromlib.auto, dromlib.session
+from dromlib._handle import call_soon
+class Session(dromlib.session.Session):
+    made = 0
+    def __init__(self, *args):
+        Session.made += 1
+        call_soon(dromlib.auto._auto._apply)
+        super().__init__(*args)
+dromlib.session.Session = Session
+import torch
+print(Session.made)
+"""
+        assert program.run(code) == "1\n"
+
+    def test_it_does_not_attach_behind_the_back_of_a_program(self, program: Program) -> None:
+        """A call that was due when the program attached by itself does nothing any more."""
+        code = """
+import dromlib.auto, torch
+dromlib.auto.stop()
+fake.wait_left()
+dromlib.auto._auto._apply()
+
+again = dromlib.auto.Auto()
+with dromlib.attach([]):
+    again.stop()
+    again._apply()
+    print(again._session)
+"""
+        assert program.run(code) == "None\n"
+
+    def test_a_stopped_agent_has_no_say_any_more(self, program: Program) -> None:
+        """What is imported after it keeps the threads that it starts with."""
+        program.library("numba", NUMBA)
+        code = """
+import sys, time
+import dromlib.auto, torch
+fake.wait_applied(fake.grant("0-1"))
+fake.retire()
+while dromlib.auto._auto._watch in sys.meta_path:
+    time.sleep(0.001)
+import numba
+print(dromlib.auto._auto._session.mode)
+"""
+        assert program.run(code) == "unmanaged\n"
+
+    def test_a_forked_process_is_not_sized(self, program: Program) -> None:
+        """What it imports late has the threads that its parent's division of work left it."""
+        program.library("numba", NUMBA)
+        code = """
+import dromlib.auto, torch
+fake.wait_applied(1)
+child = os.fork()
+if not child:
+    import numba
+    print(torch.threads, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+        assert program.run(code) == "4\n"
