@@ -173,11 +173,13 @@ class Admission:
         if self._observes:
             self._reception.refuse(visit, "this agent only observes: the program runs unmanaged.")
             return False
+        sits = self._sits(task, who)
         first = self._node.seat(task.slot, who.pid, who.start_time)
         fds = [self._registry_fd]
         if first:
             try:
-                self._mailboxes.clear(task.mailbox)
+                if not sits:
+                    self._mailboxes.clear(task.mailbox)
                 fds.append(self._mailboxes.open(task.mailbox))
             except OSError as error:
                 self.unseat(task)
@@ -196,6 +198,12 @@ class Admission:
                 self.unseat(task)
             self._acting.save()
         return sent
+
+    def _sits(self, task: Task, who: Identity) -> bool:
+        """Say whether a process has the responder's seat, and attaches once more."""
+        mail = self._mailboxes.read(task.mailbox)
+        left = mail is None or mail.applied == layout.EPOCH_RETIRED
+        return task.responder == (who.pid, who.start_time) and not left
 
     def unseat(self, task: Task) -> None:
         """Empty the responder's seat. From now on the whole task has the grant, whatever its responder left it with."""

@@ -130,10 +130,11 @@ class Registry:
         return MAILBOX.read(self.mailbox(slot).read_bytes(), field)
 
     def clear(self, slot: int) -> None:
-        """Forget what the last responder has applied."""
+        """Forget what the last responder said, as an agent does before another one sits down."""
         with self.mailbox(slot).open("r+b") as file:
-            file.seek(MAILBOX.fields["applied"].offset)
-            file.write(bytes(8))
+            for name in ("applied", "wanted_min", "wanted_max", "points"):
+                file.seek(MAILBOX.fields[name].offset)
+                file.write(bytes(MAILBOX.fields[name].size))
 
 
 class FakeAgent:
@@ -318,7 +319,8 @@ class FakeAgent:
             return False
         if not self._registry.tenant(self.SLOT)[0]:
             self._registry.seat(self.SLOT, *who)
-        self._registry.clear(self.SLOT)
+        if self._seat_is_free():
+            self._registry.clear(self.SLOT)
         self._responder = who
         return True
 

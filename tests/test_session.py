@@ -283,6 +283,28 @@ class TestWishes:
         with dromlib.attach([Recorder(limit) for limit in limits], max_cpus=max_cpus):
             assert fake.wanted == (0, expected)
 
+    @pytest.mark.parametrize(
+        ("outer", "inner", "together"),
+        [((2, 6), (3, 4), (3, 6)), ((2, 6), (0, 0), (2, 0)), ((0, 0), (0, 2), (0, 0)), ((1, 2), (0, 8), (1, 8))],
+    )
+    def test_sessions_of_one_process_tell_what_suits_all(
+        self, fake: FakeAgent, outer: tuple[int, int], inner: tuple[int, int], together: tuple[int, int]
+    ) -> None:
+        """The largest minimum and the largest maximum, none where one says none; who has left has no wish any more."""
+        with dromlib.attach([], *outer):
+            with dromlib.attach([], *inner):
+                assert fake.wanted == together
+            assert fake.wanted == outer
+
+    def test_bounds_that_change_are_told_together(self, fake: FakeAgent) -> None:
+        """A pool that is loaded later changes what its own session says alone."""
+        pool = Recorder(most=3, loaded=False)
+        with dromlib.attach([], max_cpus=4), dromlib.attach([pool], max_cpus=5) as inner:
+            assert fake.wanted == (0, 5)
+            pool.loaded = True
+            inner.apply(inner.grant)
+            assert fake.wanted == (0, 4)
+
     def test_a_grant_below_the_minimum_is_one_sentence(self, fake: FakeAgent) -> None:
         """The program is warned, at its own line, and runs on with what there is."""
         pool = Recorder()

@@ -139,3 +139,26 @@ def test_numba_can_grow_beyond_the_cpus_it_starts_with(agent: Agent, start: Prog
     first.kill()
     second.await_out(r"^applied 0,1 threads 2 (death|return)$")
     assert second.err == ""
+
+
+def test_a_second_session_leaves_what_the_first_has_said(agent: Agent, start: Programs) -> None:
+    """The agent forgets an acknowledgement when another process sits down, not when the same one attaches again."""
+    code = """
+import os, pathlib, dromlib
+from dromlib._handle import Handle
+from dromlib.layout import MAILBOX
+
+def applied():
+    files = [os.readlink(link) for link in pathlib.Path("/proc/self/fd").iterdir() if os.path.exists(link)]
+    return MAILBOX.read(pathlib.Path(next(file for file in files if "/mail/" in file)).read_bytes(), "applied")
+
+outer = dromlib.attach([])
+inner = Handle()
+print(inner.mode, applied() == outer.grant.epoch)
+outer.close(), inner.close()
+print(dromlib.attach([]).mode)
+"""
+    program = start.start(*agent.run(sys.executable, "-c", code))
+
+    assert program.wait() == 0
+    assert (program.out, program.err) == ("responder True\nresponder\n", "")

@@ -90,9 +90,10 @@ int drom_wait(drom *d, int timeout_ms);
  * program is with the cores that it has. */
 void drom_progress(drom *d, uint64_t done);
 
-/* Tell between how many and how many CPUs the program can use, all processes of its task together; 0: unsaid. The agent
- * takes back what is beyond max_cpus, and leaves min_cpus when others arrive that can start without. It is a wish: a grant may be outside, and of
- * wishes that follow each other within a second the last one counts. */
+/* Tell between how many and how many CPUs the program can use, all processes of its task together; 0: unsaid. Of several
+ * handles in one process the largest min_cpus counts, and the largest max_cpus unless one has none. The agent takes back what
+ * is beyond max_cpus, and leaves min_cpus when others arrive that can start without. It is a wish: a grant may be outside, and
+ * of wishes that follow each other within a second the last one counts. */
 void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus);
 
 /* Index of the task's slot, or -1 when unmanaged, and the agent's runtime directory: with them event loops subscribe to the

@@ -29,8 +29,10 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
     int saved = errno;
-    for (struct handle *h = handles; h; h = h->next)
+    for (struct handle *h = handles; h; h = h->next) {
         dromi_leave(h);
+        h->seat_pid = 0;
+    }
     pthread_mutex_unlock(&lock);
     errno = saved;
 }
@@ -68,12 +70,36 @@ static bool managed(const struct handle *h)
     return h->mode != DROM_UNMANAGED && h->owner == getpid();
 }
 
+static bool sits_with(const struct handle *h, const struct handle *other)
+{
+    return other->seat_pid == h->task_pid && other->seat_start == h->task_start;
+}
+
+/* What suits all who sit in one seat, under the lock: the largest minimum, and the largest maximum unless one has none. */
+static void tell_wanted(const struct handle *h)
+{
+    uint32_t wanted[2] = {0, 0};
+    bool bounded = true;
+    for (const struct handle *other = handles; other; other = other->next) {
+        if (!sits_with(h, other))
+            continue;
+        bounded &= other->wanted[1] != 0;
+        for (int i = 0; i < 2; i++)
+            wanted[i] = other->wanted[i] > wanted[i] ? other->wanted[i] : wanted[i];
+    }
+    if (!bounded)
+        wanted[1] = 0;
+    dromi_write_wanted(h, wanted);
+}
+
 /* Where other threads look for it. */
 static void show_seat(struct handle *h)
 {
     pthread_mutex_lock(&lock);
     h->seat_pid = h->mode == DROM_RESPONDER ? h->task_pid : 0;
     h->seat_start = h->task_start;
+    if (h->mode == DROM_RESPONDER)
+        tell_wanted(h);
     pthread_mutex_unlock(&lock);
 }
 
@@ -132,13 +158,15 @@ static void forget(const struct handle *h)
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether a handle of this process still sits in the same seat. */
-static bool shares_seat(const struct handle *h)
+/* Leave the seat to the handles of this process that still sit in it; false when there is none. */
+static bool leave_to_others(const struct handle *h)
 {
     bool shared = false;
     pthread_mutex_lock(&lock);
     for (const struct handle *other = handles; other && !shared; other = other->next)
-        shared = other->seat_pid == h->task_pid && other->seat_start == h->task_start;
+        shared = sits_with(h, other);
+    if (shared)
+        tell_wanted(h);
     pthread_mutex_unlock(&lock);
     return shared;
 }
@@ -158,7 +186,7 @@ void drom_detach(drom *d)
         return;
     int saved = errno;
     forget(h);
-    if (managed(h) && h->mode == DROM_RESPONDER && !shares_seat(h))
+    if (managed(h) && h->mode == DROM_RESPONDER && !leave_to_others(h))
         write_applied(h, DROM_EPOCH_RETIRED);
     dromi_leave(h);
     free(h);
@@ -292,10 +320,12 @@ void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus)
     if (h == &spare)
         return;
     int saved = errno;
+    pthread_mutex_lock(&lock);
     h->wanted[0] = min_cpus;
     h->wanted[1] = max_cpus;
-    if (managed(h))
-        dromi_write_wanted(h);
+    if (managed(h) && h->mode == DROM_RESPONDER)
+        tell_wanted(h);
+    pthread_mutex_unlock(&lock);
     errno = saved;
 }
 

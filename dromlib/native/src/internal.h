@@ -65,7 +65,8 @@ int dromi_above_stdio(int fd);
 /* seat.c: take a handle from unmanaged to managed and back. */
 int dromi_sit(struct handle *h);
 void dromi_leave(struct handle *h);
-void dromi_write_wanted(const struct handle *h);
+/* The fewest and the most CPUs of use, unless the mailbox of a responder says so already. */
+void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2]);
 
 /* drom.c */
 void dromi_prepare(void);

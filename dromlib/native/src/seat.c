@@ -110,15 +110,13 @@ static int take_place(struct handle *h, struct answer *answer)
     h->head.seen = 0; /* the first grant is taken like any other: threads were launched at the maximum */
     h->head.epoch = &h->slot->epoch;
     keep_restore(h);
-    if (h->wanted[0] || h->wanted[1])
-        dromi_write_wanted(h);
     return 0;
 }
 
-void dromi_write_wanted(const struct handle *h)
+void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2])
 {
-    if (h->mode == DROM_RESPONDER &&
-        pwrite(h->mailbox_fd, h->wanted, sizeof h->wanted, offsetof(struct drom_mailbox, wanted_min)) < 0)
+    bool said = h->mailbox->wanted_min == wanted[0] && h->mailbox->wanted_max == wanted[1];
+    if (!said && pwrite(h->mailbox_fd, wanted, 2 * sizeof *wanted, offsetof(struct drom_mailbox, wanted_min)) < 0)
         dromi_log("unsaid", "task=%d error=%d", h->task_pid, errno);
 }
 
