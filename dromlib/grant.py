@@ -43,12 +43,18 @@ class Grant:
 
 
 def numa_nodes(cpus: tuple[int, ...], root: str = "/sys") -> tuple[int, ...]:
-    """Return the OS NUMA nodes of OS CPUs as sysfs below `root` tells them; (0,) where it tells none."""
+    """Return the OS NUMA nodes of OS CPUs as sysfs below `root` tells them; (0,) where it tells none.
+
+    A node whose file cannot be read, or made sense of, is passed over: some containers hide it, and nodes may go.
+    """
+    from contextlib import suppress
     from pathlib import Path
 
     from dromlib.cpulist import mask_of, parse_cpulist
 
     wanted = mask_of(cpus)
-    lists = Path(root).glob("devices/system/node/node[0-9]*/cpulist")
-    nodes = {int(path.parent.name[4:]): parse_cpulist(path.read_text(encoding="ascii").strip()) for path in lists}
+    nodes = {}
+    for path in Path(root).glob("devices/system/node/node[0-9]*/cpulist"):
+        with suppress(OSError, ValueError):
+            nodes[int(path.parent.name[4:])] = parse_cpulist(path.read_text(encoding="ascii").strip())
     return tuple(sorted(node for node, mask in nodes.items() if mask & wanted)) if nodes else (0,)

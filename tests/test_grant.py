@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dromlib import layout
 from dromlib.grant import Grant, numa_nodes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -31,6 +28,26 @@ def test_nodes_are_those_of_the_cpus(root: str, cpus: tuple[int, ...], expected:
 
 def test_a_machine_that_tells_no_nodes_is_node_0(tmp_path: Path) -> None:
     """Kernels without NUMA have one memory."""
+    assert numa_nodes((0, 1), str(tmp_path)) == (0,)
+
+
+@pytest.mark.parametrize("change", ["nonsense", "folder"])
+def test_a_node_that_cannot_be_read_is_passed_over(root: str, change: str) -> None:
+    """Container runtimes mask files of /sys, and nodes come and go."""
+    path = Path(root) / "devices/system/node/node8/cpulist"
+    path.unlink()
+    if change == "folder":
+        path.mkdir()
+    else:
+        path.write_text("x", encoding="utf-8")
+
+    assert numa_nodes((0, 4), root) == (0,)
+
+
+def test_where_no_node_can_be_read_there_is_node_0(tmp_path: Path) -> None:
+    """As on machines that tell none."""
+    (tmp_path / "devices/system/node/node3/cpulist").mkdir(parents=True)
+
     assert numa_nodes((0, 1), str(tmp_path)) == (0,)
 
 
