@@ -61,10 +61,12 @@ class Listener:
         return found
 
     def close(self) -> None:
-        """Unsubscribe; a task in `hint` goes on."""
-        if self._ready and self._subscription:
-            self._ready.get_loop().remove_reader(self._subscription)
-        self._wake()
+        """Unsubscribe; a task in `hint` goes on, unless its loop has been closed before."""
+        loop = self._ready.get_loop() if self._ready else None
+        if loop and not loop.is_closed():
+            if self._subscription:
+                loop.remove_reader(self._subscription)
+            self._wake()
         self._unsubscribe()
 
     def _unsubscribe(self) -> None:

@@ -15,7 +15,8 @@ from dromlib.layout import MAX_MASK_BITS
 
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from asyncio import Future
+    from collections.abc import AsyncIterator, Generator, Iterable
     from types import TracebackType
     from typing import TypeVar
 
@@ -43,6 +44,7 @@ class Session(Handle):
         self._max_cpus = _bound("max_cpus", max_cpus)
         self._wanted = (0, 0)
         self._listener: Listener | None = None
+        self._knock: Future[Grant | None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +115,7 @@ class Session(Handle):
         Raises RuntimeError when another task waits in this session.
         """
         while True:
-            grant = self._take()
+            grant = await self._take_in_loop()
             if grant:
                 return grant
             place = self._place
@@ -136,9 +138,21 @@ class Session(Handle):
     def close(self) -> None:
         """Leave the agent, which binds the program from now on. Whoever waits returns; later calls do nothing."""
         super().close()
-        if self._listener:
-            self._listener.close()
-            self._listener = None
+        listener, self._listener = self._listener, None
+        if listener:
+            listener.close()
+
+    async def _take_in_loop(self) -> Grant | None:
+        """Take a grant; a knock at the door of the next agent, which may take seconds, is left to another thread."""
+        import asyncio
+
+        if self._knock is None:
+            if not self._retired:
+                return self._take()
+            self._knock = asyncio.get_running_loop().run_in_executor(None, self._take)
+        grant = await asyncio.shield(self._knock)  # a task that is cancelled leaves it to the next one
+        self._knock = None
+        return grant
 
     def _listen(self, place: tuple[str, int]) -> None:
         from dromlib.events import Listener
@@ -198,10 +212,11 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
 
 def malleable(
     items: Iterable[T], adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """Yield the items; before each, apply what has been granted meanwhile, and count the items done as progress.
 
-    The arguments are those of `attach`. The agent is left when the loop ends, also by ``break`` or an exception.
+    The arguments are those of `attach`. The agent is left when the loop ends, also by ``break`` or an exception;
+    but an iterator that has a name lives on after these two: its `close` leaves the agent.
     """
     with attach(adapters, min_cpus, max_cpus) as session:
         for done, item in enumerate(items, 1):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -566,6 +567,15 @@ class TestMalleable:
         fake.wait_left()
         assert fake.progress == 1
 
+    def test_an_iterator_with_a_name_is_closed(self, fake: FakeAgent) -> None:
+        """After a break it has not left the agent, for it could go on."""
+        items = dromlib.malleable([1, 2, 3], [])
+        for _ in items:
+            break
+        assert fake.applied == 1
+        items.close()
+        fake.wait_left()
+
 
 class TestAsyncio:
     """Event loops, through the agent's signals."""
@@ -641,6 +651,42 @@ class TestAsyncio:
 
         asyncio.run(drive())
         fake.wait_left()
+
+    def test_a_loop_may_be_closed_before_the_session(self, fake: FakeAgent) -> None:
+        """A task that nobody cancelled does not stand in the way of `close`, which ends the subscription."""
+        loop = asyncio.new_event_loop()
+        session = dromlib.attach([])
+        waiting = loop.create_task(session.changed())
+        loop.run_until_complete(asyncio.sleep(0.01))
+        listener = session._listener
+        assert listener
+        loop.close()
+        session.close()
+        fake.wait_left()
+
+        assert (session._listener, listener._subscription) == (None, None)
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def test_the_loop_goes_on_while_an_agent_lets_the_program_wait(self, fake: FakeAgent) -> None:
+        """A knock at the next agent is waited for in another thread, by one task after the other."""
+
+        async def drive() -> None:
+            with dromlib.attach([]) as session:
+                fake.retire()
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+                    door.bind(str(fake.folder / "door"))
+                    door.listen()
+                    with pytest.raises(asyncio.TimeoutError):
+                        await asyncio.wait_for(session.changed(), 0.1)
+                    again = asyncio.create_task(session.changed())
+                    await asyncio.sleep(0.01)
+                    assert not again.done()
+                    door.accept()[0].close()
+                    assert await asyncio.wait_for(again, SECONDS) is None
+
+        started = time.monotonic()
+        asyncio.run(drive())
+        assert time.monotonic() - started < 20
 
     def test_one_task_waits(self, fake: FakeAgent) -> None:
         """A second task is told so; a cancelled one leaves the place to the next."""

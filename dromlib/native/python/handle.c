@@ -99,10 +99,15 @@ static PyObject *cpu_tuple(const drom_grant *grant)
     return tuple;
 }
 
+static bool is_retired(const drom *handle)
+{
+    return __atomic_load_n(handle->epoch, __ATOMIC_ACQUIRE) == DROM_EPOCH_RETIRED;
+}
+
 /* A retired slot means a knock at the next agent's door, which may take seconds. */
 static int take_grant(Handle *self, drom_grant *grant)
 {
-    if (__atomic_load_n(self->handle->epoch, __ATOMIC_ACQUIRE) != DROM_EPOCH_RETIRED)
+    if (!is_retired(self->handle))
         return drom_take(self->handle, grant);
     int taken;
     self->state = KNOCKING;
@@ -234,6 +239,13 @@ static PyObject *get_place(PyObject *object, void *nothing)
     return Py_BuildValue("(Ni)", PyUnicode_DecodeFSDefault(drom_directory(handle)), slot);
 }
 
+static PyObject *get_retired(PyObject *object, void *nothing)
+{
+    (void)nothing;
+    drom *handle = usable((Handle *)object);
+    return PyBool_FromLong(handle && is_retired(handle));
+}
+
 static int add_cpu(uint64_t *mask, PyObject *cpus, Py_ssize_t i)
 {
     PyObject *item = PySequence_GetItem(cpus, i);
@@ -303,6 +315,7 @@ static PyMethodDef handle_methods[] = {
 static PyGetSetDef handle_values[] = {
     {"mode", get_mode, NULL, "How the process takes part: \"unmanaged\", \"responder\" or \"follower\".", NULL},
     {"_place", get_place, NULL, "The agent's runtime directory and the index of the task's slot, or None.", NULL},
+    {"_retired", get_retired, NULL, "Whether the agent has gone, so that the next grant is asked of another one.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
