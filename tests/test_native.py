@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import random
 import select
@@ -279,6 +280,30 @@ def test_detach_leaves_the_seat(start: Callable[[], Client], registry: Registry,
         assert client.ask("detach") == "detach"
         assert registry.mail(0, "applied") == RETIRED
         assert client.ask("fds") == before
+
+
+def test_a_descriptor_that_the_program_has_closed_is_not_used(
+    start: Callable[[], Client], registry: Registry, tmp_path: Path
+) -> None:
+    """A file of the program's own that has its number is neither written nor closed; the next grant is acknowledged."""
+    mine = tmp_path / "mine"
+    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+        client = start()
+        client.ask("attach")
+        registry.publish(0, 0b11)
+        client.ask("take")
+        assert client.ask("lose") == "lose"
+        assert client.ask("apply") == f"apply {-errno.EBADF}"
+        registry.publish(0, 0b1)
+        assert client.ask("take").startswith("take 1")
+        epoch = registry.mail(0, "applied")
+        assert client.ask("acknowledge") == "acknowledge 0"
+        assert registry.mail(0, "applied") > epoch
+        assert len(door.knocks) == 2
+        client.ask("lose")
+        assert client.ask("detach") == "detach"
+        assert client.ask("fds") == f"fds {3 + 8 + 1}"
+    assert mine.read_bytes() == b""
 
 
 def test_threads_attach_and_detach_together(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 /* A program that does what each line of its input says and answers each with one line. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -161,6 +162,19 @@ static void crowd(int rounds)
     answer("crowd %d", entries("/proc/self/fd"));
 }
 
+/* Close what this program has not opened, and open one file under all those numbers. */
+static void lose(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/mine", getenv("DROM_RUNTIME_DIR"));
+    for (int fd = 3; fd < 256; fd++)
+        close(fd);
+    for (int i = 0; i < 8; i++)
+        if (open(path, O_RDWR | O_CREAT, 0600) < 0)
+            _exit(4);
+    answer("lose");
+}
+
 static void obey(const char *word, int number)
 {
     if (strcmp(word, "attach") == 0)
@@ -191,6 +205,8 @@ static void obey(const char *word, int number)
         masks(number);
     else if (strcmp(word, "fds") == 0)
         answer("fds %d", entries("/proc/self/fd"));
+    else if (strcmp(word, "lose") == 0)
+        lose();
     else if (strcmp(word, "crowd") == 0)
         crowd(number);
     else if (strcmp(word, "fork-and-detach") == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
- *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late
+ *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | closes
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
@@ -265,6 +265,22 @@ static void forks(void)
     check(status == 0, "child");
 }
 
+/* It closes what it has not opened, as daemons do, and has a file of its own under each of those numbers. */
+static void closes(void)
+{
+    static FILE *mine;
+    loop();
+    if (mine) {
+        check(lseek(fileno(mine), 0, SEEK_END) == 0, "written by others");
+        return;
+    }
+    for (int fd = 3; fd < 256; fd++)
+        close(fd);
+    mine = tmpfile();
+    for (int i = 0; i < 8; i++)
+        check(mine && dup(fileno(mine)) > 0, "file");
+}
+
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
@@ -294,6 +310,8 @@ int main(int argc, char **argv)
             forks();
         else if (strcmp(kind, "late") == 0)
             late();
+        else if (strcmp(kind, "closes") == 0)
+            closes();
         else
             return 2;
     }

@@ -200,6 +200,11 @@ def test_a_program_that_forks_is_resized(agent: Agent, start: Programs, build: B
     resize(agent, build, begin(agent, start, build, build.program(), "forks"), {1: ONE, 2: BOTH}, cycles=1)
 
 
+def test_a_program_that_closes_every_descriptor_is_resized(agent: Agent, start: Programs, build: Build) -> None:
+    """Files that it then opens are its own: nothing of what is told the agent is written into them."""
+    resize(agent, build, begin(agent, start, build, build.program(), "closes"), {1: ONE, 2: BOTH})
+
+
 def test_a_program_without_its_environment_is_bound(agent: Agent, start: Programs, build: Build) -> None:
     """A program whose environment was cleared has nothing loaded: it is bound from outside, and `drom ps` says so."""
     program = begin(agent, start, build, "env", "-i", build.program(), "loop")

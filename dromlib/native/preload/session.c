@@ -79,9 +79,10 @@ static void take(void)
 {
     if (!handle)
         handle = dromi_attach(true);
-    tell_points();
     uint32_t before = session.ncpus;
-    if (handle && drom_take(&handle->head, &grant) > 0) {
+    bool taken = handle && drom_take(&handle->head, &grant) > 0;
+    tell_points(); /* also where it has sat down anew */
+    if (taken) {
         drom_apply(&handle->head, &grant);
         __atomic_store_n(&session.placing, session.pinned || grant.ncpus > before, __ATOMIC_RELAXED);
     }

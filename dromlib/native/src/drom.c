@@ -173,10 +173,7 @@ static bool leave_to_others(const struct handle *h)
 
 static int write_applied(const struct handle *h, uint64_t epoch)
 {
-    ssize_t put;
-    while ((put = pwrite(h->mailbox_fd, &epoch, sizeof epoch, offsetof(struct drom_mailbox, applied))) < 0 && errno == EINTR)
-        ;
-    return put < 0 ? -errno : 0;
+    return dromi_write_mail(h, offsetof(struct drom_mailbox, applied), &epoch, sizeof epoch);
 }
 
 void drom_detach(drom *d)
@@ -198,6 +195,12 @@ int drom_mode(const drom *d)
     return managed(inside(d)) ? inside(d)->mode : DROM_UNMANAGED;
 }
 
+/* The program has closed a descriptor that it did not know. Whoever cannot answer sits down anew. */
+static bool has_lost_mailbox(const struct handle *h)
+{
+    return h->mode == DROM_RESPONDER && !dromi_has_mailbox(h);
+}
+
 static enum read_result read_slot(const struct handle *h, drom_grant *g)
 {
     return dromi_read(h->slot, h->head.seen, h->task_pid, h->task_start, h->mask_words, g);
@@ -210,7 +213,7 @@ int drom_take(drom *d, drom_grant *g)
         return 0;
     int saved = errno;
     enum read_result result = read_slot(h, g);
-    if (result == READ_RETIRED) {
+    if (result == READ_RETIRED || (result == READ_GRANT && has_lost_mailbox(h))) {
         dromi_leave(h);
         result = dromi_sit(h) == 0 ? read_slot(h, g) : READ_NOTHING;
         show_seat(h);

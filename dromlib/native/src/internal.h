@@ -30,6 +30,8 @@ struct handle {
     const struct drom_slot *slot;
     struct drom_mailbox *mailbox;
     int mailbox_fd;
+    dev_t mailbox_device; /* with its number there: the program may close the descriptor, and open another file as that */
+    ino_t mailbox_inode;
     uint32_t mask_words;
     uint32_t slot_index;
     uint32_t wanted[2]; /* fewest and most CPUs of use; 0: unsaid */
@@ -67,6 +69,9 @@ int dromi_sit(struct handle *h);
 void dromi_leave(struct handle *h);
 /* The fewest and the most CPUs of use, unless the mailbox of a responder says so already. */
 void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2]);
+bool dromi_has_mailbox(const struct handle *h);
+/* With a system call, of which the agent hears; 0 or -errno, -EBADF where the descriptor is no longer that of the mailbox. */
+int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, size_t size);
 
 /* drom.c */
 void dromi_prepare(void);

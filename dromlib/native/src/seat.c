@@ -9,11 +9,9 @@
 
 #include "internal.h"
 
-/* Size of a regular file, or -1. A file shorter than its mapping would be a SIGBUS. */
-static off_t file_size(int fd)
+static bool is_file(int fd, struct stat *about)
 {
-    struct stat about;
-    return fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) ? about.st_size : -1;
+    return fd >= 0 && fstat(fd, about) == 0 && S_ISREG(about->st_mode);
 }
 
 static void *map_file(int fd, size_t size, int protection)
@@ -34,15 +32,16 @@ static bool good_header(const struct drom_header *header, uint64_t file_size, ui
 
 static int map_registry(struct handle *h, int fd, uint32_t slot)
 {
-    off_t size = file_size(fd);
-    if (size < DROM_HEADER_SIZE)
+    struct stat about;
+    /* A file shorter than its mapping would be a SIGBUS. */
+    if (!is_file(fd, &about) || about.st_size < DROM_HEADER_SIZE)
         return -EPROTO;
-    h->registry = map_file(fd, (size_t)size, PROT_READ);
+    h->registry_size = (size_t)about.st_size;
+    h->registry = map_file(fd, h->registry_size, PROT_READ);
     if (!h->registry)
         return -errno;
-    h->registry_size = (size_t)size;
     const struct drom_header *header = h->registry;
-    if (!good_header(header, (uint64_t)size, slot))
+    if (!good_header(header, h->registry_size, slot))
         return -EPROTO;
     h->slot = (const void *)((const char *)h->registry + header->header_size + (uint64_t)slot * header->slot_size);
     h->mask_words = header->mask_bits / 64;
@@ -52,8 +51,11 @@ static int map_registry(struct handle *h, int fd, uint32_t slot)
 
 static int map_mailbox(struct handle *h, int fd)
 {
-    if (file_size(fd) != DROM_MAILBOX_SIZE)
+    struct stat about;
+    if (!is_file(fd, &about) || about.st_size != DROM_MAILBOX_SIZE)
         return -EPROTO;
+    h->mailbox_device = about.st_dev;
+    h->mailbox_inode = about.st_ino;
     h->mailbox = map_file(fd, DROM_MAILBOX_SIZE, PROT_READ | PROT_WRITE);
     if (!h->mailbox)
         return -errno;
@@ -113,11 +115,29 @@ static int take_place(struct handle *h, struct answer *answer)
     return 0;
 }
 
+bool dromi_has_mailbox(const struct handle *h)
+{
+    struct stat about;
+    return is_file(h->mailbox_fd, &about) && about.st_dev == h->mailbox_device && about.st_ino == h->mailbox_inode;
+}
+
+int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, size_t size)
+{
+    ssize_t put;
+    if (!dromi_has_mailbox(h))
+        return -EBADF;
+    while ((put = pwrite(h->mailbox_fd, bytes, size, (off_t)offset)) < 0 && errno == EINTR)
+        ;
+    return put < 0 ? -errno : 0;
+}
+
 void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2])
 {
-    bool said = h->mailbox->wanted_min == wanted[0] && h->mailbox->wanted_max == wanted[1];
-    if (!said && pwrite(h->mailbox_fd, wanted, 2 * sizeof *wanted, offsetof(struct drom_mailbox, wanted_min)) < 0)
-        dromi_log("unsaid", "task=%d error=%d", h->task_pid, errno);
+    if (h->mailbox->wanted_min == wanted[0] && h->mailbox->wanted_max == wanted[1])
+        return;
+    int rc = dromi_write_mail(h, offsetof(struct drom_mailbox, wanted_min), wanted, 2 * sizeof *wanted);
+    if (rc < 0)
+        dromi_log("unsaid", "task=%d error=%d", h->task_pid, -rc);
 }
 
 /* Where no agent is, or one that refuses, there is nothing to tell. */
@@ -181,12 +201,12 @@ void dromi_leave(struct handle *h)
     h->still = h->head.seen;
     h->head.epoch = &h->still;
     h->head.polls = &h->own_polls;
+    if (dromi_has_mailbox(h)) /* while it is mapped no other file has its number */
+        close(h->mailbox_fd);
     if (h->registry)
         unmap(h, h->registry, h->registry_size);
     if (h->mailbox)
         unmap(h, h->mailbox, DROM_MAILBOX_SIZE);
-    if (h->mailbox_fd >= 0)
-        close(h->mailbox_fd);
     h->registry = NULL;
     h->slot = NULL;
     h->mailbox = NULL;
