@@ -6,18 +6,15 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from dromlib import layout, native
+from dromlib import _handle, layout, native
 from tests.agents import lives, wait_until
 from tests.doors import open_door
 from tests.system.test_openmp import has_libomp
 from tests.test_drom_run import run, start_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PRELOAD = ("sh", "-c", "echo $LD_PRELOAD")
 OUTSIDE = "it is bound from outside."
@@ -43,6 +40,19 @@ def run_granted(folder: Path, *words: str | Path, **extra: str) -> subprocess.Co
             return run(*words, DROM_RUNTIME_DIR=str(folder), **extra)
     finally:
         (folder / "door").unlink(missing_ok=True)
+
+
+def install(folder: Path, source: Path) -> Path:
+    """Copy a file into a folder; return it."""
+    folder.mkdir(parents=True)
+    return Path(shutil.copy(source, folder))
+
+
+def run_by(launcher: Path, folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a copy of drom-run to its end, with a door that grants synthetic CPUs."""
+    with open_door(folder, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        command = [str(launcher), "--runtime-dir", str(folder), "--", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 def compiled(
@@ -114,6 +124,36 @@ def test_a_child_of_musl_starts(tmp_path: Path) -> None:
     assert done.stdout == "0\n", done.stderr
 
 
+@pytest.mark.parametrize("file", [native.preload_path(), Path(_handle.__file__)], ids=lambda file: file.name)
+def test_what_is_loaded_into_programs_needs_no_new_glibc(file: Path) -> None:
+    """A program in a container starts where glibc is older than here, down to 2.17, and finds all that is asked of it."""
+    shown = subprocess.run(["readelf", "-VdW", file], capture_output=True, text=True, check=True).stdout
+    versions = re.findall(r"Name: GLIBC_(\S+)", shown)
+
+    assert versions
+    assert all(tuple(map(int, version.split("."))) <= (2, 17) for version in versions), versions
+    assert re.findall(r"\[(lib.*\.so.*)\]", shown) == ["libdl.so.2", "libpthread.so.0", "libc.so.6"]
+
+
+def test_a_library_that_the_programs_loader_refuses_is_left_out(tmp_path: Path) -> None:
+    """Where the C library of a program is too old after all, it runs without ours, and a sentence says so."""
+    (tmp_path / "map").write_text("GLIBC_9.99 { global: newer; };", encoding="utf-8")
+    version = f"-Wl,--version-script={tmp_path / 'map'}"
+    libc = compiled(
+        tmp_path, "libc.so.6", "-shared", version, "-Wl,-soname,libc.so.6", text="int newer(void) { return 0; }"
+    )
+    launcher = install(tmp_path / "place" / "bin", native.run_path())
+    library = launcher.parent.parent / "lib" / native.preload_path().name
+    library.parent.mkdir()
+    text = "int newer(void); int old(void) { return newer(); }"
+    compiled(library.parent, library.name, "-shared", "-fPIC", "-nostdlib", "-xnone", str(libc), text=text)
+    program = compiled(tmp_path, "program")
+    done = run_by(launcher, tmp_path, program)
+
+    said = f"uses a C library that does not load {library.name}"
+    assert (done.returncode, done.stderr) == (0, f"drom: '{program}' {said}: {OUTSIDE}\n")
+
+
 def test_a_killed_launcher_leaves_no_loader_behind(tmp_path: Path) -> None:
     """A loader that is asked about a program ends when nobody reads any more what it says."""
     loader = compiled(tmp_path, "loader", "-static", text=ENDLESS.replace("PLACE", str(tmp_path)))
@@ -152,16 +192,10 @@ def test_any_file_may_be_a_command(tmp_path: Path, content: bytes) -> None:
 
 def test_a_place_with_a_space_is_said(tmp_path: Path) -> None:
     """LD_PRELOAD cannot hold a space: the command runs without the library, and a sentence says what to do."""
-    for source in (native.run_path(), native.preload_path()):
-        place = tmp_path / "with space" / source.parent.name
-        place.mkdir(parents=True)
-        shutil.copy(source, place)
-    launcher = tmp_path / "with space" / "bin" / "drom-run"
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
-        command = [str(launcher), "--runtime-dir", str(tmp_path), "--", *PRELOAD]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    launcher = install(tmp_path / "with space" / "bin", native.run_path())
+    library = install(tmp_path / "with space" / "lib", native.preload_path())
+    done = run_by(launcher, tmp_path, *PRELOAD)
 
-    library = tmp_path / "with space" / "lib" / "libdrom-preload.so"
     assert done.stdout == "\n"
     assert done.stderr == (
         f"drom: '{library}' has a space or a colon in its path, which LD_PRELOAD cannot hold: "

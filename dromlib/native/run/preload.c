@@ -147,6 +147,8 @@ void preload(const struct options *options, bool malleable)
     else if (strpbrk(library, " :"))
         dromi_say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
                   "Install drom elsewhere.", library);
+    else if (!takes_library(&program, command, library))
+        dromi_say("'%.200s' uses a C library that does not load %s: it is bound from outside.", command, LIBRARY);
     else {
         spare_asan();
         load_first(library, choose_runtime(options, &program, command));

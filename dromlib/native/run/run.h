@@ -62,6 +62,9 @@ struct program {
 /* Read the file; everything is false when it cannot be read. */
 void read_program(struct program *program, const char *path);
 
+/* Whether the program's loader takes a library as it is; it does not where its glibc is too old. */
+bool takes_library(const struct program *program, const char *path, const char *library);
+
 /* The library to load before libgomp so that the program at `path` runs on LLVM's OpenMP instead, or NULL. Says so where the
  * user's wish cannot be met. */
 const char *choose_runtime(const struct options *options, const struct program *program, const char *path);

@@ -16,19 +16,20 @@ static const char *const CANDIDATES[] = {"libomp.so.5", "libomp.so", "libiomp5.s
 struct binding {
     bool has_libgomp;
     bool has_llvm;
-    bool not_found;   /* the library to be tried */
+    bool unfit;       /* the library to be tried: not found, or for a newer glibc */
     char missing[64]; /* a symbol that is left to libgomp */
 };
 
-static _Noreturn void load(const struct program *program, const char *path, const char *library, const int ends[2])
+static _Noreturn void load(const struct program *program, const char *path, const char *library, bool bound, const int ends[2])
 {
     close(ends[0]); /* whoever is to read may be killed, and nobody waits for a reader that is gone */
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     unsetenv("LD_DEBUG_OUTPUT");
     setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
-    if (library) {
+    if (*library)
         setenv("LD_PRELOAD", library, 1);
+    if (bound) {
         setenv("LD_BIND_NOW", "1", 1);
         setenv("LD_WARN", "1", 1);
         setenv("LD_DEBUG", "bindings", 1);
@@ -37,15 +38,15 @@ static _Noreturn void load(const struct program *program, const char *path, cons
     _exit(127);
 }
 
-/* Lines such as "binding file ./a [0] to /lib/libgomp.so.1 [0]: normal symbol `GOMP_teams4' [GOMP_5.1]" and
- * "libgomp.so.1 => /lib/libgomp.so.1 (0x...)". */
-static void read_line(struct binding *found, const char *line)
+/* `library` is the one to be tried. Lines such as "binding file ./a [0] to /lib/libgomp.so.1 [0]: normal symbol `GOMP_teams4' [GOMP_5.1]" and
+ * "libgomp.so.1 => /lib/libgomp.so.1 (0x...)", and "./a: /lib/libc.so.6: version `GLIBC_2.34' not found (required by LIBRARY)". */
+static void read_line(struct binding *found, const char *line, const char *library)
 {
     const char *from = strstr(line, "binding file "), *to = from ? strstr(from, " to ") : NULL;
     if (!from) {
         found->has_libgomp |= strstr(line, "libgomp.so.1 ") != NULL;
         found->has_llvm |= strstr(line, "libomp.so") || strstr(line, "libiomp5.so");
-        found->not_found |= strstr(line, "cannot be preloaded") != NULL;
+        found->unfit |= strstr(line, "cannot be preloaded") || (strstr(line, ": version `") && strstr(line, library));
         return;
     }
     const char *name = to && strstr(to, "/libgomp.so.1 ") ? strchr(to, '`') : NULL;
@@ -55,8 +56,8 @@ static void read_line(struct binding *found, const char *line)
         snprintf(found->missing, sizeof found->missing, "%.*s", (int)length, name);
 }
 
-/* False when the loader could not be asked. */
-static bool ask_loader(struct binding *found, const struct program *program, const char *path, const char *library)
+/* Loads the library, "" for none, and, if `bound`, binds every function. False when the loader could not be asked. */
+static bool ask_loader(struct binding *found, const struct program *program, const char *path, const char *library, bool bound)
 {
     int ends[2], status = -1;
     char *line = NULL;
@@ -66,11 +67,11 @@ static bool ask_loader(struct binding *found, const struct program *program, con
         return false;
     pid_t child = fork();
     if (child == 0)
-        load(program, path, library, ends);
+        load(program, path, library, bound, ends);
     close(ends[1]);
     FILE *out = fdopen(ends[0], "r");
     while (child > 0 && out && getline(&line, &size, out) > 0)
-        read_line(found, line);
+        read_line(found, line, library);
     free(line);
     if (out)
         fclose(out);
@@ -79,15 +80,21 @@ static bool ask_loader(struct binding *found, const struct program *program, con
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+bool takes_library(const struct program *program, const char *path, const char *library)
+{
+    struct binding found;
+    return !program->loader[0] || !ask_loader(&found, program, path, library, false) || !found.unfit;
+}
+
 const char *choose_runtime(const struct options *options, const struct program *program, const char *path)
 {
     struct binding found;
-    if (options->runtime == RUNTIME_LIBGOMP || !program->loader[0] || !ask_loader(&found, program, path, NULL))
+    if (options->runtime == RUNTIME_LIBGOMP || !program->loader[0] || !ask_loader(&found, program, path, "", false))
         return NULL;
     if (!found.has_libgomp || found.has_llvm)
         return NULL;
     for (size_t i = 0; i < sizeof CANDIDATES / sizeof *CANDIDATES; i++) {
-        if (!ask_loader(&found, program, path, CANDIDATES[i]) || found.not_found)
+        if (!ask_loader(&found, program, path, CANDIDATES[i], true) || found.unfit)
             continue;
         if (!found.missing[0])
             return CANDIDATES[i];

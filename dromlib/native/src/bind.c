@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -49,9 +48,12 @@ static int pass(struct walk *walk)
     DIR *threads = opendir("/proc/self/task");
     if (!threads)
         return -errno;
-    for (struct dirent *entry; (entry = readdir(threads));)
-        if (entry->d_name[0] != '.')
-            visit(walk, (pid_t)atoi(entry->d_name));
+    for (struct dirent *entry; (entry = readdir(threads));) {
+        const char *name = entry->d_name;
+        uint64_t tid;
+        if (dromi_number(&name, &tid))
+            visit(walk, (pid_t)tid);
+    }
     closedir(threads);
     return 0;
 }

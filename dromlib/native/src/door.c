@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -40,7 +38,7 @@ int dromi_runtime_dir(char *dir, size_t size)
     struct stat about;
     int rc = fits(snprintf(dir, size, "/tmp/drom-%u", (unsigned)geteuid()), size);
     /* Anybody may make a directory of that name; only our own agent's counts. */
-    return rc < 0 || stat(dir, &about) < 0 || about.st_uid == geteuid() ? rc : -EPERM;
+    return rc < 0 || dromi_stat(-1, dir, &about) < 0 || about.st_uid == geteuid() ? rc : -EPERM;
 }
 
 int dromi_door_path(char *path, size_t size, const char *dir)
@@ -67,10 +65,9 @@ void dromi_request(struct drom_request_message *request, uint32_t kind)
     request->protocol = DROM_PROTOCOL_VERSION;
     request->kind = kind;
     const char *task = setting("DROM_TASK");
-    int32_t pid;
-    uint64_t start;
-    if (task && sscanf(task, "%" SCNd32 ":%" SCNu64, &pid, &start) == 2) {
-        request->task_pid = pid;
+    uint64_t pid, start;
+    if (task && dromi_number(&task, &pid) && pid <= INT32_MAX && *task++ == ':' && dromi_number(&task, &start)) {
+        request->task_pid = (int32_t)pid;
         request->task_start = start;
     }
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "drom_layout.h"
@@ -101,6 +102,10 @@ int dromi_bind(pid_t tid, const uint64_t *mask, uint32_t mask_words);
 int dromi_bound_to(pid_t tid, uint64_t mask[DROM_MAX_MASK_WORDS]);
 
 /* text.c */
+/* fstat() without a path, else stat(): glibc 2.33 has given these names to functions that no older one has. */
+int dromi_stat(int fd, const char *path, struct stat *about);
+/* Read digits and go on behind them, as strtoull(), whose name changes with the C standard; false when there are none. */
+bool dromi_number(const char **text, uint64_t *number);
 uint64_t dromi_now_ns(void);
 void dromi_log(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A sentence for the program's user. */

@@ -4,14 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "internal.h"
 
 static bool is_file(int fd, struct stat *about)
 {
-    return fd >= 0 && fstat(fd, about) == 0 && S_ISREG(about->st_mode);
+    return fd >= 0 && dromi_stat(fd, NULL, about) == 0 && S_ISREG(about->st_mode);
 }
 
 static void *map_file(int fd, size_t size, int protection)

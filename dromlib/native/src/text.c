@@ -1,12 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
+
+int dromi_stat(int fd, const char *path, struct stat *about)
+{
+    return (int)syscall(SYS_newfstatat, path ? AT_FDCWD : fd, path ? path : "", about, path ? 0 : AT_EMPTY_PATH);
+}
+
+bool dromi_number(const char **text, uint64_t *number)
+{
+    const char *first = *text;
+    for (*number = 0; **text >= '0' && **text <= '9'; ++*text)
+        *number = *number * 10 + (uint64_t)(**text - '0');
+    return *text > first;
+}
 
 uint64_t dromi_now_ns(void)
 {
