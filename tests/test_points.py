@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +78,14 @@ def test_a_retired_registry_may_still_be_polled(program: Path, tmp_path: Path) -
     finally:
         client.process.kill()
         client.process.wait()
+
+
+@pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
+def test_a_thread_does_not_stay_on_cpus_of_a_superseded_grant(tmp_path: Path) -> None:
+    """A thread that binds itself while the next grant is put in force ends up on the CPUs of that one."""
+    program = native_build.build(tmp_path, "pins", "plain", "preload/pinning.c")
+
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "whole 1\npart 1\npart 1\n"
 
 
 def test_a_race_is_found(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
- *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | closes
+ *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | closes | roots
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
@@ -281,6 +281,20 @@ static void closes(void)
         check(mine && dup(fileno(mine)) > 0, "file");
 }
 
+static void *one_region(void *nothing)
+{
+    clauses();
+    return nothing;
+}
+
+/* Threads of its own fork, one after the other: the runtime meets each for the first time. */
+static void roots(void)
+{
+    pthread_t root;
+    check(pthread_create(&root, NULL, one_region, NULL) == 0, "thread");
+    pthread_join(root, NULL);
+}
+
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
@@ -312,6 +326,8 @@ int main(int argc, char **argv)
             late();
         else if (strcmp(kind, "closes") == 0)
             closes();
+        else if (strcmp(kind, "roots") == 0)
+            roots();
         else
             return 2;
     }

@@ -146,6 +146,24 @@ def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Program
     assert MAILBOX.read(box.read_bytes(), "points") >> layout.ENUMS["POINTS"].index("pinned") & 1
 
 
+def test_the_users_binding_is_known_to_who_starts_early(agent: Agent, start: Programs, build: Build) -> None:
+    """A library that asks its OpenMP in a constructor, as OpenBLAS does, runs before any code of ours."""
+    library = build.folder / "libearly.so"
+    text = (
+        "int omp_get_max_threads(void);\n__attribute__((constructor)) static void ask(void) { omp_get_max_threads(); }"
+    )
+    command = [build.compiler, "-fopenmp", "-shared", "-fPIC", "-xc", "-", "-o", str(library)]
+    subprocess.run(command, input=text, text=True, check=True)
+    program = build.program("-Wl,--no-as-needed", str(library), f"-Wl,-rpath,{build.folder}")
+    begun = begin(agent, start, build, program, "loop", OMP_PROC_BIND="close", OMP_PLACES="cores")
+    resize(agent, build, begun, {1: ONE, 2: PINNED})
+
+
+def test_threads_that_the_runtime_meets_late_are_bound(agent: Agent, start: Programs, build: Build) -> None:
+    """LLVM's runtime gives each thread of the program that forks the CPUs of its start; it has those of the grant."""
+    resize(agent, build, begin(agent, start, build, build.program(), "roots"), {1: BOUND, 2: BOTH})
+
+
 def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, build: Build) -> None:
     """With --malleability next-region a program with buffers is resized as well, and told the launch number."""
     words = ("--malleability", "next-region")

@@ -12,26 +12,37 @@ static const struct runtime *llvm; /* the one that is managed */
 static dompt_set_callback set_callback;
 static dompt_get_place_num get_place_num;
 
-/* In a new thread, which the runtime has given the CPUs that the process had when the runtime started. */
+/* Once in each thread: the runtime has given it the CPUs that the process had when the runtime started. */
+static void settle(void)
+{
+    bind_self();
+    if (__atomic_load_n(&session.yielded, __ATOMIC_RELAXED) && !session.pinned)
+        join_first();
+}
+
+/* In a new thread. One of the program's own the runtime binds only after this. */
 static void thread_begin(int kind, dompt_data *thread)
 {
     (void)thread;
     if (kind == DOMPT_THREAD_INITIAL)
         return;
     heed_news();
-    bind_self();
-    if (__atomic_load_n(&session.yielded, __ATOMIC_RELAXED) && !session.pinned)
-        join_first();
+    settle();
 }
 
 /* In the thread that forks, before the size of the team is decided. */
 static void parallel_begin(void *task, const void *frame, dompt_data *parallel, unsigned requested, int flags,
                            const void *return_address)
 {
+    static _Thread_local bool settled;
     (void)task, (void)frame, (void)parallel, (void)requested, (void)flags;
     const void *address = gomp_caller ? gomp_caller : return_address;
     gomp_caller = NULL;
     at_point();
+    if (!settled) {
+        settle();
+        settled = true;
+    }
     size_region(object_at(address), llvm, address);
 }
 

@@ -1,36 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "pinning.h"
-
-static bool is_said(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value && strcasecmp(value, "false") != 0 && strcasecmp(value, "disabled") != 0;
-}
-
-__attribute__((constructor)) static void read_environment(void)
-{
-    session.pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
-    session.placing = session.pinned;
-}
-
-/* Until no other grant has come in between: who puts that in force may have passed us by then. */
-void bind_self(void)
-{
-    int saved = errno;
-    drom_grant g;
-    uint32_t bound = 0;
-    for (uint32_t serial = copy_grant(&g); serial && serial != bound; serial = copy_grant(&g)) {
-        dromi_bind(0, g.mask, g.mask_words);
-        bound = serial;
-    }
-    errno = saved;
-}
 
 void join_first(void)
 {
@@ -58,6 +31,27 @@ static void part_of(drom_grant *g, unsigned index, unsigned count)
     }
 }
 
+/* Bind the calling thread, number `index` of `count`, to its part of the grant, until no other grant has come in between: who
+ * puts that in force may have passed us by then. Returns the grant's serial, or 0 when there is none. */
+static uint32_t bind_part(unsigned index, unsigned count)
+{
+    int saved = errno;
+    drom_grant g;
+    uint32_t bound = 0;
+    for (uint32_t serial = copy_grant(&g); serial && serial != bound; serial = copy_grant(&g)) {
+        part_of(&g, index, count);
+        dromi_bind(0, g.mask, g.mask_words);
+        bound = serial;
+    }
+    errno = saved;
+    return bound;
+}
+
+void bind_self(void)
+{
+    bind_part(0, 1);
+}
+
 void pin_self(unsigned index, unsigned count, int place)
 {
     static _Thread_local struct {
@@ -68,17 +62,11 @@ void pin_self(unsigned index, unsigned count, int place)
     uint32_t serial = __atomic_load_n(&session.serial, __ATOMIC_ACQUIRE);
     if (done.serial == serial && done.index == index && done.count == count && done.place == place)
         return;
-    int saved = errno;
-    drom_grant g;
-    if (copy_grant(&g) && count) {
-        part_of(&g, index % count, count);
-        dromi_bind(0, g.mask, g.mask_words);
-    }
-    done.serial = serial;
+    uint32_t bound = count ? bind_part(index % count, count) : 0;
+    done.serial = bound ? bound : serial;
     done.index = index;
     done.count = count;
     done.place = place;
-    errno = saved;
 }
 
 /* How many CPUs of the grant come before this one. */

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <strings.h>
 
 #include "session.h"
 
@@ -46,9 +48,23 @@ static void after_fork_in_child(void)
     after_fork_in_parent();
 }
 
+static bool is_said(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value && strcasecmp(value, "false") != 0 && strcasecmp(value, "disabled") != 0;
+}
+
+/* At the first need: constructors of the program's libraries run before any of ours, and may begin regions. */
+static void read_environment(void)
+{
+    session.pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
+    session.placing = session.pinned;
+}
+
 /* After libdrom's own handlers, so that fork takes the locks in the order in which take_news() does. */
 static void prepare(void)
 {
+    read_environment();
     dromi_prepare();
     dromi_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
