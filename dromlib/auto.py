@@ -149,7 +149,7 @@ class Auto:
 
     def __init__(self) -> None:
         self._session: Session | None = None
-        self._watch = Watch(LIBRARIES, lambda: _between(self._apply))
+        self._watch = Watch(LIBRARIES, self._begin)
         self._due = self._applies = self._stopped = False
 
     def start(self) -> None:
@@ -157,7 +157,7 @@ class Auto:
         say.asked = False
         sys.meta_path.insert(0, self._watch)
         if any(name in sys.modules for name in LIBRARIES):
-            _between(self._apply)
+            self._begin()
 
     def stop(self) -> None:
         """Leave the agent, and watch no import any more."""
@@ -168,6 +168,19 @@ class Auto:
             sys.meta_path.remove(self._watch)
         if self._session:
             self._session.close()
+
+    def _begin(self) -> None:
+        """Follow what has been imported. An import of the program's own never fails for what is wrong with drom."""
+        if self._stopped:
+            return
+        try:
+            _between(self._apply)
+        except Exception as error:
+            if _is_of_a_handler(error):
+                raise
+            self.stop()
+            if sys.stderr:
+                sys.stderr.write(f"drom: this Python is bound from outside: {error}\n")
 
     def _apply(self) -> None:
         """Put the newest grant in force, also in what has been imported since; the first time, ask for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -198,6 +199,28 @@ def test_without_an_agent_nothing_happens() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
 
     assert (done.stdout, done.stderr) == ("3.0 1\n", "")
+
+
+def test_a_python_that_cannot_load_the_part_in_c_runs_on() -> None:
+    """Whatever is wrong with drom, the program imports what it wants; one sentence says that it is not followed."""
+    code = "import sys; sys.modules['dromlib._handle'] = None; import dromlib.auto, numpy, scipy; print(numpy.ones(3))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "[1. 1. 1.]\n"), done.stderr
+    said = r"drom: this Python is bound from outside: import of dromlib\._handle halted; .*\n"
+    assert re.fullmatch(said, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("other", ["sys.abiflags += 't'", "sys.implementation.name = 'pypy'"])
+def test_another_kind_of_python_is_left_alone(tmp_path: Path, other: str) -> None:
+    """The hook loads nothing where Python has no global lock, or is not CPython."""
+    hook = Path(__file__).parents[2] / "dromlib" / "native" / "python" / "sitecustomize.py"
+    shutil.copy(hook, tmp_path)
+    code = f"import sys; {other}; sys.path.insert(0, {str(tmp_path)!r}); sys.modules.pop('sitecustomize', None); "
+    code += "import sitecustomize; print('dromlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def test_by_hand(agent: Agent, start: Programs) -> None:

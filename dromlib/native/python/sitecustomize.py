@@ -38,6 +38,11 @@ def _hand_over() -> None:
         sys.modules["sitecustomize"] = this
 
 
-if sys.version_info >= (3, 10) and _find_dromlib():
+def _takes_handle() -> bool:
+    """Say whether this Python can load a library of CPython's limited API; one without its lock cannot."""
+    return sys.version_info >= (3, 10) and sys.implementation.name == "cpython" and "t" not in sys.abiflags
+
+
+if _takes_handle() and _find_dromlib():
     import dromlib.auto  # noqa: F401
 _hand_over()
