@@ -281,6 +281,20 @@ def test_threads_set_by_the_user_stay(tmp_path: Path, name: str, value: str) -> 
     assert {other: words[other] for other in THREADS} == {**THREADS, name: value}
 
 
+@pytest.mark.parametrize("inner", [4, 16])
+def test_threads_set_by_an_outer_launch_are_not_the_users(tmp_path: Path, inner: int) -> None:
+    """A launch below a launch counts its own CPUs; what the user has set in between stays."""
+    threads = ("sh", "-c", "echo $OMP_NUM_THREADS $NUMBA_NUM_THREADS")
+    again = f"{native.run_path()} --runtime-dir {tmp_path} sh -c 'echo $OMP_NUM_THREADS $NUMBA_NUM_THREADS'"
+    answers = [lambda knock: knock.grant(1, max_cpus=8), *3 * [lambda knock: knock.grant(1, max_cpus=inner)]]
+    with open_door(tmp_path, *answers):
+        done = run("--runtime-dir", tmp_path, "sh", "-c", f"{again}; {again}; OMP_NUM_THREADS=3 {again}")
+        mine = run("--runtime-dir", tmp_path, *threads, OMP_NUM_THREADS=str(inner + 1), DROM_SET_OMP_NUM_THREADS="2")
+
+    assert (done.stdout, done.stderr) == (f"{inner} {inner}\n" * 2 + f"3 {inner}\n", "")
+    assert mine.stdout == f"{inner + 1} {inner}\n"
+
+
 def test_a_relative_directory_is_exported_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command may change its directory and still finds the agent."""
     monkeypatch.chdir(tmp_path)

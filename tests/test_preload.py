@@ -14,8 +14,9 @@ from dromlib import _handle, layout, native
 from tests.agents import lives, wait_until
 from tests.doors import open_door
 from tests.system.test_openmp import has_libomp
-from tests.test_drom_run import run, start_run
+from tests.test_drom_run import clean_environment, run, start_run
 
+HOOK = Path(__file__).parents[1] / "dromlib" / "native" / "python" / "sitecustomize.py"
 PRELOAD = ("sh", "-c", "echo $LD_PRELOAD")
 OUTSIDE = "it is bound from outside."
 ENDLESS = r"""
@@ -48,11 +49,11 @@ def install(folder: Path, source: Path) -> Path:
     return Path(shutil.copy(source, folder))
 
 
-def run_by(launcher: Path, folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def run_by(launcher: Path, folder: Path, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run a copy of drom-run to its end, with a door that grants synthetic CPUs."""
     with open_door(folder, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
         command = [str(launcher), "--runtime-dir", str(folder), "--", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, check=True)
+        return subprocess.run(command, env=clean_environment(**extra), capture_output=True, text=True, check=True)
 
 
 def compiled(
@@ -143,6 +144,7 @@ def test_a_library_that_the_programs_loader_refuses_is_left_out(tmp_path: Path) 
         tmp_path, "libc.so.6", "-shared", version, "-Wl,-soname,libc.so.6", text="int newer(void) { return 0; }"
     )
     launcher = install(tmp_path / "place" / "bin", native.run_path())
+    install(launcher.parent.parent / "startup", HOOK)
     library = launcher.parent.parent / "lib" / native.preload_path().name
     library.parent.mkdir()
     text = "int newer(void); int old(void) { return newer(); }"
@@ -194,12 +196,41 @@ def test_a_place_with_a_space_is_said(tmp_path: Path) -> None:
     """LD_PRELOAD cannot hold a space: the command runs without the library, and a sentence says what to do."""
     launcher = install(tmp_path / "with space" / "bin", native.run_path())
     library = install(tmp_path / "with space" / "lib", native.preload_path())
+    install(tmp_path / "with space" / "startup", HOOK)
     done = run_by(launcher, tmp_path, *PRELOAD)
 
     assert done.stdout == "\n"
     assert done.stderr == (
         f"drom: '{library}' has a space or a colon in its path, which LD_PRELOAD cannot hold: "
         "the program is bound from outside. Install drom elsewhere.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "place", ["lib/python3.9/site-packages", "lib64/python3.12/site-packages", "lib/python3/dist-packages"]
+)
+def test_the_parts_are_found_wherever_python_keeps_packages(tmp_path: Path, place: str) -> None:
+    """Distributions have lib64 and dist-packages; no letter of the path is taken for a pattern."""
+    root = tmp_path / "a[1]*"
+    launcher = install(root / "bin", native.run_path())
+    library = install(root / place / "dromlib" / "lib", native.preload_path())
+    hook = install(root / place / "dromlib" / "startup", HOOK)
+    (root / "lib" / "python2").mkdir(parents=True)
+    done = run_by(launcher, tmp_path, "sh", "-c", "echo $LD_PRELOAD $PYTHONPATH", PYTHONPATH="")
+
+    assert (done.stdout, done.stderr) == (f"{library} {hook.parent}\n", "")
+
+
+def test_a_missing_part_is_said(tmp_path: Path) -> None:
+    """What is not where drom-run is installed is named, and the command runs."""
+    launcher = install(tmp_path / "bin", native.run_path())
+    done = run_by(launcher, tmp_path, *PRELOAD)
+
+    again = "bound from outside. Install drom again.\n"
+    assert done.stdout == "\n"
+    assert done.stderr == (
+        f"drom: startup/sitecustomize.py is not where drom-run is installed: Python programs are {again}"
+        f"drom: libdrom-preload.so is not where drom-run is installed: the program is {again}"
     )
 
 

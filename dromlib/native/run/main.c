@@ -47,11 +47,19 @@ static void fill_request(struct drom_request_message *request, const struct opti
     request->flags = options->strict ? DROM_REQUEST_STRICT : 0;
 }
 
+/* Unless the user has set it. What another drom-run above us has set, which DROM_SET_<name> repeats, is not the user's. */
 static void export_number(const char *name, uint32_t value)
 {
-    char text[16];
+    char text[16], repeated[64];
     snprintf(text, sizeof text, "%" PRIu32, value);
-    setenv(name, text, 0);
+    snprintf(repeated, sizeof repeated, "DROM_SET_%s", name);
+    const char *now = getenv(name), *ours = getenv(repeated);
+    if (now && !(ours && strcmp(now, ours) == 0)) {
+        unsetenv(repeated);
+        return;
+    }
+    setenv(name, text, 1);
+    setenv(repeated, text, 1);
 }
 
 /* Then the program is to run as if there were no agent. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <glob.h>
+#include <dirent.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,27 +13,44 @@
 
 #define LIBRARY "libdrom-preload.so"
 
+__attribute__((format(printf, 2, 3))) static bool exists(char path[PATH_MAX], const char *format, ...)
+{
+    char made[4 * PATH_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(made, sizeof made, format, arguments);
+    va_end(arguments);
+    return realpath(made, path) != NULL;
+}
+
+/* Below the folder of an installation's scripts, `self`, and its `libraries`: lib, or lib64. */
+static bool find_in_python(const char *self, const char *libraries, const char *part, char path[PATH_MAX])
+{
+    bool found = false;
+    char folder[2 * PATH_MAX];
+    snprintf(folder, sizeof folder, "%s/../%s", self, libraries);
+    DIR *pythons = opendir(folder);
+    for (struct dirent *entry; pythons && !found && (entry = readdir(pythons));)
+        found = strncmp(entry->d_name, "python3", 7) == 0 &&
+                (exists(path, "%s/%s/site-packages/dromlib/%s", folder, entry->d_name, part) ||
+                 exists(path, "%s/%s/dist-packages/dromlib/%s", folder, entry->d_name, part)); /* Debian's name for it */
+    if (pythons)
+        closedir(pythons);
+    return found;
+}
+
 /* Finds a part of the package as seen from drom-run: in the package, in a build folder, or beside an environment's scripts. */
 static bool find_part(const char *part, char path[PATH_MAX])
 {
-    char self[PATH_MAX], patterns[3][2 * PATH_MAX];
+    char self[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     self[length < 0 ? 0 : length] = '\0';
     char *slash = strrchr(self, '/');
     if (!slash)
         return false;
     *slash = '\0';
-    snprintf(patterns[0], sizeof patterns[0], "%s/../%s", self, part);
-    snprintf(patterns[1], sizeof patterns[1], "%s%s", self, strrchr(part, '/'));
-    snprintf(patterns[2], sizeof patterns[2], "%s/../lib/python3*/site-packages/dromlib/%s", self, part);
-    for (int i = 0; i < 3; i++) {
-        glob_t found;
-        bool there = glob(patterns[i], GLOB_NOSORT, NULL, &found) == 0 && realpath(found.gl_pathv[0], path);
-        globfree(&found);
-        if (there)
-            return true;
-    }
-    return false;
+    return exists(path, "%s/../%s", self, part) || exists(path, "%s%s", self, strrchr(part, '/')) ||
+           find_in_python(self, "lib", part, path) || find_in_python(self, "lib64", part, path);
 }
 
 /* The file that execvp() will run. */
@@ -120,8 +138,11 @@ static void spare_asan(void)
 static void hook_python(void)
 {
     char hook[PATH_MAX];
-    if (!find_part("startup/sitecustomize.py", hook))
+    if (!find_part("startup/sitecustomize.py", hook)) {
+        dromi_say("startup/sitecustomize.py is not where drom-run is installed: Python programs are bound from outside. "
+                  "Install drom again.");
         return;
+    }
     *strrchr(hook, '/') = '\0';
     if (!strchr(hook, ':'))
         add_to_list("PYTHONPATH", hook);
