@@ -49,6 +49,11 @@ def install(folder: Path, source: Path) -> Path:
     return Path(shutil.copy(source, folder))
 
 
+def shown(flags: str, file: Path) -> str:
+    """Return what readelf says of a file."""
+    return subprocess.run(["readelf", "-W", flags, file], capture_output=True, text=True, check=True).stdout
+
+
 def run_by(launcher: Path, folder: Path, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run a copy of drom-run to its end, with a door that grants synthetic CPUs."""
     with open_door(folder, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
@@ -128,12 +133,12 @@ def test_a_child_of_musl_starts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", [native.preload_path(), Path(_handle.__file__)], ids=lambda file: file.name)
 def test_what_is_loaded_into_programs_needs_no_new_glibc(file: Path) -> None:
     """A program in a container starts where glibc is older than here, down to 2.17."""
-    shown = subprocess.run(["readelf", "-VdW", file], capture_output=True, text=True, check=True).stdout
-    versions = re.findall(r"Name: GLIBC_(\S+)", shown)
+    told = shown("-Vd", file)
+    versions = re.findall(r"Name: GLIBC_(\S+)", told)
 
     assert versions
     assert all(tuple(map(int, version.split("."))) <= (2, 17) for version in versions), versions
-    assert re.findall(r"\[(lib.*\.so.*)\]", shown) == ["libdl.so.2", "libpthread.so.0", "libc.so.6"]
+    assert re.findall(r"\[(lib.*\.so.*)\]", told) == ["libdl.so.2", "libpthread.so.0", "libc.so.6"]
 
 
 def test_a_library_that_the_programs_loader_refuses_is_left_out(tmp_path: Path) -> None:
@@ -149,7 +154,9 @@ def test_a_library_that_the_programs_loader_refuses_is_left_out(tmp_path: Path) 
     library.parent.mkdir()
     text = "int newer(void); int old(void) { return newer(); }"
     compiled(library.parent, library.name, "-shared", "-fPIC", "-nostdlib", "-xnone", str(libc), text=text)
-    program = compiled(tmp_path, "program")
+    (ours,) = re.findall(r"interpreter: (\S+)\]", shown("-l", native.run_path()))
+    loader = install(tmp_path / "container", Path(ours))
+    program = compiled(tmp_path, "program", f"-Wl,--dynamic-linker={loader}")
     done = run_by(launcher, tmp_path, program)
 
     said = f"uses a C library that does not load {library.name}"
