@@ -32,7 +32,7 @@ PERIOD = 1.0
 AT_ONCE = 400
 """Tasks that are looked at in a second; looks at more of them are as much rarer."""
 _REGIONS = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("libomp", "libgomp"))
-_ELSEWHERE = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("mpi", "other_libomp"))
+_ELSEWHERE = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("mpi", "other_libomp", "other_tool"))
 
 
 class Sample(NamedTuple):

@@ -183,9 +183,10 @@ def snapshot(daemon: Daemon) -> Snapshot:
 
 def _points(bits: int) -> str:
     names = [name for bit, name in enumerate(layout.ENUMS["POINTS"]) if bits >> bit & 1 and name != "pinned"]
-    if "other_libomp" in names:
-        names.remove("other_libomp")
-        names = ["the first libomp" if name == "libomp" else name for name in names]
+    for other, instead in (("other_libomp", "the first libomp"), ("other_tool", "libomp of another tool")):
+        if other in names:
+            names.remove(other)
+            names = [instead if name == "libomp" else name for name in names]
     return " and ".join(names)
 
 

@@ -262,7 +262,7 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "STATUS": ("granted", "waiting", "refused", "follower", "unmanaged"),
     "CLASS": ("malleable", "moldable", "rigid"),
     "REASON": ("none", "arrival", "share", "return", "order", "death", "retired", "avoid", "wish"),
-    "POINTS": ("libomp", "libgomp", "mpi", "other_libomp", "pinned"),
+    "POINTS": ("libomp", "libgomp", "mpi", "other_libomp", "pinned", "other_tool"),
     "DISTRIBUTION": ("default", "compact", "spread", "per_socket"),
 }
 """Enumerations by prefix; the value is the place in the tuple. REASON says why a grant was published: the task's own
@@ -270,7 +270,8 @@ arrival, another's arrival (share), cores coming back to their owner (return), a
 left by one that ended (death), cores that may not or should not be used any more (avoid), what a program has said that
 it can use (wish). STATUS_UNMANAGED tells a launcher that the agent leaves this program alone: it runs as if there were
 no agent. POINTS are bit numbers: which runtime's calls are malleability points of a program without its own; with
-POINTS_OTHER_LIBOMP there are more LLVM runtimes in it, which go their own way, and with POINTS_PINNED its threads may
+POINTS_OTHER_LIBOMP there are more LLVM runtimes in it, which go their own way, with POINTS_OTHER_TOOL such a
+runtime reports to a tool of the user's instead, and with POINTS_PINNED its threads may
 bind themselves one by one, so nobody else is to move them."""
 
 

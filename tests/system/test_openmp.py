@@ -287,6 +287,40 @@ def test_of_two_llvm_runtimes_the_first_is_managed(agent: Agent, start: Programs
     assert rows["a"]["points"] == "the first libomp"
 
 
+TOOL = """
+#include <stdio.h>
+static int begin(void *lookup, int device, void *data) { fputs("the tool begins\\n", stderr); return 1; }
+static void end(void *data) { }
+static struct { int (*begin)(void *, int, void *); void (*end)(void *); long data; } tool = {begin, end, 0};
+void *ompt_start_tool(unsigned version, const char *runtime) { return &tool; }
+"""
+
+
+@pytest.mark.parametrize("variable", ["OMP_TOOL_LIBRARIES", "LD_PRELOAD"])
+def test_a_tool_of_the_users_is_not_displaced(agent: Agent, start: Programs, build: Build, variable: str) -> None:
+    """LLVM's runtime reports to one tool: to the user's, and the program is bound from outside."""
+    if build.runtime != "libomp":
+        pytest.skip("needs a runtime that has tools")
+    tool = build.folder / "tool.so"
+    command = ["gcc", "-fPIC", "-shared", "-xc", "-", "-o", str(tool)]
+    subprocess.run(command, input=TOOL, text=True, check=True)
+    program = begin(agent, start, build, build.program(), "loop", **{variable: str(tool)})
+    agent.order("resize", job="a", cpus=1)
+    assert agent.await_tasks(a="0")["a"]["mode"] == "bind-only"
+    await_line(program, BOUND)
+    assert program.err == "the tool begins\n"
+
+
+def test_a_tool_of_the_users_is_told_where_there_are_other_points(agent: Agent, start: Programs, build: Build) -> None:
+    """A program that asks for its number of threads attaches all the same: `drom ps` says who has the regions."""
+    if build.runtime != "libomp":
+        pytest.skip("needs a runtime that has tools")
+    program = begin(agent, start, build, build.program(), "asks", OMP_TOOL_LIBRARIES="/nowhere.so")
+    agent.order("resize", job="a", cpus=1)
+    assert agent.await_tasks(a="0")["a"]["points"] == "libomp of another tool"
+    await_line(program, BOUND)
+
+
 @pytest.mark.parametrize("runtime", ["libgomp", "libomp"])
 def test_matrix_products_of_openblas_go_on(agent: Agent, start: Programs, runtime: str, tmp_path: Path) -> None:
     """OpenBLAS, whose threads wait for one another, neither hangs nor errs while it is resized, on either runtime."""

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LLVM's and Intel's OpenMP: a tool that their runtime calls at regions (OMPT). */
+#include <dlfcn.h>
 #include <stdlib.h>
 
 #include "ompt.h"
@@ -83,11 +84,28 @@ static void finalize(dompt_data *data)
 
 dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version);
 
-/* A runtime that finds this function among the loaded libraries calls it when it starts. A second one runs on its own. */
+typedef dompt_start_result *start_tool(unsigned, const char *);
+
+/* That of a library loaded after us. What the runtime itself has by this name looks further behind it. */
+static dompt_start_result *start_next_tool(unsigned version, const char *runtime_version)
+{
+    start_tool *next;
+    *(void **)&next = dlsym(RTLD_NEXT, "ompt_start_tool");
+    return next ? next(version, runtime_version) : NULL;
+}
+
+/* A runtime that finds this function among the loaded libraries calls it when it starts. It has one tool: that of the user, if
+ * he has one, loaded or named for it to open. A second runtime runs on its own. */
 __attribute__((visibility("default"))) dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version)
 {
     static dompt_start_result result = {initialize, finalize, {0}};
-    (void)version;
+    const char *named = getenv("OMP_TOOL_LIBRARIES");
+    dompt_start_result *users = start_next_tool(version, runtime_version);
+    if (users || (named && *named)) {
+        have_points(DROM_POINTS_OTHER_TOOL);
+        dromi_log("other-tool", "unmanaged=%s", runtime_version);
+        return users;
+    }
     if (llvm) {
         have_points(DROM_POINTS_OTHER_LIBOMP);
         dromi_log("second-runtime", "unmanaged=%s", runtime_version);
