@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 MAX_MESSAGE = 1 << 16
-"""Bytes of a request; longer ones are dropped by ZeroMQ and the connection closed."""
+"""Bytes of a request to an agent; longer ones are dropped by ZeroMQ and the connection closed."""
 PILE = 16
-"""Requests and answers that wait on a connection at most: what nobody takes must not fill the memory."""
+"""Requests and answers that wait on a connection at most, fewer where they may be longer: they must not fill memory."""
 PER_TURN = 32
 """Requests that are answered before the agent looks at the rest of the world again."""
 TIMEOUT_MS = 30_000
@@ -54,10 +54,11 @@ class Caller:
 
 
 class Service(NamedTuple):
-    """Who answers orders: its name, and how it is started in a directory."""
+    """Who answers orders: its name, how it is started in a directory, and the bytes that it takes in a request."""
 
     name: str
     command: str
+    longest: int = MAX_MESSAGE
 
 
 AGENT = Service("agent", "drom agent --runtime-dir")
@@ -75,7 +76,7 @@ class Server:
     """The agent's side. `fds` are readable when `serve` may have work; ZeroMQ signals edges, so drain after every use.
 
     Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
-    a user of this node may have.
+    a user of this node may have, and requests are at most `longest` bytes long.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Server:
         mode: int,
         gate: Gate | None = None,
         share: Callable[[int], int] = lambda _: MOST_CONNECTIONS,
+        longest: int = MAX_MESSAGE,
     ) -> None:
+        self._longest = longest
         self._context = zmq.Context()
         self._gate = gate
         self._crowds: list[Crowd] = []
@@ -99,8 +102,8 @@ class Server:
     def _bind(self, kind: int, address: str, mode: int) -> zmq.Socket[bytes]:
         sock: zmq.Socket[bytes] = self._context.socket(kind)
         sock.setsockopt(zmq.LINGER, 0)
-        sock.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-        sock.setsockopt(zmq.RCVHWM, PILE)
+        sock.setsockopt(zmq.MAXMSGSIZE, self._longest)
+        sock.setsockopt(zmq.RCVHWM, max(1, PILE * MAX_MESSAGE // self._longest))
         if kind == zmq.ROUTER:
             sock.setsockopt(zmq.SNDHWM, PILE)
         try:
@@ -188,11 +191,11 @@ def caller_of(frame: zmq.Frame) -> Caller:
         raise ControlError("the kernel did not say who you are: use the ipc socket of this node.") from error
 
 
-def request(name: str, **fields: Any) -> bytes:  # noqa: ANN401 - JSON values
+def request(name: str, longest: int = MAX_MESSAGE, **fields: Any) -> bytes:  # noqa: ANN401 - JSON values
     """Return an order as it is sent. Raises ControlError for one that is longer than anybody reads."""
     message = json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode()
-    if len(message) > MAX_MESSAGE:
-        raise ControlError(f"an order is at most {MAX_MESSAGE >> 10} KiB long: give shorter words.")
+    if len(message) > longest:
+        raise ControlError(f"an order is at most {longest >> 10} KiB long: give shorter words.")
     return message
 
 
@@ -210,7 +213,7 @@ def order(
     Raises `ControlError` when it refuses, when nobody listens, when there is no answer within `TIMEOUT_MS`, and for an
     order that is longer than anybody reads.
     """
-    message = request(name, **fields)
+    message = request(name, server.longest, **fields)
     who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)

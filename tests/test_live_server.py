@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,13 +14,16 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from agent import control
 from agent.log import Log
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
+from scheduler.live.cli import SERVICE
 from scheduler.live.metrics import ClusterCollector
 from scheduler.live.server import Server
 from scheduler.live.settings import Settings
+from scheduler.live.spec import LARGEST, Spec
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
@@ -59,6 +64,21 @@ def test_a_queue_that_cannot_be_written_is_told(server: Server, monkeypatch: pyt
     server.turn()
     assert "\ndrom_scheduler_stuck 0.0\n" in scrape(server)
     assert [node.name for node in server._store.nodes()] == ["n1"]
+
+
+def test_the_longest_job_is_heard(server: Server) -> None:
+    """Nobody else's requests may be as long."""
+    room = LARGEST - len(json.dumps(Spec(command=("true",), folder="/", environment={"A": ""}).to_json()))
+    spec = Spec(command=("true",), folder="/", environment={"A": "x" * room})
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(control.order, server._folder, "submit", server=SERVICE, jobs=[spec.to_json()], count=1)
+        while not asked.done():
+            server.turn()
+
+    assert asked.result()["jobs"] == [1]
+    assert server.cluster.jobs[1].spec.environment == spec.environment
+    with pytest.raises(control.ControlError, match=r"^an order is at most 64 KiB long"):
+        control.order(server._folder, "submit", jobs=[spec.to_json()], count=1)
 
 
 def test_promtool_has_nothing_to_say(server: Server) -> None:

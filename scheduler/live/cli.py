@@ -24,6 +24,7 @@ from scheduler.live.pages import whole
 from scheduler.live.scripts import SCRIPT, Submission
 from scheduler.live.settings import Settings
 from scheduler.live.spec import (
+    LONGEST_REQUEST,
     MOST_AT_ONCE,
     Dependency,
     Spec,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 USUAL = Settings()
 DAY = 86400.0
-SERVICE = control.Service("scheduler", "drom scheduler --state")
+SERVICE = control.Service("scheduler", "drom scheduler --state", LONGEST_REQUEST)
 
 SYSTEM_STATE = Path("/var/lib/drom")
 

@@ -406,5 +406,5 @@ def check(policy: Policy) -> None:
     if policy.pooled:
         msg = f"policy {policy.name} allots processors of one machine, not nodes: choose another one with --policy."
         raise SchedulerError(msg)
-    if policy.name == "cp":
+    if policy.built_in == "cp":
         raise SchedulerError("policy cp plans in the simulator only: choose another one with --policy.")

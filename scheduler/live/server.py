@@ -29,7 +29,7 @@ from scheduler.live.desk import Desk
 from scheduler.live.jobs import Job, User
 from scheduler.live.metrics import Counts
 from scheduler.live.pages import PAGE
-from scheduler.live.spec import MOST_AT_ONCE, from_json, name_of, visible
+from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, from_json, name_of, visible
 from scheduler.live.store import MOST, Store
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Server:
         self._clock = Clock(self._store.latest)
         self.cluster = Cluster(policy, settings, self._store.state)
         self.cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
-        self._clients = control.Server(folder, 0o666, gates[0])
+        self._clients = control.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST)
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""

@@ -24,8 +24,9 @@ KINDS = ("after", "afterany", "afterok", "afternotok")
 """What a job may wait for of another: that it has started, ended, ended well, ended badly."""
 MOST = 1 << 20
 """Counts above this are nonsense and refused."""
-LARGEST = 60 << 10
-"""Bytes of a job as it is sent, with command, script and environment: an order is not longer (`agent.control`)."""
+LARGEST = 512 << 10
+"""Bytes of a job as it is sent, with command, script and environment."""
+LONGEST_REQUEST = LARGEST + 4096
 WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 """Variables that every job has."""
 MOST_AT_ONCE = 1000

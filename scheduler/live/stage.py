@@ -23,7 +23,7 @@ from agent.demo_stage import clean_environment
 from agent.signalling import WITH_US
 from scheduler.live.jobs import COMPLETED
 from scheduler.live.pages import whole
-from scheduler.live.spec import Spec
+from scheduler.live.spec import LONGEST_REQUEST, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ class Client:
 
     def _ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         try:
-            self._sock.send(control.request(name, **fields))
+            self._sock.send(control.request(name, LONGEST_REQUEST, **fields))
             await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
             answer = json.loads(self._sock.recv())
         except BaseException:  # the answer is yet to come, and would be taken for that of the next order
