@@ -295,6 +295,11 @@ def test_what_jobs_cannot_be(choice: list[str], said: str) -> None:
         parse_adaptive(choice)
 
 
+def test_infinite_is_a_number() -> None:
+    """The word that the sentences name is taken, as in `--set max_slowdown=infinite`."""
+    assert parse_adaptive(["parallelism=infinite"]) == Adaptive()
+
+
 def test_adaptive_is_for_pools(tmp_path: Path) -> None:
     """Other policies know nothing of processors in a pool."""
     _, said = drom("simulate", tmp_path / "x", "--nodes", "4", "--policy", "easy", "--adaptive", "stall=5", code=2)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeVar
 
 from workloads.errors import short
@@ -40,8 +41,8 @@ def read_choices(
 
 
 def number(text: str) -> float:
-    """Return a number, not a number for what is none."""
+    """Return a number, also ``infinite``; not a number for what is none."""
     try:
-        return float(text)
+        return math.inf if text == "infinite" else float(text)
     except ValueError:
         return float("nan")
