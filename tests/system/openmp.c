@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
- *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | closes | roots
+ *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | restores |
+ *            outside | lazy | lazy-maximum | lazy-late | lazy-helper | closes | roots
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -70,6 +72,14 @@ static void loop(void)
     for (int i = 0; i < ITEMS; i++)
         product += 2;
     check(product == 2 * ITEMS, "dynamic loop");
+    double tasks = 0;
+#pragma omp parallel reduction(task, + : tasks)
+#pragma omp single
+    for (int i = 0; i < 10; i++) {
+#pragma omp task in_reduction(+ : tasks)
+        tasks += i;
+    }
+    check(tasks == 45, "tasks");
     tell(threads);
 }
 
@@ -174,6 +184,109 @@ static void buffers(int slots)
         sum += counts[i];
     check(sum == ITEMS, "sum of buffers");
     tell(threads);
+}
+
+/* One thread for a while, and then as many as before. */
+static void restores(void)
+{
+    int before = omp_get_max_threads(), threads = 0;
+    omp_set_num_threads(1);
+#pragma omp parallel reduction(+ : threads)
+    threads++;
+    check(threads == 1, "the number that was set");
+    omp_set_num_threads(before);
+    by_hand(before);
+}
+
+/* The runtime's own functions, as somebody has them who looks them up in its file. */
+static void outside(const char *runtime)
+{
+    static void (*set)(int);
+    static int (*get)(void);
+    if (!set) {
+        void *file = dlopen(runtime, RTLD_LAZY | RTLD_NOLOAD);
+        check(file != NULL, "runtime");
+        *(void **)&set = dlsym(file, "omp_set_num_threads");
+        *(void **)&get = dlsym(file, "omp_get_max_threads");
+    }
+    check(omp_get_max_threads() > 0, "number of threads");
+    int before = get();
+    set(1);
+    check(omp_get_max_threads() == 1, "a number set past everybody");
+    by_hand(1);
+    set(before);
+    by_hand(omp_get_max_threads());
+}
+
+/* Regions that nobody asks in, which say what they are while there are two CPUs; how many there are. */
+static int unasked(void)
+{
+    int most = 0;
+#pragma omp parallel reduction(max : most)
+    {
+        most = omp_get_thread_num();
+        look(most);
+    }
+    int cpus = (int)strlen(may_use[0]);
+    if (cpus > 1)
+        tell(most + 1);
+    return cpus;
+}
+
+static int ask_maximum;
+
+/* Buffers made in a region, when it has run `late` times. */
+static void own_buffers(int late)
+{
+    static int runs, slots, *counts;
+    int most = 0, sum = 0;
+    runs++;
+#pragma omp parallel reduction(max : most)
+    {
+        most = omp_get_thread_num();
+        look(most);
+#pragma omp single
+        if (!counts && runs > late) {
+            slots = ask_maximum ? omp_get_max_threads() : omp_get_num_threads();
+            counts = calloc((size_t)slots, sizeof *counts);
+        }
+        if (counts) {
+            check(most < slots, "more threads than buffers");
+            counts[most] = 0;
+#pragma omp for
+            for (int i = 0; i < ITEMS; i++)
+                counts[most]++;
+        }
+    }
+    for (int i = 0; counts && i < slots; i++)
+        sum += counts[i];
+    check(!counts || sum == ITEMS, "sum of buffers");
+    if (counts)
+        tell(most + 1);
+}
+
+/* The program shrinks before it comes to these. */
+static void lazy(int late)
+{
+    while (unasked() > 1)
+        ;
+    for (;;)
+        own_buffers(late);
+}
+
+static void *help_late(void *nothing)
+{
+    lazy(0);
+    return nothing;
+}
+
+static void lazy_helper(void)
+{
+    pthread_t helper;
+    while (unasked() > 1)
+        ;
+    check(pthread_create(&helper, NULL, help_late, NULL) == 0, "thread");
+    pthread_join(helper, NULL);
 }
 
 #ifdef THREAD_DATA
@@ -300,6 +413,7 @@ int main(int argc, char **argv)
     const char *kind = argc > 1 ? argv[1] : "";
     setvbuf(stdout, NULL, _IOLBF, 0);
     int once = strcmp(kind, "buffers") == 0 || strcmp(kind, "asked-once") == 0 || strcmp(kind, "logs") == 0;
+    ask_maximum = strcmp(kind, "lazy-maximum") == 0;
     int most = once ? omp_get_max_threads() : 0;
     for (;;) {
         if (strcmp(kind, "loop") == 0)
@@ -328,6 +442,18 @@ int main(int argc, char **argv)
             closes();
         else if (strcmp(kind, "roots") == 0)
             roots();
+        else if (strcmp(kind, "restores") == 0)
+            restores();
+        else if (strcmp(kind, "outside") == 0)
+            outside(argv[2]);
+        else if (strcmp(kind, "lazy") == 0)
+            lazy(0);
+        else if (strcmp(kind, "lazy-maximum") == 0)
+            lazy(0);
+        else if (strcmp(kind, "lazy-late") == 0)
+            lazy(3);
+        else if (strcmp(kind, "lazy-helper") == 0)
+            lazy_helper();
         else
             return 2;
     }

@@ -126,6 +126,37 @@ def test_who_asks_before_each_region_gets_what_he_was_told(agent: Agent, start: 
     resize(agent, build, begin(agent, start, build, build.program(), "asks"), {1: ONE, 2: BOTH})
 
 
+def test_who_puts_the_number_back_is_resized(agent: Agent, start: Programs, build: Build) -> None:
+    """A number that the program was told, and sets after another one, is no limit for the time after."""
+    resize(agent, build, begin(agent, start, build, build.program(), "restores"), {1: ONE, 2: BOTH})
+
+
+def test_a_number_that_is_set_past_us_counts(agent: Agent, start: Programs, build: Build) -> None:
+    """Who sets it by the runtime's own function is told it, and has it until he sets another one."""
+    runtime = {"libgomp": "libgomp.so.1", "libomp": "libomp.so.5"}[build.runtime]
+    program = begin(agent, start, build, build.program(), "outside", runtime)
+    for cpus in (1, 2, 1, 2):
+        agent.order("resize", job="a", cpus=cpus)
+        agent.await_tasks(a="0" if cpus == 1 else "0-1")
+    assert "wrong" not in program.out
+    assert program.process.poll() is None
+
+
+@pytest.mark.parametrize("shape", ["-O0", "-O2"])
+@pytest.mark.parametrize("kind", ["lazy", "lazy-maximum", "lazy-helper"])
+def test_who_asks_in_the_first_run_of_a_region_keeps_the_number(
+    agent: Agent, start: Programs, build: Build, kind: str, shape: str
+) -> None:
+    """Buffers that a region makes for itself after a shrink are for all threads: it has them for ever."""
+    resize(agent, build, begin(agent, start, build, build.program(shape), kind), {1: BOUND, 2: BOTH})
+
+
+def test_who_asks_in_a_later_run_of_a_region_keeps_the_number(agent: Agent, start: Programs, build: Build) -> None:
+    """Buffers that a region makes late are for as many threads as it then has; it never gets more."""
+    program = begin(agent, start, build, build.program(), "lazy-late")
+    resize(agent, build, program, {1: ONE, 2: "threads 1 cpus 01"})
+
+
 @pytest.mark.parametrize("kind", ["asked-once", "logs", "counted", "shares", "buffers", "clauses"])
 def test_who_depends_on_a_number_keeps_it(agent: Agent, start: Programs, build: Build, kind: str) -> None:
     """Work split by an old number, buffers made by one, and num_threads clauses: bound to fewer CPUs, never resized."""
@@ -244,6 +275,98 @@ def test_a_program_with_points_of_its_own_is_managed_once(agent: Agent, start: P
         assert (row["mode"], row["points"]) == ("cooperative", "")
     applied = re.findall(r"event=applied .* epoch=(\d+)", program.err)
     assert sorted(applied, key=int)[-2:] == sorted(set(applied), key=int)[-2:]
+
+
+def team(folder: Path, name: str, *flags: str | Path, compiler: str = "gcc") -> Path:
+    """Compile team.c: a library."""
+    library = folder / f"lib{name}.so"
+    command = [compiler, "-fPIC", "-shared", "-fopenmp", *flags, SOURCES / "team.c", "-o", library]
+    subprocess.run(command, check=True)
+    return library
+
+
+def main_of_teams(folder: Path, *flags: str) -> Path:
+    """Compile team.c: the program that opens libraries."""
+    program = folder / "main"
+    subprocess.run(["gcc", "-O1", "-DMAIN", *flags, SOURCES / "team.c", "-o", program], check=True)
+    return program
+
+
+def resize_teams(agent: Agent, program: Program, expected: dict[int, str], cycles: int = 3) -> None:
+    """Shrink and grow job a, and see what is said of the teams for each number of CPUs."""
+    program.await_out("^threads")
+    for cpus in [1, 2] * cycles:
+        agent.order("resize", job="a", cpus=cpus)
+        agent.await_tasks(a="0" if cpus == 1 else "0-1")
+        await_line(program, expected[cpus])
+
+
+@pytest.fixture(params=["libgomp", "libomp"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    """Name each runtime."""
+    if request.param == "libomp" and not has_libomp():
+        pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("shape", ["-O0", "-O2"])
+def test_a_region_forked_in_the_last_call_is_its_files(
+    agent: Agent, start: Programs, tmp_path: Path, runtime: str, shape: str
+) -> None:
+    """A library that asks once keeps its number, also where its code jumps to the runtime from the program's call."""
+    library = team(tmp_path, "team", shape, "-DTAIL", "-DONCE")
+    words = ("--openmp-runtime", runtime, str(main_of_teams(tmp_path)), str(library))
+    environment = {"LD_PRELOAD": f"{runtime}.so.5"} if runtime == "libomp" else {}
+    resize_teams(agent, start.start(*agent.run("--job", "a", *words), **environment), {1: "threads 2", 2: "threads 2"})
+
+
+def test_a_blas_that_sets_what_it_was_told_follows(agent: Agent, start: Programs, tmp_path: Path, runtime: str) -> None:
+    """To set the number that one was just told says nothing about what one could use."""
+    libraries = [team(tmp_path, name, "-O1", "-DBLAS") for name in ("one", "two")]
+    words = ("--openmp-runtime", runtime, str(main_of_teams(tmp_path)), *map(str, libraries))
+    environment = {"LD_PRELOAD": f"{runtime}.so.5"} if runtime == "libomp" else {}
+    program = start.start(*agent.run("--job", "a", *words), **environment)
+    resize_teams(agent, program, {1: "threads 1 1", 2: "threads 2 2"})
+
+
+def test_a_tool_with_some_functions_of_a_runtime_is_none(
+    agent: Agent, start: Programs, build: Build, tmp_path: Path
+) -> None:
+    """Where another library stands before the runtime, that is found behind it, and teams follow."""
+    tool = tmp_path / "tool.so"
+    subprocess.run(["gcc", "-O1", "-fPIC", "-shared", SOURCES / "tool.c", "-o", tool], check=True)
+    program = begin(agent, start, build, build.program(), "loop", LD_PRELOAD=str(tool))
+    resize(agent, build, program, {1: ONE, 2: BOTH})
+
+
+def test_of_many_runtimes_eight_are_managed(agent: Agent, start: Programs, tmp_path: Path) -> None:
+    """Libraries may bring one each; regions in the ninth are as ever."""
+    found = Path(f"/usr/lib/{platform.machine()}-linux-gnu/libgomp.so.1")
+    if not found.exists():
+        pytest.skip("needs libgomp where Debian has it")
+    libraries: list[Path] = []
+    for number in range(9):
+        runtime = tmp_path / f"libgom{number}.so.1"
+        runtime.write_bytes(found.read_bytes().replace(b"libgomp.so.1\0", runtime.name.encode() + b"\0"))
+        made = tmp_path / f"{number}.o"
+        subprocess.run(["gcc", "-O1", "-fPIC", "-fopenmp", "-c", SOURCES / "team.c", "-o", made], check=True)
+        libraries.append(tmp_path / f"lib{number}.so")
+        link = ["gcc", "-shared", str(made), str(runtime), f"-Wl,-rpath,{tmp_path}", "-o", str(libraries[-1])]
+        subprocess.run(link, check=True)
+    words = ("--openmp-runtime", "libgomp", str(main_of_teams(tmp_path)), *map(str, libraries))
+    program = start.start(*agent.run("--job", "a", *words))
+    resize_teams(agent, program, {1: "threads" + 8 * " 1" + " 2", 2: "threads" + 9 * " 2"}, cycles=1)
+
+
+def test_what_is_known_of_a_library_ends_with_it(agent: Agent, start: Programs, tmp_path: Path) -> None:
+    """Another one that is loaded in its place is not held to the answers that it had."""
+    libraries = [team(tmp_path, "asks", "-O1", "-DTAIL", "-DONCE"), team(tmp_path, "not", "-O1", "-DTAIL")]
+    words = ("--openmp-runtime", "libgomp", str(main_of_teams(tmp_path, "-DRELOAD")), *map(str, libraries))
+    program = start.start(*agent.run("--job", "a", *words), LD_PRELOAD="libgomp.so.1")
+    program.await_out("^threads")
+    if "in its place" not in program.out:
+        pytest.skip("the loader has put it elsewhere")
+    resize_teams(agent, program, {1: "threads 1", 2: "threads 2"}, cycles=1)
 
 
 def test_two_runtimes_in_one_process_are_both_managed(agent: Agent, start: Programs, tmp_path: Path) -> None:

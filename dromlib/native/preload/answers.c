@@ -3,102 +3,102 @@
 
 #include <stddef.h>
 
-/* Another thread has a setting of its own, that at its launch, which nobody changes once the file has asked. */
 static bool is_owner(struct answers *a)
 {
     static _Thread_local char self;
     const void *owner = __atomic_load_n(&a->owner, __ATOMIC_RELAXED), *nobody = NULL;
-    if (!owner && __atomic_compare_exchange_n(&a->owner, &nobody, &self, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        return true;
-    if (owner == &self)
-        return true;
-    __atomic_store_n(&a->shared, true, __ATOMIC_RELAXED);
-    return false;
+    return owner == &self ||
+           (!owner && __atomic_compare_exchange_n(&a->owner, &nobody, &self, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
-static struct place *find_place(struct answers *a, const void *address)
+int keep_for_good(struct answers *a)
 {
-    for (unsigned i = 0; i < a->count && i < PLACES_MOST; i++)
-        if (a->places[i].address == address)
-            return &a->places[i];
-    return NULL;
-}
-
-static void note(struct answers *a, const void *address)
-{
-    struct place *place = find_place(a, address);
-    a->given++;
-    if (!place) {
-        unsigned number = a->count;
-        __atomic_store_n(&a->count, number + (number <= PLACES_MOST), __ATOMIC_RELAXED);
-        if (number >= PLACES_MOST)
-            return;
-        place = &a->places[number];
-        place->address = address;
+    int told = __atomic_load_n(&a->told, __ATOMIC_RELAXED);
+    while (told > 0) {
+        int kept = __atomic_load_n(&a->turn, __ATOMIC_RELAXED) ? -told : -WHOLE;
+        if (__atomic_compare_exchange_n(&a->told, &told, kept, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            told = kept;
     }
-    place->before = place->last;
-    place->last = a->given;
+    return -told;
 }
 
-static void note_region(struct answers *a)
+/* By the owner; returns what is then in use: another thread may just have come. */
+static int change(struct answers *a, int number)
 {
-    if (!__atomic_load_n(&a->heard, __ATOMIC_RELAXED))
-        return;
-    __atomic_store_n(&a->heard, false, __ATOMIC_RELAXED);
-    note(a, a->region);
+    int told = __atomic_load_n(&a->told, __ATOMIC_RELAXED);
+    while (told > 0 && told != number)
+        if (__atomic_compare_exchange_n(&a->told, &told, number, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            told = number;
+    return told < 0 ? -told : told;
 }
 
-static bool may_change(const struct answers *a, const void *address)
+void hear_anew(struct answers *a, struct place *place, struct place *turn)
 {
-    const struct place *first = a->places;
-    if (first->address != address || a->count > PLACES_MOST || __atomic_load_n(&a->shared, __ATOMIC_RELAXED))
+    struct place *none = NULL;
+    uint64_t never = 0, round = __atomic_load_n(&a->round, __ATOMIC_RELAXED);
+    if (__atomic_compare_exchange_n(&place->since, &never, round, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        place->next = __atomic_load_n(&a->places, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(&a->places, &place->next, place, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            ;
+        __atomic_compare_exchange_n(&a->turn, &none, turn, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&place->last, round, __ATOMIC_RELAXED);
+}
+
+/* A number that was told outside regions is in use in them: they cannot begin a round. */
+static void note_call(struct answers *a, struct place *place)
+{
+    a->forked &= a->turn != NULL;
+    hear_anew(a, place, place);
+    a->kept |= a->turn->forked;
+}
+
+/* Where a round may begin. Returns whether the number may change. */
+static bool end_round(struct answers *a, const struct place *place)
+{
+    if (a->kept || place != a->turn || !a->forked)
         return false;
-    for (unsigned i = 1; i < a->count; i++)
-        if (a->places[i].last <= first->last || a->places[i].before <= first->before)
-            return false;
-    return true;
-}
-
-static bool has_asked(const struct answers *a)
-{
-    return __atomic_load_n(&a->count, __ATOMIC_RELAXED) || __atomic_load_n(&a->heard, __ATOMIC_RELAXED);
-}
-
-int answer_region(struct answers *a, const void *address, int launch, int grant)
-{
-    if (!is_owner(a))
-        return has_asked(a) ? launch : grant;
-    note_region(a);
-    if (a->told == 0) /* it may well ask in its first region, and keep that number */
-        a->told = launch;
-    else if (a->count == 0 || (!a->asked_outside && may_change(a, address)))
-        a->told = grant;
-    a->region = address;
-    a->forked = true;
-    return a->told;
-}
-
-int answer_call(struct answers *a, const void *address, int launch, int grant)
-{
-    if (!is_owner(a))
-        return launch;
-    note_region(a);
-    if (a->count == 0)
-        a->told = launch;
-    else if (a->forked && may_change(a, address))
-        a->told = grant;
-    note(a, address);
-    a->asked_outside = true;
+    bool anew = true;
+    for (const struct place *each = __atomic_load_n(&a->places, __ATOMIC_ACQUIRE); each; each = each->next) {
+        a->kept |= each->last != a->round;
+        anew &= each->since != a->round;
+    }
+    __atomic_store_n(&a->round, a->round + 1, __ATOMIC_RELAXED);
     a->forked = false;
-    return a->told;
+    return anew && !a->kept;
 }
 
-void keep_number(struct answers *a, const void *address, int number)
+int answer_region(struct answers *a, struct place *place, int grant)
+{
+    if (!is_owner(a))
+        return keep_for_good(a);
+    int number = a->told;
+    if (!a->turn)
+        number = place->forked ? grant : WHOLE;
+    else if (end_round(a, place))
+        number = grant;
+    place->forked = a->forked = true;
+    __atomic_store_n(&a->region, place, __ATOMIC_RELAXED);
+    return change(a, number);
+}
+
+int answer_call(struct answers *a, struct place *place, int grant)
+{
+    if (!is_owner(a))
+        return keep_for_good(a);
+    int number = a->told;
+    if (!a->turn)
+        number = WHOLE;
+    else if (end_round(a, place))
+        number = grant;
+    note_call(a, place);
+    return change(a, number);
+}
+
+void keep_number(struct answers *a, struct place *place, int number)
 {
     if (!is_owner(a))
         return;
-    note_region(a);
-    note(a, address);
-    a->asked_outside = true;
-    a->told = number;
+    note_call(a, place);
+    change(a, number);
 }

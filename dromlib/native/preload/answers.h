@@ -1,52 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a file has learnt of its number of threads.
  *
- * It may have made buffers, or split work, by any answer it ever got, so its regions keep the number that they have. Only one
- * place may change it: the one that asked first, if every other place that ever asked has done so at each of the last two
- * rounds, between two answers of the first. Then no answer is in use that is not given again. A place is a call outside
- * regions, or a region in which the team's size is asked for; where there are calls outside, no region changes the number. */
+ * It may have made buffers, or split work, by any number it was ever told. So while nobody has asked, its regions follow the
+ * grant, but for the first time that each is forked: a region that asks once does it then. From the first question on the
+ * file keeps the number in use, unless it is told anew each time. A place is where it asks: a call outside regions, or one in
+ * a region, which compilers make as well. A round goes from one time at the call that asked first, or at the region of that
+ * call, to the next, and only there may the number change: when every place that ever asked has done so in each round since,
+ * two at least. Then no number is in use that is not told again. A place that leaves out a round ends that for ever, and so
+ * does a second thread that asks or forks. */
 #ifndef DROM_ANSWERS_H
 #define DROM_ANSWERS_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PLACES_MOST = 16 };
+enum { WHOLE = INT_MAX }; /* as a number of threads: those that there would be without us */
 
 struct place {
-    const void *address;
-    uint64_t last, before; /* which of the file's answers its last two were; 0: none */
+    bool forked;          /* a region, and not for the first time */
+    uint64_t since, last; /* the rounds in which it asked first and last; 0: it never has */
+    struct place *next;   /* that has asked */
 };
 
 struct answers {
-    bool heard;         /* in a region, since it was forked */
-    bool shared;        /* a second thread asks or forks: it may use what the first one was told */
-    bool asked_outside; /* or set the number */
-    bool forked;        /* since it asked outside */
-    int told;           /* the number in use; 0: none yet */
-    unsigned count;     /* of places; beyond PLACES_MOST the number stays */
-    const void *owner;  /* the first thread that asked or forked; all but `heard` and `shared` is its own */
-    const void *region; /* where its last region was forked */
-    uint64_t given;     /* answers so far */
-    struct place places[PLACES_MOST];
+    int told;             /* the number in use; below 0: the same, and nothing changes it */
+    bool kept;            /* a place has left out a round, or calls came after regions */
+    bool forked;          /* in this round */
+    uint64_t round;       /* counted from 1; changes outside regions */
+    const void *owner;    /* the first thread that asked or forked; the others only read, and ask in its regions */
+    struct place *region; /* where its last region was forked */
+    struct place *turn;   /* a round begins here; NULL: nobody has asked */
+    struct place *places; /* that have asked */
 };
 
-/* Each returns a number of threads, out of that at the launch and that which the grant has room for now. */
+#define NOTHING_TOLD ((struct answers){.told = WHOLE, .round = 1})
 
-/* For a region forked at `address`. */
-int answer_region(struct answers *a, const void *address, int launch, int grant);
+/* Each returns a number of threads: at most what the grant has room for, or one that was told before. */
+
+/* For a region forked at this place, outside others. */
+int answer_region(struct answers *a, struct place *place, int grant);
 
 /* For a call outside regions. */
-int answer_call(struct answers *a, const void *address, int launch, int grant);
+int answer_call(struct answers *a, struct place *place, int grant);
 
 /* The file has set the number itself. */
-void keep_number(struct answers *a, const void *address, int number);
+void keep_number(struct answers *a, struct place *place, int number);
 
-/* In a region, by any thread of the team: its size is being asked for. */
-static inline void hear(struct answers *a)
+/* Nothing is to change the number any more. Returns it: the one in use, or, where nobody has asked, WHOLE. */
+int keep_for_good(struct answers *a);
+
+/* The first time in a round. */
+void hear_anew(struct answers *a, struct place *place, struct place *turn);
+
+/* In a region of the file, by any thread of the team: its size is being asked for. */
+static inline void hear(struct answers *a, struct place *place, struct place *region)
 {
-    if (!__atomic_load_n(&a->heard, __ATOMIC_RELAXED))
-        __atomic_store_n(&a->heard, true, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&place->last, __ATOMIC_RELAXED) != __atomic_load_n(&a->round, __ATOMIC_RELAXED))
+        hear_anew(a, place, region);
 }
 
 #endif

@@ -9,6 +9,9 @@ int omp_get_max_threads(void);
 int omp_get_max_threads_(void);
 int omp_get_num_threads(void);
 int omp_get_num_threads_(void);
+int omp_get_team_size(int level);
+int omp_get_team_size_(const int32_t *level);
+int omp_get_team_size_8_(const int64_t *level);
 void omp_set_num_threads(int count);
 void omp_set_num_threads_(const int32_t *count);
 void omp_set_num_threads_8_(const int64_t *count);
@@ -16,36 +19,51 @@ void omp_set_num_threads_8_(const int64_t *count);
 PUBLIC int omp_get_max_threads(void)
 {
     at_point();
-    return tell_max_threads(object_at(HERE), HERE);
+    return tell_max_threads(site_at(HERE));
 }
 
 PUBLIC int omp_get_max_threads_(void)
 {
     at_point();
-    return tell_max_threads(object_at(HERE), HERE);
+    return tell_max_threads(site_at(HERE));
 }
 
 PUBLIC int omp_get_num_threads(void)
 {
-    return tell_num_threads(object_at(HERE));
+    return tell_num_threads(site_at(HERE));
 }
 
 PUBLIC int omp_get_num_threads_(void)
 {
-    return tell_num_threads(object_at(HERE));
+    return tell_num_threads(site_at(HERE));
+}
+
+PUBLIC int omp_get_team_size(int level)
+{
+    return tell_team_size(site_at(HERE), level);
+}
+
+PUBLIC int omp_get_team_size_(const int32_t *level)
+{
+    return tell_team_size(site_at(HERE), *level);
+}
+
+PUBLIC int omp_get_team_size_8_(const int64_t *level)
+{
+    return tell_team_size(site_at(HERE), *level > INT_MAX ? INT_MAX : (int)*level);
 }
 
 PUBLIC void omp_set_num_threads(int count)
 {
-    obey_num_threads(object_at(HERE), count, HERE);
+    obey_num_threads(site_at(HERE), count);
 }
 
 PUBLIC void omp_set_num_threads_(const int32_t *count)
 {
-    obey_num_threads(object_at(HERE), *count, HERE);
+    obey_num_threads(site_at(HERE), *count);
 }
 
 PUBLIC void omp_set_num_threads_8_(const int64_t *count)
 {
-    obey_num_threads(object_at(HERE), *count > INT_MAX ? INT_MAX : (int)*count, HERE);
+    obey_num_threads(site_at(HERE), *count > INT_MAX ? INT_MAX : (int)*count);
 }

@@ -6,12 +6,13 @@
 #include "pinning.h"
 
 #define PUBLIC __attribute__((visibility("default")))
-#define HERE __builtin_return_address(0)
-
+/* A region's function. It says which file a region is of: a call in the last place of a function returns to that one's
+ * caller. */
 typedef void body(void *);
 
 /* What stands in for a region's function where threads are to be bound. */
 struct region {
+    void *reductions; /* where GOMP_parallel_reductions looks for them in its data */
     body *fn;
     void *data;
     const struct runtime *runtime;
@@ -33,9 +34,11 @@ static void placed_body(void *at)
 }
 
 /* Whether it is to stand in: in LLVM's barriers threads give way to each other by themselves. */
-__attribute__((noinline, cold)) static bool stands_in(struct region *region, body *fn, void *data, const struct runtime *runtime)
+__attribute__((noinline, cold)) static bool stands_in(struct region *region, body *fn, void *data, const struct runtime *runtime,
+                                                      enum gomp_entry which)
 {
-    *region = (struct region){fn, data, runtime, sched_getcpu()};
+    void *reductions = which == AT_GOMP_parallel_reductions ? *(void **)data : NULL;
+    *region = (struct region){reductions, fn, data, runtime, sched_getcpu()};
     if (session.pinned)
         return is_pinned(runtime);
     if (runtime->is_llvm)
@@ -44,19 +47,23 @@ __attribute__((noinline, cold)) static bool stands_in(struct region *region, bod
 }
 
 /* LLVM's runtime has these entry points as well, and tells us of its regions by itself. */
-static inline unsigned enter(struct object *object, unsigned threads, const void *address)
+static inline unsigned enter(struct site *site, unsigned threads)
 {
-    if (object->runtime->is_llvm) {
-        gomp_caller = address;
+    const struct runtime *runtime = site->object->runtime;
+    if (runtime->is_llvm) {
+        gomp_region = site;
         return threads;
     }
     at_point();
-    return threads == 0 ? size_region(object, object->runtime, address) : threads;
+    if ((threads != 0 && is_again(site)) || runtime->get_level() != 0)
+        return threads;
+    unsigned size = size_region(site, runtime, runtime->get_max_threads());
+    return threads == 0 ? size : threads;
 }
 
-static inline void leave(const struct object *object)
+static inline void leave(const struct runtime *runtime)
 {
-    if (!object->runtime->is_llvm)
+    if (!runtime->is_llvm)
         heed_news();
 }
 
@@ -67,17 +74,18 @@ static inline void leave(const struct object *object)
     PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters);                                           \
     PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters)                                            \
     {                                                                                                                        \
-        struct object *object = object_at(HERE);                                                                             \
+        struct site *site = site_at((void *)fn);                                                                             \
+        const struct runtime *runtime = site->object->runtime;                                                               \
         typedef result entry(body *, void *, unsigned, UNPACK parameters);                                                   \
-        entry *real = (entry *)object->runtime->entry[AT_##name];                                                            \
+        entry *real = (entry *)entry_of(runtime, AT_##name);                                                                 \
         struct region region;                                                                                                \
-        threads = enter(object, threads, HERE);                                                                              \
-        if (is_placing() && threads != 1 && stands_in(&region, fn, data, object->runtime)) {                                 \
+        threads = enter(site, threads);                                                                                      \
+        if (is_placing() && threads != 1 && stands_in(&region, fn, data, runtime, AT_##name)) {                                 \
             fn = placed_body;                                                                                                \
             data = &region;                                                                                                  \
         }                                                                                                                    \
         KEEP_##result real(fn, data, threads, __VA_ARGS__);                                                                  \
-        leave(object);                                                                                                       \
+        leave(runtime);                                                                                                      \
         GIVE_##result;                                                                                                       \
     }
 #define KEEP_void
@@ -101,14 +109,17 @@ FORK(void, GOMP_parallel_loop_nonmonotonic_runtime, PLAIN_LOOP, start, end, step
 FORK(void, GOMP_parallel_loop_maybe_nonmonotonic_runtime, PLAIN_LOOP, start, end, step, flags)
 
 /* gcc before 4.9: the caller runs the region's function itself, and says when it is done. */
+static _Thread_local const struct runtime *started = &no_runtime;
+
 #define START(name, parameters, ...)                                                                                         \
     PUBLIC void name(body *fn, void *data, unsigned threads UNPACK parameters);                                              \
     PUBLIC void name(body *fn, void *data, unsigned threads UNPACK parameters)                                               \
     {                                                                                                                        \
-        struct object *object = object_at(HERE);                                                                             \
+        struct site *site = site_at((void *)fn);                                                                             \
         typedef void entry(body *, void *, unsigned UNPACK parameters);                                                      \
-        threads = enter(object, threads, HERE);                                                                              \
-        ((entry *)object->runtime->entry[AT_##name])(fn, data, threads __VA_ARGS__);                                         \
+        started = site->object->runtime;                                                                                     \
+        threads = enter(site, threads);                                                                                      \
+        ((entry *)entry_of(started, AT_##name))(fn, data, threads __VA_ARGS__);                                              \
     }
 
 START(GOMP_parallel_start, ())
@@ -121,8 +132,8 @@ START(GOMP_parallel_loop_runtime_start, (, long start, long end, long step), , s
 PUBLIC void GOMP_parallel_end(void);
 PUBLIC void GOMP_parallel_end(void)
 {
-    struct object *object = object_at(HERE);
+    const struct runtime *runtime = started;
     typedef void entry(void);
-    ((entry *)object->runtime->entry[AT_GOMP_parallel_end])();
-    leave(object);
+    ((entry *)entry_of(runtime, AT_GOMP_parallel_end))();
+    leave(runtime);
 }

@@ -7,7 +7,7 @@
 #include "openmp.h"
 #include "pinning.h"
 
-_Thread_local const void *gomp_caller;
+_Thread_local struct site *gomp_region;
 
 static const struct runtime *llvm; /* the one that is managed */
 static dompt_set_callback set_callback;
@@ -31,20 +31,29 @@ static void thread_begin(int kind, dompt_data *thread)
     settle();
 }
 
-/* In the thread that forks, before the size of the team is decided. */
-static void parallel_begin(void *task, const void *frame, dompt_data *parallel, unsigned requested, int flags,
+/* Whether a task is outside regions. The runtime gives each task a value of ours, 0 at first; to ask it anew would cost more. */
+static bool is_outside(dompt_data *task)
+{
+    if (task->value == 0 && llvm->get_level() == 0)
+        task->value = 1;
+    return task->value != 0;
+}
+
+/* In the thread that forks, before the size of the team is decided. `requested` is what is set or what a clause says. */
+static void parallel_begin(dompt_data *task, const void *frame, dompt_data *parallel, unsigned requested, int flags,
                            const void *return_address)
 {
     static _Thread_local bool settled;
-    (void)task, (void)frame, (void)parallel, (void)requested, (void)flags;
-    const void *address = gomp_caller ? gomp_caller : return_address;
-    gomp_caller = NULL;
+    (void)frame, (void)parallel, (void)flags;
+    struct site *site = gomp_region ? gomp_region : site_at(return_address);
+    gomp_region = NULL;
     at_point();
     if (!settled) {
         settle();
         settled = true;
     }
-    size_region(object_at(address), llvm, address);
+    if (is_outside(task))
+        size_region(site, llvm, (int)requested);
 }
 
 static void parallel_end(dompt_data *parallel, void *task, int flags, const void *return_address)

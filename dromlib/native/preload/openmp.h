@@ -3,6 +3,8 @@
 #ifndef DROM_OPENMP_H
 #define DROM_OPENMP_H
 
+#include <link.h>
+
 #include "answers.h"
 #include "session.h"
 
@@ -34,21 +36,35 @@ enum gomp_entry {
     GOMP_ENTRY_COUNT
 };
 
-#define RUNTIMES_MOST 8 /* and one for none */
+#define RUNTIMES_MOST 8 /* that are managed */
 
 /* An OpenMP runtime. Its functions are never NULL: one that is missing does nothing. */
 struct runtime {
     const void *base; /* where its file is loaded */
-    unsigned number;  /* below RUNTIMES_MOST */
+    unsigned number;  /* RUNTIMES_MOST: its teams are left as they are */
     bool is_llvm;     /* tells us of regions itself, through OMPT; keeps the threads that a smaller team leaves over */
     int (*get_max_threads)(void);
     void (*set_num_threads)(int);
     int (*get_level)(void);
     int (*get_thread_num)(void);
     int (*get_num_threads)(void);
+    int (*get_team_size)(int);
     int (*get_proc_bind)(void);
-    void *entry[GOMP_ENTRY_COUNT];
+    void *entry[GOMP_ENTRY_COUNT]; /* by entry_of() */
     const struct runtime *next;
+};
+
+/* A number of threads, and how many there would have been without us. */
+struct told {
+    _Alignas(8) int number;
+    int ceiling;
+};
+
+/* What is known of an address in code. */
+struct site {
+    const void *address;   /* NULL: there is room */
+    struct object *object; /* set last */
+    struct place place;
 };
 
 /* A loaded file that uses OpenMP: the program or one of its libraries. */
@@ -58,42 +74,75 @@ struct object {
     bool has_thread_data; /* thread-local variables, so perhaps threadprivate ones */
     bool is_blas;         /* a library with BLAS's functions: uses a number in the call in which it asked */
     struct answers answers;
+    struct told told;      /* when it last asked outside regions */
+    struct site elsewhere; /* for all addresses that have no site of their own; its own is NULL */
     struct object *next;
 };
 
-/* objects.c: what is known of return addresses; each is published once and never freed. */
-struct site {
-    const void *address;
-    struct object *object;
-};
+/* objects.c */
 enum { SITES = 4096 };
-extern struct site *sites[SITES];
+extern struct site sites[SITES];
 
 static inline size_t first_place(const void *address)
 {
     return ((uintptr_t)address * UINT64_C(0x9E3779B97F4A7C15)) >> 52; /* the upper 12 bits: SITES */
 }
 
-/* Whose code is at a return address. Never NULL. */
-struct object *look_up(const void *address);
+/* What is known of a return address, or of a function. Never NULL. */
+struct site *look_up(const void *address);
 
-static inline struct object *object_at(const void *address)
+static inline bool is_site(const struct site *site, const void *address)
 {
-    const struct site *site = __atomic_load_n(&sites[first_place(address)], __ATOMIC_ACQUIRE);
-    return __builtin_expect(site && site->address == address, 1) ? site->object : look_up(address);
+    return __atomic_load_n(&site->address, __ATOMIC_RELAXED) == address && __atomic_load_n(&site->object, __ATOMIC_ACQUIRE);
 }
 
+static inline struct site *site_at(const void *address)
+{
+    struct site *site = &sites[first_place(address)];
+    return __builtin_expect(is_site(site, address), 1) ? site : look_up(address);
+}
+
+/* Likewise of an address together with a region of a file. */
+struct site *site_of(struct object *object, const struct place *region, const void *address);
+
+/* The file that an address is in: where it is loaded, or NULL. */
+const void *base_of(const void *address, struct link_map **map);
+
+/* runtimes.c: the runtime that a function belongs to; the one that serves the file of a path ("": the program). */
+extern const struct runtime no_runtime;
 const struct runtime *runtime_of(const void *function);
+const struct runtime *runtime_for(const char *path);
+void *find_entry(enum gomp_entry which);
 
-/* sizes.c. Before a region without a num_threads clause: its number of threads is set where that is right. Returns the value
- * for such a clause: 0, as the program said, or a number. */
-unsigned size_region(struct object *object, const struct runtime *runtime, const void *address);
-/* What omp_get_max_threads(), omp_get_num_threads() and omp_set_num_threads() do for the program. */
-int tell_max_threads(struct object *object, const void *address);
-int tell_num_threads(struct object *object);
-void obey_num_threads(struct object *object, int count, const void *address);
+static inline void *entry_of(const struct runtime *runtime, enum gomp_entry which)
+{
+    void *entry = runtime->entry[which];
+    return __builtin_expect(entry != NULL, 1) ? entry : find_entry(which);
+}
 
-/* libomp.c: where this thread is about to fork a team of LLVM's runtime through an entry point of libgomp; NULL: nowhere. */
-extern _Thread_local const void *gomp_caller;
+/* sizes.c. Before a region outside others: the number of threads that it has without a num_threads clause is set where that
+ * is right. `set_now` is what seems to be set; 1 may be a region of one thread. Returns the value for such a clause: 0, as the
+ * program said, or a number. */
+unsigned size_region(struct site *site, const struct runtime *runtime, int set_now);
+/* In whose regions the threads of each runtime are. */
+extern struct object *forking[RUNTIMES_MOST + 1];
+
+/* Whether a region is the one that was forked last before, too, and begins no round: if its size is not ours to say, nothing is
+ * new. */
+static inline bool is_again(const struct site *site)
+{
+    const struct object *object = site->object;
+    return object->answers.region == &site->place && object->answers.turn != &site->place &&
+           __atomic_load_n(&forking[object->runtime->number], __ATOMIC_RELAXED) == object;
+}
+
+/* What omp_get_max_threads(), omp_get_num_threads(), omp_get_team_size() and omp_set_num_threads() do for the program. */
+int tell_max_threads(struct site *site);
+int tell_num_threads(const struct site *site);
+int tell_team_size(const struct site *site, int level);
+void obey_num_threads(struct site *site, int count);
+
+/* libomp.c: the region that this thread is about to fork in LLVM's runtime through an entry point of libgomp, or NULL. */
+extern _Thread_local struct site *gomp_region;
 
 #endif

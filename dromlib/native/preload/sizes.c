@@ -15,11 +15,13 @@ enum mode { UNKNOWN, AUTO, NEXT_REGION };
 
 /* Of one thread in one runtime; each thread that forks teams has its own setting. */
 struct team {
-    int ceiling; /* threads it would have without us; 0: not known yet */
-    int size;    /* what is set now */
+    int ceiling;      /* threads it would have without us; 0: not known yet */
+    int size;         /* what is set now */
+    struct told ours; /* what was set from here last */
 };
 
-static _Thread_local struct team teams[RUNTIMES_MOST + 1];
+static _Thread_local struct team teams[RUNTIMES_MOST];
+struct object *forking[RUNTIMES_MOST + 1];
 
 static enum mode mode(void)
 {
@@ -33,25 +35,34 @@ static enum mode mode(void)
     return now;
 }
 
-static bool learn(struct team *team, const struct runtime *runtime)
+static int least(int a, int b)
 {
-    if (team->ceiling == 0 && runtime->get_level() == 0)
-        team->ceiling = team->size = runtime->get_max_threads();
-    return team->ceiling != 0;
+    return a < b ? a : b;
 }
 
 static int follow_grant(const struct team *team)
 {
     uint32_t ncpus = __atomic_load_n(&session.ncpus, __ATOMIC_RELAXED);
-    return ncpus && ncpus < (uint32_t)team->ceiling ? (int)ncpus : team->ceiling;
+    return ncpus && ncpus < (uint32_t)team->ceiling ? (int)ncpus : WHOLE;
 }
 
-/* What the file's answers come to: at most what this thread was launched with. */
-static int ask(int answer(struct answers *, const void *, int, int), struct object *object, const struct team *team,
-               const void *address)
+/* Somebody else has set the number. Who sets one that he was told has no wish of his own, and puts back what there was. */
+__attribute__((noinline, cold)) static bool heed(struct team *team, int size, const struct told *told)
 {
-    int size = answer(&object->answers, address, team->ceiling, follow_grant(team));
-    return size < team->ceiling ? size : team->ceiling;
+    bool is_old = size == told->number;
+    team->size = size;
+    team->ceiling = is_old ? told->ceiling : size;
+    return is_old;
+}
+
+/* Outside regions. Not every setter passes by us: some have the runtime's function from its handle. */
+static struct team *team_in(const struct runtime *runtime)
+{
+    struct team *team = &teams[runtime->number];
+    int size = runtime->get_max_threads();
+    if (__builtin_expect(size != team->size, 0))
+        heed(team, size, &team->ours);
+    return team;
 }
 
 /* libgomp ends the threads that a smaller team leaves over, and their data with them. */
@@ -60,68 +71,121 @@ static bool keeps_threads(const struct object *object, const struct runtime *run
     return object->has_thread_data && !runtime->is_llvm;
 }
 
-static int wanted(struct object *object, const struct runtime *runtime, const struct team *team, const void *address)
-{
-    if (mode() == NEXT_REGION)
-        return follow_grant(team);
-    if (object->is_blas)
-        return team->size;
-    if (keeps_threads(object, runtime))
-        return team->ceiling;
-    return ask(answer_region, object, team, address);
-}
-
 static void set(struct team *team, const struct runtime *runtime, int size)
 {
     if (size == team->size)
         return;
     runtime->set_num_threads(size);
-    team->size = size;
+    team->size = runtime->get_max_threads();
+    team->ours = (struct told){team->size, team->ceiling};
 }
 
-unsigned size_region(struct object *object, const struct runtime *runtime, const void *address)
+static int wanted(struct site *site, const struct runtime *runtime, const struct team *team)
 {
+    if (mode() == NEXT_REGION)
+        return follow_grant(team);
+    if (site->object->is_blas)
+        return team->size;
+    return keeps_threads(site->object, runtime) ? WHOLE : answer_region(&site->object->answers, &site->place, follow_grant(team));
+}
+
+unsigned size_region(struct site *site, const struct runtime *runtime, int set_now)
+{
+    if (runtime->number >= RUNTIMES_MOST)
+        return 0;
     struct team *team = &teams[runtime->number];
-    if (team->ceiling == 0 && !learn(team, runtime))
+    struct object **mine = &forking[runtime->number];
+    if (__builtin_expect(set_now != team->size && set_now > 1, 0))
+        team_in(runtime);
+    if (__atomic_load_n(mine, __ATOMIC_RELAXED) != site->object)
+        __atomic_store_n(mine, site->object, __ATOMIC_RELAXED);
+    int size = wanted(site, runtime, team);
+    if (__builtin_expect(least(size, team->ceiling) == team->size, 1))
         return 0;
-    int size = wanted(object, runtime, team, address);
-    if (__builtin_expect(size == team->size, 1) || runtime->get_level() != 0)
-        return 0;
+    size = least(size, team_in(runtime)->ceiling);
     if (mode() == NEXT_REGION && !runtime->is_llvm)
         return (unsigned)size;
     set(team, runtime, size);
     return 0;
 }
 
-int tell_max_threads(struct object *object, const void *address)
+/* In a region its size is being asked for: the file that has forked it learns that, at a place of that region. Another file
+ * may keep for its own regions what it was told there. */
+static void hear_of(const struct site *site)
 {
+    struct object *object = site->object;
     const struct runtime *runtime = object->runtime;
-    struct team *team = &teams[runtime->number];
-    if (runtime->get_level() != 0 || !learn(team, runtime))
+    if (object->is_blas)
+        return;
+    struct object *mine = __atomic_load_n(&forking[runtime->number], __ATOMIC_RELAXED);
+    struct place *region = mine ? __atomic_load_n(&mine->answers.region, __ATOMIC_RELAXED) : NULL;
+    struct site *place = region ? site_of(mine, region, site->address) : NULL;
+    if (place && place->address)
+        hear(&mine->answers, &place->place, region);
+    else if (place)
+        keep_for_good(&mine->answers);
+    if (mine != object)
+        keep_for_good(&object->answers);
+}
+
+static int answer(struct site *site, const struct team *team)
+{
+    struct object *object = site->object;
+    if (mode() == NEXT_REGION || keeps_threads(object, object->runtime))
+        return WHOLE;
+    if (object->is_blas)
+        return follow_grant(team);
+    if (!site->address) /* one of several */
+        return keep_for_good(&object->answers);
+    return answer_call(&object->answers, &site->place, follow_grant(team));
+}
+
+int tell_max_threads(struct site *site)
+{
+    struct object *object = site->object;
+    const struct runtime *runtime = object->runtime;
+    if (runtime->number >= RUNTIMES_MOST)
         return runtime->get_max_threads();
+    if (runtime->get_level() != 0) {
+        hear_of(site);
+        return runtime->get_max_threads();
+    }
+    struct team *team = team_in(runtime);
+    int size = least(answer(site, team), team->ceiling);
     if (mode() == NEXT_REGION)
-        return team->ceiling;
-    int told = team->ceiling;
-    if (!keeps_threads(object, runtime))
-        told = object->is_blas ? follow_grant(team) : ask(answer_call, object, team, address);
-    set(team, runtime, told);
+        return size;
+    set(team, runtime, size);
+    struct told told = {team->size, team->ceiling};
+    __atomic_store(&object->told, &told, __ATOMIC_RELAXED);
     return team->size;
 }
 
-int tell_num_threads(struct object *object)
+int tell_num_threads(const struct site *site)
 {
-    if (object->runtime->get_level() == 1)
-        hear(&object->answers);
-    return object->runtime->get_num_threads();
+    const struct runtime *runtime = site->object->runtime;
+    if (runtime->get_level() != 0)
+        hear_of(site);
+    return runtime->get_num_threads();
 }
 
-void obey_num_threads(struct object *object, int count, const void *address)
+int tell_team_size(const struct site *site, int level)
 {
+    if (level != 0)
+        hear_of(site);
+    return site->object->runtime->get_team_size(level);
+}
+
+void obey_num_threads(struct site *site, int count)
+{
+    struct object *object = site->object;
     const struct runtime *runtime = object->runtime;
     runtime->set_num_threads(count);
-    if (count < 1 || runtime->get_level() != 0)
+    if (count < 1 || runtime->number >= RUNTIMES_MOST || runtime->get_level() != 0)
         return;
     struct team *team = &teams[runtime->number];
-    team->ceiling = team->size = runtime->get_max_threads();
-    keep_number(&object->answers, address, team->ceiling);
+    struct told told;
+    __atomic_load(&object->told, &told, __ATOMIC_RELAXED);
+    bool is_old = heed(team, runtime->get_max_threads(), &told);
+    if (!object->is_blas)
+        keep_number(&object->answers, &site->place, is_old && team->size < team->ceiling ? team->size : WHOLE);
 }

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which OpenMP runtimes there are, and which serves a file. They are kept in a list that only grows, without a lock: a thread
+ * that loads a library may hold the loader's lock when its constructor calls us. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "openmp.h"
+
+static struct runtime *runtimes;
+
+static int zero(void)
+{
+    return 0;
+}
+
+static int one(void)
+{
+    return 1;
+}
+
+static int one_at(int unused)
+{
+    (void)unused;
+    return 1;
+}
+
+static void nothing(int unused)
+{
+    (void)unused;
+}
+
+/* Where nothing is found. */
+const struct runtime no_runtime = {
+    .number = RUNTIMES_MOST, .get_max_threads = one, .set_num_threads = nothing, .get_level = zero, .get_thread_num = zero,
+    .get_num_threads = one, .get_team_size = one_at, .get_proc_bind = zero,
+};
+static const char *const entry_names[] = {
+#define NAME(name) #name,
+    GOMP_ENTRIES(NAME)
+#undef NAME
+};
+
+static const char marker[] = "omp_get_level"; /* tools that stand before a runtime have some of its functions, hardly this one */
+
+/* Where the functions of a runtime are looked for, one place after the other. */
+struct scopes {
+    void *first, *second;
+};
+
+static void *find(struct scopes in, const char *name)
+{
+    void *found = dlsym(in.first, name);
+    return found ? found : dlsym(in.second, name);
+}
+
+#define FIND(in, runtime, name, otherwise)                                                                                   \
+    do {                                                                                                                     \
+        void *found = find(in, "omp_" #name);                                                                                \
+        (runtime)->name = otherwise;                                                                                         \
+        if (found)                                                                                                           \
+            *(void **)&(runtime)->name = found;                                                                              \
+    } while (0)
+
+/* The file stays loaded for ever: its functions are called from here. Where the loader finds them by name alone, so do we:
+ * a tool that stands before them sees the calls. NULL when it is no runtime. */
+static struct runtime *read_runtime(const void *base, const char *path)
+{
+    struct link_map *map;
+    void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    struct runtime *runtime = file && dlsym(file, marker) ? calloc(1, sizeof *runtime) : NULL;
+    if (!runtime)
+        return NULL;
+    bool is_global = base_of(dlsym(RTLD_NEXT, marker), &map) == base;
+    struct scopes in = is_global ? (struct scopes){RTLD_NEXT, file} : (struct scopes){file, RTLD_NEXT};
+    runtime->base = base;
+    runtime->is_llvm = dlsym(file, "__kmpc_fork_call") != NULL;
+    FIND(in, runtime, get_max_threads, one);
+    FIND(in, runtime, set_num_threads, nothing);
+    FIND(in, runtime, get_level, zero);
+    FIND(in, runtime, get_thread_num, zero);
+    FIND(in, runtime, get_num_threads, one);
+    FIND(in, runtime, get_team_size, one_at);
+    FIND(in, runtime, get_proc_bind, zero);
+    for (int i = 0; i < GOMP_ENTRY_COUNT; i++)
+        runtime->entry[i] = find(in, entry_names[i]);
+    return runtime;
+}
+
+/* Where the runtime was not known when the call was bound to us. */
+__attribute__((cold)) void *find_entry(enum gomp_entry which)
+{
+    void *found = dlsym(RTLD_NEXT, entry_names[which]);
+    if (!found) {
+        fprintf(stderr, "drom: no OpenMP runtime of this process has %s.\n", entry_names[which]);
+        abort();
+    }
+    return found;
+}
+
+static const struct runtime *known_runtime(const struct runtime *first, const void *base)
+{
+    while (first && first->base != base)
+        first = first->next;
+    return first;
+}
+
+static const struct runtime *keep_runtime(struct runtime *mine, const char *path)
+{
+    struct runtime *first = __atomic_load_n(&runtimes, __ATOMIC_ACQUIRE);
+    do {
+        const struct runtime *known = known_runtime(first, mine->base);
+        mine->next = first;
+        mine->number = first ? first->number + (first->number < RUNTIMES_MOST) : 0;
+        if (known) {
+            free(mine);
+            return known;
+        }
+    } while (!__atomic_compare_exchange_n(&runtimes, &first, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    have_points(mine->is_llvm ? DROM_POINTS_LIBOMP : DROM_POINTS_LIBGOMP);
+    dromi_log("openmp", "runtime=%s number=%u", path, mine->number);
+    return mine;
+}
+
+const struct runtime *runtime_of(const void *function)
+{
+    struct link_map *map;
+    const void *base = base_of(function, &map);
+    const struct runtime *known = known_runtime(__atomic_load_n(&runtimes, __ATOMIC_ACQUIRE), base);
+    if (known || !base)
+        return known ? known : &no_runtime;
+    struct runtime *mine = read_runtime(base, map->l_name);
+    return mine ? keep_runtime(mine, map->l_name) : &no_runtime;
+}
+
+static int is_runtime(struct dl_phdr_info *info, size_t size, void *found)
+{
+    static const char *const names[] = {"/libgomp", "/libomp", "/libiomp5"};
+    (void)size;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strstr(info->dlpi_name, names[i])) {
+            *(const char **)found = info->dlpi_name;
+            return 1;
+        }
+    return 0;
+}
+
+static const void *look_in(const char *path)
+{
+    void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    const void *found = file ? dlsym(file, marker) : NULL;
+    if (file)
+        dlclose(file);
+    return found;
+}
+
+/* The runtime that would serve a file if we were not there: the first that the program was loaded with, or that of the
+ * file's own libraries, which may be loaded for it alone, or whichever there is. */
+const struct runtime *runtime_for(const char *path)
+{
+    const char *any = NULL;
+    const void *found = dlsym(RTLD_NEXT, marker);
+    if (!found && path[0])
+        found = look_in(path);
+    if (!found && dl_iterate_phdr(is_runtime, &any))
+        found = look_in(any);
+    return runtime_of(found);
+}
