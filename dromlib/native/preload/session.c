@@ -142,6 +142,8 @@ __attribute__((visibility("default"))) void drom_preload_yield(void)
 {
     pthread_once(&once, prepare);
     pthread_mutex_lock(&lock);
+    if (handle && handle->mailbox)
+        __atomic_store_n(&handle->mailbox->points, 0, __ATOMIC_RELAXED); /* the program has points of its own */
     if (handle)
         dromi_leave(handle);
     __atomic_store_n(&session.yielded, true, __ATOMIC_RELAXED);
