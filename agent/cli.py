@@ -148,6 +148,8 @@ def _failed(error: Exception) -> int | str:
         return 2
     if isinstance(error, EXPECTED):
         return "\n".join(f"drom: {line}" for line in str(error).splitlines())
+    if isinstance(error, MemoryError):
+        return "drom: There is not enough memory for what was asked: ask for less, or where there is more."
     if isinstance(error, OSError):
         return f"drom: {f'{error.filename}: {error.strerror}.' if error.filename and error.strerror else error}"
     what = " ".join(f"{type(error).__name__}: {error}".split())
