@@ -171,7 +171,7 @@ class Grants:
             return []
         self._take_touched()
         standings, inside = {}, 0
-        for task in [task for task in self.tasks.values() if task.slot in self._unmet]:
+        for task in [self.tasks[slot] for slot in sorted(self._unmet) if slot in self.tasks]:
             target = self.plan.target(task)
             if target != task.granted:
                 held = task.held

@@ -93,7 +93,7 @@ def _books(node: Node) -> Iterator[str]:
     }
     if owned != ledger.owned:
         yield f"owned cores are written down as {ledger.owned}, and are {owned}."
-    if [view for view in node.plan.running() if view != node.plan.view(node.jobs[view.name])]:
+    if node.plan.running() != [node.plan.view(job) for job in node.jobs.values() if job.cores]:
         yield "the policy's view of a job is out of date."
     if any(job.cores and not job.settled and name not in node.plan.restless for name, job in node.jobs.items()):
         yield "a job that is not settled is taken for one that is."

@@ -27,7 +27,7 @@ class Move(NamedTuple):
 class Ledger:
     """`planned` is the mask of every target; `holders` and `owners` name a job or None for each core.
 
-    `owned` is, for each job that owns any, the mask of its cores.
+    `owned` and `held` are, for each job that owns or holds any, the mask of its cores, whole ones.
     """
 
     def __init__(self, cores: Cores) -> None:
@@ -36,6 +36,9 @@ class Ledger:
         self.holders: list[Owner] = [None] * len(cores)
         self.owners: list[Owner] = [None] * len(cores)
         self.owned: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        self._moved: dict[int, None] = {}
+        """The cores that have changed hands since owners were settled."""
 
     def move(self, moves: Collection[Move]) -> None:
         """Take in new targets that together are disjoint, as all that were taken in before."""
@@ -43,16 +46,40 @@ class Ledger:
             self.planned &= ~old
             for core in self.cores.numbers(old & ~new):
                 if self.holders[core] == job:
-                    self.holders[core] = None
+                    self._hand(core, None)
         for job, old, new in moves:
             self.planned |= new
             # A core of which some threads are left has been taken out of the book above.
             for core in self.cores.numbers(new & (self.cores.whole(old & ~new) | ~old)):
-                self.holders[core] = job
+                self._hand(core, job)
+
+    def _hand(self, core: int, new: Owner) -> None:
+        old, mask = self.holders[core], self.cores.masks[core]
+        self.holders[core] = new
+        self._moved[core] = None
+        _remove(self.held, old, mask)
+        if new is not None:
+            self.held[new] = self.held.get(new, 0) | mask
 
     def settle(self, alive: Callable[[Owner], bool]) -> set[str]:
-        """Bring the owners up to date with the holders; return the jobs that are `alive` and own other cores now."""
-        return {job for job in self.own(settle(self.owners, self.holders, alive)) if alive(job)}
+        """Bring the owners up to date with the holders; return the jobs that are `alive` and own other cores now.
+
+        See `agent.ownership`: only cores that have changed hands, or whose owner is gone, can change owners, but for
+        exchanges between jobs that would lend and borrow at once.
+        """
+        for gone in [job for job in self.owned if not alive(job)]:
+            self._moved |= dict.fromkeys(self.cores.numbers(self.owned[gone]))
+        moved, self._moved = self._moved, {}
+        heirs = {core: self.holders[core] for core in moved if not alive(self.owners[core])}
+        changed = self.own(heirs)
+        concerned = {job for core in moved for job in (self.owners[core], self.holders[core]) if job is not None}
+        if any(map(self._lends_and_borrows, concerned)):
+            changed |= self.own(settle(self.owners, self.holders, alive))
+        return {job for job in changed if alive(job)}
+
+    def _lends_and_borrows(self, job: str) -> bool:
+        own, has = self.owned.get(job, 0), self.held.get(job, 0)
+        return bool(own & ~has and has & ~own)
 
     def own(self, owners: Mapping[int, Owner]) -> set[str]:
         """Write down other owners of some cores, by number; return the jobs that own other cores than before."""
@@ -62,12 +89,16 @@ class Ledger:
             if old == new:
                 continue
             self.owners[core] = new
-            if old is not None:
-                self.owned[old] &= ~mask
-                changed.add(old)
+            _remove(self.owned, old, mask)
             if new is not None:
                 self.owned[new] = self.owned.get(new, 0) | mask
-                changed.add(new)
-        for job in [job for job in changed if not self.owned[job]]:
-            del self.owned[job]
+            changed |= {job for job in (old, new) if job is not None}
         return changed
+
+
+def _remove(masks: dict[str, int], job: Owner, mask: int) -> None:
+    if job is None:
+        return
+    masks[job] &= ~mask
+    if not masks[job]:
+        del masks[job]

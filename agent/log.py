@@ -70,7 +70,7 @@ def _record(event: str, fields: Record) -> Record:
 def quoted(value: object) -> str:
     """Return a value as logfmt has it: nothing in it looks like another field, breaks the line or moves a cursor."""
     text = str(value)
-    if text and not any(c in ' "=' or not c.isprintable() for c in text):
+    if text and text.isprintable() and not any(c in text for c in ' "='):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in escaped) + '"'

@@ -154,6 +154,9 @@ class Node(Reservations):
         Bind the tasks whose grace time is over, give up waiting for ranks that did not come, end orders, and let those
         grow who have rested, and heed the wishes whose turn it is.
         """
+        due = self.next_deadline()
+        if due is None or due > now:
+            return []
         timed = [(task.deadline, task) for task in self.tasks.values() if task.deadline is not None and not self.frozen]
         overdue = [task for deadline, task in timed if deadline <= now]
         for task in overdue:
@@ -181,8 +184,12 @@ class Node(Reservations):
     def next_deadline(self) -> float | None:
         """Return when `tick` has something to do next, or None."""
         times = [t.deadline for t in self.tasks.values() if t.deadline is not None and not self.frozen]
-        for job in self.jobs.values():
-            times += [at for at in (job.complete_by, job.hold_until, job.rest_until) if at is not None]
+        timed = [
+            (job.complete_by, job.hold_until, job.rest_until)
+            for job in self.jobs.values()
+            if job.complete_by is not None or job.hold_until is not None or job.rest_until is not None
+        ]
+        times += [at for of_job in timed for at in of_job if at is not None]
         times += [self._due(self.tasks[slot]) for slot in self._unheeded if slot in self.tasks]
         return min(times, default=None)
 

@@ -11,8 +11,8 @@ import operator
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial, reduce
-from itertools import chain, count
+from functools import partial, reduce
+from itertools import count
 from typing import TYPE_CHECKING
 
 from agent import policy
@@ -25,7 +25,7 @@ from agent.words import counted, cpus_are, span_of
 from dromlib import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from agent.rules import Rules
 
@@ -45,10 +45,14 @@ class Plan(Replanning):
         A number gets ``job-`` before it: orders mean the pid of a task by it. What a slot has no room for is cut off.
         """
         stem = f"job-{wanted}" if wanted.isdecimal() else wanted
-        cut = cache(lambda size: layout.cut_text(stem, size).rstrip(b"\0").decode())
-        endings = chain([""], (f".{n}" for n in count(2)))
-        names = (cut(layout.NAME_SIZE - len(end)) + end for end in endings)
-        return next(name for name in names if name not in self.jobs and not is_scheduled(name))
+
+        def names() -> Iterator[str]:
+            yield layout.cut_text(stem, layout.NAME_SIZE).rstrip(b"\0").decode()
+            for digits in count(1):
+                cut = layout.cut_text(stem, layout.NAME_SIZE - 1 - digits).rstrip(b"\0").decode()
+                yield from (f"{cut}.{n}" for n in range(max(2, 10 ** (digits - 1)), 10**digits))
+
+        return next(name for name in names() if name not in self.jobs and not is_scheduled(name))
 
     def running_job(self, name: str) -> Job:
         """Return a job that has cores. Raises `Refused` when there is none of that name."""
@@ -159,9 +163,9 @@ class Plan(Replanning):
             ordered = {job.user for job in self.jobs.values() if job.hold is not None or job.pinned}
             self._replan_as_far(partial(policy.within_cap, cap=self.cap, but=ordered), "avoid", now)
         self._trim(now)
-        total, owed, cap = self.total(), self._owed(), self.cap
-        why = "return" if owed else reason
-        self._replan_as_far(lambda jobs: policy.give_back(jobs, owed, total, cap), why, now)
+        if owed := self._owed():
+            total, cap = self.total(), self.cap
+            self._replan_as_far(lambda jobs: policy.give_back(jobs, owed, total, cap), "return", now)
         self.admit_waiting(now)
         self._grow(now, reason)
 
@@ -192,7 +196,7 @@ class Plan(Replanning):
         """Hand out only the CPUs in `mask` from now on, and of these only whole cores, but for what is `gone`."""
         changed, self.gone = self.gone ^ gone, gone
         self.usable = sum(core for core in self.cores if core & ~gone and not core & ~gone & ~mask)
-        self._views.clear()
+        self._outdated.update(self.jobs)
         for job in [job for job in self.jobs.values() if job.planned & changed]:
             self.touch(job)
         self.hand_out(now, "avoid")
@@ -212,9 +216,7 @@ class Plan(Replanning):
         if there and not self._move_off(there, now) and len(there) > 1:
             for job in there:
                 self._move_off([job], now)
-        free = self.avoided & ~self.cores.whole(self.ledger.planned)
-        for name in self.ledger.own(dict.fromkeys(self.cores.numbers(free))):
-            self.touch(self.jobs[name])
+        self.settle_owners()
 
     def _must_leave(self, job: Job) -> bool:
         """Say whether a job on cores that are to be left alone may not stay there, if it has a place elsewhere.
@@ -280,6 +282,7 @@ class Plan(Replanning):
         self.ledger.move([Move(job.name, mask, 0) for mask in job.targets.values()])
         del self.jobs[job.name]
         self.settle_owners()
+        self.touch(job)
 
     def refuse_memory(self, job: Job) -> None:
         """Raise `Refused` when running jobs leave less memory than a job declares to need."""

@@ -74,29 +74,23 @@ def fill(amount: int, limits: Sequence[int]) -> list[int]:
         left -= step * (len(limits) - rank)
         if level < limit:
             break
-    given = [min(limit, level) for limit in limits]
-    for i, limit in enumerate(limits):
-        if left and given[i] < limit:
-            given[i] += 1
-            left -= 1
+    given = [min(level, limit) for limit in limits]
+    more = [i for i, limit in enumerate(limits) if limit > level]
+    for i in more[:left]:
+        given[i] += 1
     return given
 
 
 def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str, int]:
     """Return the cores each job is entitled to of `total`: equal among users, then among each user's jobs."""
-    users: dict[int, list[JobCores]] = {}
+    wishes: dict[int, dict[str, int]] = {job.user: {} for job in jobs}
     for job in jobs:
-        users.setdefault(job.user, []).append(job)
-    groups = list(users.values())
-    per_user = fill(total, [min(cap or total, sum(_wish(j) for j in group)) for group in groups])
+        wishes[job.user][job.name] = job.cores if job.fixed else job.maximum
+    per_user = fill(total, [min(cap or total, sum(theirs.values())) for theirs in wishes.values()])
     shares: dict[str, int] = {}
-    for group, cores in zip(groups, per_user, strict=True):
-        shares.update(zip((j.name for j in group), fill(cores, [_wish(j) for j in group]), strict=True))
+    for theirs, cores in zip(wishes.values(), per_user, strict=True):
+        shares.update(zip(theirs, fill(cores, list(theirs.values())), strict=True))
     return shares
-
-
-def _wish(job: JobCores) -> int:
-    return job.cores if job.fixed else job.maximum
 
 
 def never(new: JobCores, could: int, cap: int, *, cpus: Callable[[int], int] = one_each) -> Wait | None:
@@ -150,7 +144,15 @@ def admit(
         got = max(new.minimum, free, got - got % new.tasks)
         limits = {j.name: loans.get(j.name, 0) for j in lenders}
         loans = _take(got - free, lenders, limits, others, room - free)
-    return {j.name: j.cores - loans.get(j.name, 0) for j in running} | {new.name: got}
+    return _without(loans, running) | {new.name: got}
+
+
+def _without(loans: Mapping[str, int], jobs: Sequence[JobCores]) -> dict[str, int]:
+    """Return the cores of every job once it has given these up."""
+    cores = {job.name: job.cores for job in jobs}
+    for name, loan in loans.items():
+        cores[name] -= loan
+    return cores
 
 
 def room_of(user: int, running: Sequence[JobCores], total: int, cap: int) -> int:
@@ -172,7 +174,7 @@ def hold(
     if free + sum(loans.values()) < cores:
         most = counted(cpus(max(0, free + sum(loans.values()))), "CPU")
         return Wait(f"at most {most} can be had: the other jobs are at their minimum.")
-    return {j.name: j.cores - loans.get(j.name, 0) for j in others} | {name: cores}
+    return _without(loans, others) | {name: cores}
 
 
 def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
@@ -182,7 +184,7 @@ def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
     loans = _take(excess, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if sum(loans.values()) < excess:
         return Wait("the running jobs would be below their minima.")
-    return {j.name: j.cores - loans.get(j.name, 0) for j in running}
+    return _without(loans, running)
 
 
 def within_cap(running: Sequence[JobCores], cap: int, but: AbstractSet[int] = frozenset()) -> dict[str, int]:
@@ -222,6 +224,8 @@ def grow(running: Sequence[JobCores], total: int, cap: int = 0, margin: float = 
 
     Nobody grows by less than the part `margin` of what it has, unless it is due: others get those cores, if they can.
     """
+    if sum(job.cores for job in running) >= total:
+        return {job.name: job.cores for job in running}
     able = {job.name for job in running if not job.fixed and not job.rests}
     while True:
         cores = _level(running, able, total, cap)

@@ -47,6 +47,8 @@ class Replanning(Seating):
         self.memory = memory
         self.touched: set[int] = set()
         self._views: dict[str, JobCores] = {}
+        """The jobs that have cores, in the order of arrival, as the policy saw them when it was last asked."""
+        self._outdated: set[str] = set()
         self.event = Event("start", "", 0.0)
 
     @property
@@ -80,21 +82,28 @@ class Replanning(Seating):
 
     def running(self) -> list[JobCores]:
         """Return the jobs that have cores, as the policy sees them."""
-        running = [job for job in self.jobs.values() if job.cores]
-        for job in running:
-            if job.name not in self._views:
-                self._views[job.name] = self.view(job)
-        return [self._views[job.name] for job in running]
+        outdated, self._outdated = self._outdated, set()
+        now = {name: self.view(self.jobs[name]) for name in outdated if name in self.jobs and self.jobs[name].cores}
+        for name in outdated - now.keys():
+            self._views.pop(name, None)
+        if now.keys() <= self._views.keys():
+            self._views |= now
+        else:
+            views = self._views | now
+            self._views = {name: views[name] for name in self.jobs if name in views}
+        return list(self._views.values())
 
     def running_at(self, now: float) -> list[JobCores]:
         """Return the jobs that have cores, as the policy sees them, with who rests and who has rested."""
-        rests = {job.name: job.rest_until for job in self.jobs.values() if job.rest_until is not None}
         jobs = self.running()
+        if not self.rules.residence:
+            return jobs
+        rests = {job.name: job.rest_until for job in self.jobs.values() if job.rest_until is not None}
         return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
 
     def touch(self, job: Job) -> None:
         """Take in that something about the job or its tasks has changed."""
-        self._views.pop(job.name, None)
+        self._outdated.add(job.name)
         self.restless.add(job.name)
         self.touched.update(task.slot for task in job.present)
 
@@ -136,8 +145,7 @@ class Replanning(Seating):
     def _replan(self, counts: dict[str, int], reason: str, now: float, pins: Mapping[Key, int] | None = None) -> None:
         """Place the counted cores and make that the plan, or raise `Refused` and change nothing."""
         pins = pins or {}
-        unchanged = not pins and all(self.has(self.jobs[name], cores) for name, cores in counts.items())
-        if unchanged and self.lies_well():
+        if not pins and not self.others_than(counts) and self.lies_well():
             return
         targets = self.place_all(counts, pins)
         if isinstance(targets, NoRoom):
@@ -219,6 +227,9 @@ class Replanning(Seating):
         return job is not None and bool(job.cores)
 
     def settle_owners(self) -> None:
-        """Bring the owners up to date with who is to have which core."""
-        for name in self.ledger.settle(self._has_cores):
+        """Bring the owners up to date with who is to have which core; one that nobody is to have is nobody's."""
+        changed = self.ledger.settle(self._has_cores)
+        if idle := self.avoided & ~self.cores.whole(self.ledger.planned):
+            changed |= self.ledger.own(dict.fromkeys(self.cores.numbers(idle)))
+        for name in changed:
             self.touch(self.jobs[name])

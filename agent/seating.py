@@ -89,13 +89,13 @@ class Seating:
         self.restless = {name for name in self.restless if name in self.jobs and not self._rests(self.jobs[name])}
         pinned = self.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
         ordered = {name for name, _ in pins}
-        mobile, still = {}, self.ledger.planned
-        for name, cores in counts.items():
-            job = self.jobs[name]
-            stays = name not in self.restless and job.layout.kind == "default" and self.has(job, cores)
-            if not stays or name in ordered or (pinned and job.planned & pinned):
-                mobile[name] = cores
-                still &= ~job.planned
+        laid_out = {name for name in counts if self.jobs[name].layout.kind != "default"}
+        in_the_way = {name for name in counts if self.jobs[name].planned & pinned} if pinned else set()
+        movers = self.restless | self.others_than(counts) | laid_out | ordered | in_the_way
+        mobile = {name: cores for name, cores in counts.items() if name in movers}
+        still = self.ledger.planned
+        for name in mobile:
+            still &= ~self.jobs[name].planned
         seats = self._all_seats(mobile, pins)
         if still:
             seats.append(Seat(STILL, self.cores.count(still), held=still, granted=still, fixed=still))
@@ -124,10 +124,12 @@ class Seating:
         rest = self.avoided & ~self.cores.whole(taken)
         return [*seats, Seat(AVOIDED, self.cores.count(rest), fixed=rest)] if rest else seats
 
-    def has(self, job: Job, cores: int) -> bool:
-        """Say whether the plan gives the job just these cores, and each of its ranks some."""
-        whole = job.name not in self.restless or not cores or job.targets.keys() == job.ranks.keys()
-        return job.cores == cores and whole
+    def others_than(self, counts: Mapping[str, int]) -> set[str]:
+        """Return the jobs that the plan gives other numbers of cores than these, or not each of their ranks some."""
+        jobs = self.jobs
+        others = {name for name, cores in counts.items() if jobs[name].cores != cores}
+        restless = [name for name in self.restless if counts.get(name)]
+        return others | {name for name in restless if jobs[name].targets.keys() != jobs[name].ranks.keys()}
 
     def lies_well(self) -> bool:
         """Say whether no layout could be met better than it is, by jobs with the cores they have."""

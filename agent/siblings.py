@@ -27,12 +27,15 @@ def keep_together(seats: Sequence[Seat], masks: Mapping[Key, int], cores: Cores)
 
     Seats with an exact mask keep it; every task keeps its number of threads in each domain.
     """
-    fixed = 0
+    fixed = mobile = 0
     for seat in seats:
         fixed |= seat.fixed
+        mobile |= 0 if seat.fixed else masks[seat.key]
     whose = {cpu: seat.key for seat in seats if not seat.fixed for cpu in cpus(masks[seat.key])}
     together = {seat.key: seat.fixed for seat in seats}
     for wholes in cores.siblings:
+        if not mobile & sum(wholes):
+            continue
         for key, mask in _Domain(wholes, whose, fixed).share_out().items():
             together[key] |= mask
     return together

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from agent import history, node_map, page
+from agent.exposition import Exposition
 from agent.history import HistoryError
 from agent.hour import COLUMNS, OTHERS, replayed
 from agent.jobs import Refused
@@ -48,6 +49,8 @@ TIMEOUT = 10.0
 FRESH = 0.5
 FRESH_HOUR = 2.0
 """Seconds for which an answer is given again."""
+FORMATS = 4
+"""Formats of the metrics, and ways to ask for them, whose last text is kept."""
 SHARE = 0.05
 """Part of the time that may go into making an answer anew, on nodes where that takes long."""
 HEADERS = {
@@ -97,11 +100,9 @@ class Site:
     """All that can be asked for."""
 
     def __init__(self, daemon: Daemon) -> None:
-        from prometheus_client import CollectorRegistry
-
         self._daemon = daemon
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(NodeCollector(daemon))
+        self._collector = NodeCollector(daemon)
+        self._exposition = functools.lru_cache(FORMATS)(Exposition)
         self._user = functools.cache(user_name)
         self._turn = threading.Lock()
         """Only who has it asks for the daemon's lock: the loop has one rival there, however many requests there are."""
@@ -132,11 +133,9 @@ class Site:
             self._daemon.log("warning", web=f"a request could not be answered: {error!r}")
 
     def _metrics(self, accept: str) -> Answer:
-        from prometheus_client.exposition import choose_encoder
-
-        encode, kind = choose_encoder(accept)
         with self._turn:
-            return Answer(encode(self._registry), kind)
+            exposition = self._exposition(accept)
+            return Answer(exposition.text(self._collector.collect()), exposition.kind)
 
     def _explain(self, job: str) -> Answer:
         try:

@@ -3,10 +3,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agent.cores import Cores
 from agent.ledger import Ledger, Move
+from agent.ownership import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.ownership import Owner
 
 CORES = Cores((0b11, 0b1100, 0b110000))
+SIX = Cores((1, 2, 4, 8, 16, 32))
 
 
 def ledger(*moves: Move) -> Ledger:
@@ -53,3 +65,28 @@ def test_a_core_is_owned_by_who_took_it_first() -> None:
     made.move([Move("a", 0b11, 0)])
     assert made.settle({"b"}.__contains__) == {"b"}
     assert (made.owners, made.owned) == ([None, "b", "b"], {"b": 0b111100})
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 63)), max_size=12))
+def test_it_settles_as_if_all_cores_were_looked_at(events: list[tuple[str, int]]) -> None:
+    """Whatever jobs take, pass on and leave behind: the owners are those that the whole book would lead to."""
+    book = Ledger(SIX)
+    holds = dict.fromkeys("abcd", 0)
+    for job, wanted in events:
+        before = dict(holds)
+        holds = {other: mask & ~wanted for other, mask in holds.items()} | {job: wanted}
+        book.move([Move(name, before[name], holds[name]) for name in holds if holds[name] != before[name]])
+        alive = {name for name, mask in holds.items() if mask}.__contains__
+        expected = dict(enumerate(book.owners)) | settle(book.owners, book.holders, alive)
+
+        changed = book.settle(alive)
+
+        assert dict(enumerate(book.owners)) == expected
+        assert book.owned == {name: masks_of(book.owners, name) for name in book.owners if name}
+        assert book.held == {name: masks_of(book.holders, name) for name in book.holders if name}
+        assert all(map(alive, changed))
+
+
+def masks_of(names: Sequence[Owner], name: str) -> int:
+    """Return the cores at which a name stands."""
+    return sum(core for core, there in zip(SIX, names, strict=True) if there == name)

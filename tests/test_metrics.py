@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
+from agent.exposition import Exposition
 from agent.jobs import Arrival
 from agent.metrics import Histogram, NodeCollector, Utilisation
 from agent.report import Counters
@@ -143,9 +143,7 @@ def times(*looks: dict[int, tuple[int, int]]) -> Callable[[], dict[int, tuple[in
 
 def text_of(daemon: Daemon) -> str:
     """Return one scrape."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(daemon))
-    return generate_latest(registry).decode()
+    return Exposition("").text(NodeCollector(daemon).collect()).decode()
 
 
 class TestCollector:
