@@ -7,6 +7,7 @@ installed, on LLVM's runtime. Runs of both take turns, so that both meet the sam
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -18,14 +19,14 @@ from agent.control import ControlError
 from dromlib import native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from agent.bench_agent import Agent
 
 SCHEMA_VERSION = 1
-BURSTS = (1000, 300)
-"""Regions in a burst, and bursts: the best of many short ones meets no other program."""
+BURSTS = (1000, 100)
+"""Empty regions in a burst, and bursts in a turn: the best of many short ones meets no other program."""
 PAIRS = 40
 """Pairs of turns in one run."""
 STEADY = {"fine": (5, 4000, 3.0), "coarse": (1000, 20, 0.5)}
@@ -123,20 +124,32 @@ class Bench:
 
     def extra_ns(self) -> float:
         """Return how much longer an empty serial region takes under `drom-run`, in nanoseconds."""
-        alone, managed = self._pair("empty", *BURSTS)
-        return managed - alone
+        with self._both("empty", *BURSTS) as (alone, managed):
+            return _extra_ns(alone, managed)
 
     def extra_beside_ns(self, environment: dict[str, str]) -> float:
         """Return how much longer an empty serial region takes with these variables and without drom, in nanoseconds."""
         command = [self._program, "empty", *map(str, BURSTS)]
-        alone = float(_run(command, self._alone))
-        return float(_run(command, self._environment | environment)) - alone
+        with (
+            bench_steady.running(command, self._alone) as alone,
+            bench_steady.running(command, self._environment | environment) as other,
+        ):
+            alone.stop()
+            other.stop()
+            return _extra_ns(alone, other)
 
     def slower_percents(self, grain: str, runs: int) -> list[list[float]]:
         """Return for each pair of turns of each run how much longer regions take under `drom-run`, in per cent."""
         us, count, _ = STEADY[grain]
         steps = _run([self._program, "steps", str(us)], self._alone).strip()
-        command = [self._program, "work", steps, str(count)]
+        with self._both("work", steps, count) as (alone, managed):
+            turns = [bench_steady.turns(alone, managed, PAIRS) for _ in range(runs)]
+        return [[(longer / took - 1) * 100 for took, longer in run] for run in turns]
+
+    @contextlib.contextmanager
+    def _both(self, *words: str | int) -> Iterator[tuple[bench_steady.Program, bench_steady.Program]]:
+        """Run the program alone and under `drom-run` for the length of a block, both stopped."""
+        command = [self._program, *map(str, words)]
         with (
             bench_steady.running(command, self._alone) as alone,
             bench_steady.running([*self._managed, *command], self._environment) as managed,
@@ -144,16 +157,8 @@ class Bench:
             alone.stop()
             bench_agent.await_that(lambda: self._agent.has_settled(managed.pid), "the program is seated")
             managed.stop()
-            ratios = [bench_steady.ratios(alone, managed, PAIRS) for _ in range(runs)]
+            yield alone, managed
         bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
-        return [[(ratio - 1) * 100 for ratio in run] for run in ratios]
-
-    def _pair(self, *words: str | int) -> tuple[float, float]:
-        command = [self._program, *map(str, words)]
-        alone = float(_run(command, self._alone))
-        managed = float(_run([*self._managed, *command], self._environment))
-        bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
-        return alone, managed
 
     def resizes(self, runs: int, environment: Mapping[str, str]) -> dict[str, list[list[float]]]:
         """Return for each change of size the median microseconds that it costs, of each run, in three ways.
@@ -187,6 +192,11 @@ def _is_there(runtime: Runtime) -> bool:
     return not subprocess.run(
         [native.run_path(), "--version"], env=environment, capture_output=True, check=False
     ).stderr
+
+
+def _extra_ns(one: bench_steady.Program, other: bench_steady.Program) -> float:
+    turns = bench_steady.turns(one, other, PAIRS)
+    return statistics.median(longer - took for took, longer in turns) * 1e9
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> str:

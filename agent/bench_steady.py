@@ -89,12 +89,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def ratios(one: Program, other: Program, pairs: int) -> list[float]:
-    """Return for each pair of turns how many times as long as `one` the `other` took; each is first in every second."""
+def turns(one: Program, other: Program, pairs: int) -> list[tuple[float, float]]:
+    """Return for each pair of turns the seconds of `one` and of the `other`; each is first in every second pair."""
     found = []
     for pair in range(pairs):
         took = {program: program.turn() for program in ((one, other) if pair % 2 else (other, one))}
-        found.append(took[other] / took[one])
+        found.append((took[one], took[other]))
     return found
 
 

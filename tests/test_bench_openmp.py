@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp, bench_teams, output
+from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp, bench_steady, bench_teams, output
 from agent.control import ControlError
 from dromlib import native
 
@@ -82,6 +82,7 @@ def test_the_runtime_takes_the_tool_that_does_nothing(tmp_path: Path) -> None:
     libraries = f"{native.bench_path(bench_openmp.TOOL)}:{bench_openmp.LLVM}"
     told = tmp_path / "told"
     environment = {**os.environ, "LD_PRELOAD": libraries, "OMP_TOOL_VERBOSE_INIT": str(told)}
-    subprocess.run([native.bench_path("regions"), "empty", "10", "1"], env=environment, check=True, capture_output=True)
+    with bench_steady.running([str(native.bench_path("regions")), "empty", "10", "1"], environment) as program:
+        program.turn()
 
     assert "Tool was started and is using the OMPT interface" in told.read_text()

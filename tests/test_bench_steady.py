@@ -39,7 +39,8 @@ def test_programs_take_turns_and_each_tells_of_its_own() -> None:
         other.stop()
         seen = [one.turn() for _ in range(5)]
         assert [state(one.pid), state(other.pid)] == ["T", "T"]
-        assert len(bench_steady.ratios(one, other, 4)) == 4
+        turns = bench_steady.turns(one, other, 4)
+        assert [(int(first), int(second)) for first, second in turns] == [(1, 2)] * 4
     bursts = [round((time - 1) * 1024) for time in seen]
 
     assert all(later - earlier >= 2 for earlier, later in itertools.pairwise(bursts)), bursts

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* regions - the program in `drom bench openmp`: it knows nothing of drom and is run alone, and with its library loaded.
  *
- *     regions empty COUNT BURSTS        nanoseconds of an empty region with if(0), the least mean of BURSTS bursts of COUNT
+ *     regions empty COUNT BURSTS        seconds of an empty region with if(0), the least mean of BURSTS bursts of COUNT, until SIGTERM
  *     regions steps MICROSECONDS        how many steps a thread computes that long
  *     regions work STEPS COUNT          seconds for COUNT regions in which each thread computes so much, until SIGTERM
  *     regions resize CHANGES            waits for that many changes of its team; for each prints the nanoseconds that the regions
@@ -26,21 +26,6 @@
 #include "bench.h"
 #include "drom.h"
 #include "drom_layout.h"
-
-static void empty(long count, long bursts)
-{
-    double least = 1e9;
-    for (long burst = 0; burst < bursts; burst++) {
-        uint64_t begin = now_ns();
-        for (long i = 0; i < count; i++) {
-#pragma omp parallel if (0)
-            __asm__ volatile("" ::: "memory");
-        }
-        double mean = (double)(now_ns() - begin) / (double)count;
-        least = mean < least ? mean : least;
-    }
-    printf("%.3f\n", least);
-}
 
 static void spin(long steps)
 {
@@ -73,6 +58,30 @@ static void work(long steps, long count)
             spin(steps);
         }
         printf("%.9f\n", (double)(now_ns() - begin) / 1e9);
+        fflush(stdout);
+    }
+}
+
+static double empty_burst(long count)
+{
+    uint64_t begin = now_ns();
+    for (long i = 0; i < count; i++) {
+#pragma omp parallel if (0)
+        __asm__ volatile("" ::: "memory");
+    }
+    return (double)(now_ns() - begin) / (double)count / 1e9;
+}
+
+static void empty(long count, long bursts)
+{
+    signal(SIGTERM, end);
+    while (!told_to_end) {
+        double least = empty_burst(count);
+        for (long burst = 1; burst < bursts; burst++) {
+            double mean = empty_burst(count);
+            least = mean < least ? mean : least;
+        }
+        printf("%.12f\n", least);
         fflush(stdout);
     }
 }
