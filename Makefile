@@ -10,7 +10,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster lint demo demo-cluster bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster lint demo demo-cluster bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,12 @@ $(READY): scripts/setup.sh $(SOURCES)
 	@touch $@
 
 kernel: $(READY)
+	@$(MAKE) --no-print-directory -j2 kernel-node kernel-simulator
+
+kernel-node:
 	@$(VENV)/bin/python -c "from agent.distribution import kernel; kernel()"
+
+kernel-simulator:
 	@$(VENV)/bin/python -c "from scheduler.compiling import *; [compile_program(load_policy(name)) for name in BUILT_IN]"
 	@$(VENV)/bin/python -c "from scheduler.filling.outcome import compile_all; compile_all()"
 
