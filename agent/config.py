@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.options import OPTIONS, TABLES, Option, Options, Value
+from agent.rootfs import read_plain
 from agent.runtime import default_runtime_dir
 
 if sys.version_info >= (3, 11):
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 SYSTEM_FILE = Path("/etc/drom/drom.toml")
 VARIABLE = "DROM_CONFIG"
 """Names another file; ``/dev/null`` is a file that says nothing."""
+LARGEST = 1 << 20
+"""Bytes of a configuration file."""
 SCHEMA_VERSION = 1
 
 
@@ -84,19 +88,30 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def read_file(path: Path) -> File:
-    """Return what a file says. Raises `ConfigError` when it cannot be read."""
+    """Return what a file says, which may be /dev/null. Raises `ConfigError` when it cannot be read."""
     try:
-        return parse_file(path, path.read_text(encoding="utf-8-sig"))
+        data = b"" if path == Path(os.devnull) else read_plain(path, LARGEST)
+        return parse_file(path, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         msg = f"{path} is not text in UTF-8: write it anew."
         raise ConfigError(msg) from error
     except OSError as error:
         msg = f"cannot read the configuration {path}: {error.strerror}."
         raise ConfigError(msg) from error
+    except ValueError as error:
+        msg = f"cannot read the configuration {path}: {error}."
+        raise ConfigError(msg) from error
 
 
 def parse_file(path: Path, text: str) -> File:
     """Return what the text of a configuration file says; `path` is for its sentences."""
+    try:
+        return _parsed(path, text)
+    except RecursionError:
+        return File(path, faults=[f"{path}: brackets are nested too deep: write key = value."])
+
+
+def _parsed(path: Path, text: str) -> File:
     file = File(path)
     try:
         tomllib.loads(text)
@@ -151,12 +166,14 @@ def _unknown(path: str, known: list[str]) -> str:
 def entries(text: str) -> Iterator[Entry]:
     """Yield each key of a valid TOML text with its line.
 
-    A statement is the shortest run of lines that is TOML by itself, so the library knows the grammar and we do not.
-    Keys that are tables where an option is expected are yielded as they are.
+    A statement is the shortest run of lines that is TOML by itself, before what may begin another one, so the library
+    knows the grammar and we do not. Keys that are tables where an option is expected are yielded as they are.
     """
     table: list[str] = []
     start, lines = 0, _lines(text)
-    for end in range(1, len(lines) + 1):
+    for end, following in enumerate([*lines[1:], ""], 1):
+        if "=" not in following and following.lstrip()[:1] not in ("", "#", "["):
+            continue
         try:
             value: Any = tomllib.loads("".join(lines[start:end]))
         except tomllib.TOMLDecodeError:

@@ -24,22 +24,26 @@ class Exclusions:
         """Return the sentence for a user's program that is left alone, or an empty text.
 
         `names` are what the program is known by: paths or bare names. A pattern without a slash is compared with the
-        last part of each; one with a slash with paths as a whole, and by its own last part with bare names.
+        last part of each; one with a slash with paths as a whole. Where no path is known, its own last part is compared
+        with the bare names, if that is a name.
         """
         for number, word in self.users:
             if number == uid:
                 return f"the agent leaves programs of user {word} alone (exclude.users)."
-        names = list(names)
+        names = [name for name in names if name]
         for pattern in self.programs:
-            if any(_matches(name, pattern) for name in names):
+            if _matches(names, pattern):
                 return f"the agent leaves {pattern} alone (exclude.programs)."
         return ""
 
 
-def _matches(name: str, pattern: str) -> bool:
-    if "/" in name and "/" in pattern:
-        return fnmatchcase(name, pattern)
-    return bool(name) and fnmatchcase(name.rpartition("/")[2], pattern.rpartition("/")[2])
+def _matches(names: Iterable[str], pattern: str) -> bool:
+    last = pattern.rpartition("/")[2]
+    if last == pattern:
+        return any(fnmatchcase(name.rpartition("/")[2], pattern) for name in names)
+    if paths := [name for name in names if "/" in name]:
+        return any(fnmatchcase(path, pattern) for path in paths)
+    return last in names
 
 
 def find_users(words: Iterable[str]) -> tuple[tuple[tuple[int, str], ...], list[str]]:

@@ -38,7 +38,10 @@ class Exposition:
     def __init__(self, accept: str) -> None:
         from prometheus_client.exposition import choose_encoder
 
-        self._encode, self.kind = choose_encoder(accept)
+        try:
+            self._encode, self.kind = choose_encoder(accept)
+        except (TypeError, ValueError):  # no version that there could be
+            self._encode, self.kind = choose_encoder("")
         self._end = self._encode(Only())
         self._lines: dict[Key, bytes] = {}
 

@@ -43,7 +43,7 @@ class Root:
         """
         path = path.lstrip("/")
         try:
-            return _read(self.folder / path, limit).decode("utf-8", "replace").strip(BLANKS)
+            return read_plain(self.folder / path, limit).decode("utf-8", "replace").strip(BLANKS)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
@@ -99,7 +99,8 @@ class Root:
             return False
 
 
-def _read(path: Path, limit: int) -> bytes:
+def read_plain(path: Path, limit: int) -> bytes:
+    """Return a plain file of at most `limit` bytes. Raises OSError, and ValueError with what is wrong with it."""
     _plain(path.stat().st_mode)
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         _plain(os.fstat(file.fileno()).st_mode)

@@ -197,30 +197,36 @@ def _core_masks(files: Root, found: list[_Cpu], package_of: dict[int, int]) -> l
     for row in found:
         key = (package_of[row.cpu], row.die, row.core)
         by_id[key] = by_id.get(key, 0) | 1 << row.cpu
-    masks, odd, alone = [], 0, 0
+    core_of: dict[int, int] = {}
+    odd, alone = 0, 0
     for row in found:
-        if not left >> row.cpu & 1:
-            continue
         bit, package = 1 << row.cpu, package_of[row.cpu]
+        if row.cpu in core_of:
+            odd |= bit if row.siblings and (row.siblings & online) | bit != core_of[row.cpu] else 0
+            continue
         named = row.siblings or (by_id[package, row.die, row.core] if row.core >= 0 else 0)
         claimed = (named & online) | bit
         core = claimed & left & package_cpus[package]
         odd |= bit if core != claimed else 0
         alone |= 0 if row.siblings or row.core >= 0 else bit
         left &= ~core
-        masks.append(core)
+        core_of |= dict.fromkeys(cpus(core), core)
     _note(files, odd, "share a core with CPUs of another core or package: the first core named keeps them.")
     _note(files, alone, "name no core: each is taken for a core.")
-    return masks
+    return list(dict.fromkeys(core_of.values()))
 
 
 def _nodes(files: Root, online: int) -> tuple[Node, ...]:
     if not files.has_folder(_NODE):
         files.notes.append("No NUMA nodes are described: memory is taken to be equally far from all CPUs.")
-    return tuple(
-        Node(node, _node_cpus(files, node) & online, _memory_total(files.text(f"{_NODE}/node{node}/meminfo")))
-        for node in files.numbered(_NODE, "node")
-    )
+    nodes, taken, twice = [], 0, 0
+    for node in files.numbered(_NODE, "node"):
+        mine = _node_cpus(files, node) & online
+        nodes.append(Node(node, mine & ~taken, _memory_total(files.text(f"{_NODE}/node{node}/meminfo"))))
+        twice |= mine & taken
+        taken |= mine
+    _note(files, twice, "are in several NUMA nodes: the first keeps them.")
+    return tuple(nodes)
 
 
 def _node_cpus(files: Root, node: int) -> int:
@@ -229,7 +235,7 @@ def _node_cpus(files: Root, node: int) -> int:
 
 
 def _cores(files: Root, masks: list[int], package_of: dict[int, int], nodes: tuple[Node, ...]) -> tuple[Core, ...]:
-    numa_of = {cpu: node.os for node in reversed(nodes) for cpu in cpus(node.cpus)}
+    numa_of = {cpu: node.os for node in nodes for cpu in cpus(node.cpus)}
     kinds = _kinds(files, [first_cpu(mask) for mask in masks])
     firsts = ((first_cpu(mask), mask) for mask in masks)
     cores = tuple(Core(package_of[cpu], numa_of.get(cpu, -1), mask, kinds.get(cpu, "")) for cpu, mask in firsts)

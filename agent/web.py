@@ -53,6 +53,8 @@ FORMATS = 4
 """Formats of the metrics, and ways to ask for them, whose last text is kept."""
 SHARE = 0.05
 """Part of the time that may go into making an answer anew, on nodes where that takes long."""
+QUIET = 60.0
+"""Seconds after a request that could not be answered for which no other is logged."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -106,6 +108,7 @@ class Site:
         self._user = functools.cache(user_name)
         self._turn = threading.Lock()
         """Only who has it asks for the daemon's lock: the loop has one rival there, however many requests there are."""
+        self._quiet_until = 0.0
         self._before: list[Column] | None = None
         self._numbers: dict[str, int] = {}
         files = [file for file in STATIC.iterdir() if file.suffix in TYPES]
@@ -128,7 +131,11 @@ class Site:
         return Answer(there, f"text/plain; {TEXT}", HTTPStatus.NOT_FOUND)
 
     def failed(self, error: BaseException | None) -> None:
-        """Log that a request could not be answered."""
+        """Log that a request could not be answered, once in a while: whoever asks must not fill the log."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + QUIET
         with self._daemon.lock:
             self._daemon.log("warning", web=f"a request could not be answered: {error!r}")
 
@@ -202,7 +209,10 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": answer.kind, "Content-Length": str(len(answer.body)), **HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(answer.body)
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    do_HEAD = do_GET  # noqa: N815 - as http.server calls it
 
     def log_message(self, *_: object) -> None:
         """Say nothing: the log is for what the agent does."""

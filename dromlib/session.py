@@ -204,7 +204,11 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
     auto = sys.modules.get("dromlib.auto")
     if auto:
         auto.stop()  # a program that attaches decides for itself
-    session._start()  # noqa: SLF001 - a friend
+    try:
+        session._start()  # noqa: SLF001 - a friend
+    except BaseException:
+        session.close()
+        raise
     if session.mode == "unmanaged":
         say.note("No agent answers: this program runs unmanaged.")
     return session

@@ -155,6 +155,7 @@ class FakeAgent:
         self._responder = (0, 0)
         self._said = b""
         self._fault: Exception | None = None
+        self._is_open = False
 
     def __enter__(self) -> Self:
         self._responder, self._said = (0, 0), b""
@@ -165,6 +166,8 @@ class FakeAgent:
             self._signals = self._open_signals(stack)
             stack.enter_context(_environment(DROM_RUNTIME_DIR=str(self.folder)))
             self._door = self._open_door(stack)
+            self._is_open = True
+            stack.callback(setattr, self, "_is_open", False)
             if self._first is not None:
                 self.grant(self._first, reason="arrival")
             self._stack = stack.pop_all()
@@ -182,8 +185,9 @@ class FakeAgent:
         """Grant OS CPUs, written as a kernel list such as "0-3,8"; return the epoch of the grant.
 
         Raises ValueError for a list that is none, is empty or has CPUs from 1024 on, and for a reason that is not in
-        ``layout.ENUMS["REASON"]``.
+        ``layout.ENUMS["REASON"]``; RuntimeError outside of the block.
         """
+        self._check_open()
         mask = parse_cpulist(cpus)
         if not mask or mask.bit_length() > self.MASK_BITS:
             raise ValueError(f"'{cpus}' cannot be granted: name one CPU or more, from 0 to {self.MASK_BITS - 1}.")
@@ -195,6 +199,7 @@ class FakeAgent:
 
     def retire(self) -> None:
         """Stop, as an agent does that is told to: programs run unmanaged from their next look on."""
+        self._check_open()
         self._close_door()
         self._registry.retire(self.SLOT)
         self._signal("ended", epoch=layout.EPOCH_RETIRED, new="", reason="retired")
@@ -245,7 +250,13 @@ class FakeAgent:
 
     def _mail(self, field: str) -> int:
         """Return what the responder has said; after the block, what it had said by the end of it."""
+        if not self._said:
+            self._check_open()
         return MAILBOX.read(self._said or self._registry.mailbox(self.SLOT).read_bytes(), field)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise RuntimeError("a FakeAgent acts in its block: with FakeAgent() as fake: ...")
 
     def _open_signals(self, stack: contextlib.ExitStack) -> zmq.Socket[bytes]:
         context = stack.enter_context(zmq.Context())

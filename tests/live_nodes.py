@@ -52,13 +52,14 @@ class FakeNode:
     known: dict[tuple[int, int], Attempt] = field(default_factory=dict)
     launched: set[tuple[int, int]] = field(default_factory=set)
     welcome: bool = False
+    features: tuple[str, ...] = ()
 
     def hello(self) -> say.Hello:
         """Say who it is."""
         known = tuple(say.Known(*key, one.state, one.cores) for key, one in self.known.items())
         self.welcome = False
         now, name = self.clock(), self.name
-        return say.Hello(say.PROTOCOL, "1", name, name, "b", self.cores, 1, 0, {}, (), False, now, known)
+        return say.Hello(say.PROTOCOL, "1", name, name, "b", self.cores, 1, 0, {}, self.features, False, now, known)
 
     @property
     def running(self) -> dict[tuple[int, int], Attempt]:

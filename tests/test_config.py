@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -98,6 +99,32 @@ class TestFile:
         assert file.settings["grace"].value == 2.0
         assert file.faults == ["/f:3: there is no option grce: did you mean grace?"]
 
+    def test_long_lists_are_read_at_once(self) -> None:
+        """Each statement is tried where it may end, not at each of its lines: the agent waits meanwhile."""
+        lines = "".join(f'  "prog{n}",\n' for n in range(3000))
+        library = vars(config)["tomllib"]
+        tried = Mock(wraps=library.loads)
+        with patch.object(library, "loads", tried):
+            file = config.parse_file(FILE, f"grace = 2.0\n[exclude]\nprograms = [\n{lines}]\n")
+
+        assert len(file.settings["exclude_programs"].value) == 3000  # type: ignore[arg-type]
+        assert tried.call_count < 10
+
+    def test_brackets_in_brackets_are_one_sentence(self) -> None:
+        """However deep, the agent lives on."""
+        assert faults(f"grace = {'[' * 5000}") == ["/f: brackets are nested too deep: write key = value."]
+
+    def test_a_pipe_or_a_device_is_not_waited_for(self, tmp_path: Path) -> None:
+        """An agent that reloads reads it in its loop."""
+        os.mkfifo(tmp_path / "pipe")
+        for path in (tmp_path / "pipe", Path("/dev/zero")):
+            with pytest.raises(ConfigError, match=r": it is not a plain file\.$"):
+                config.read_file(path)
+        (tmp_path / "long").write_bytes(bytes(config.LARGEST + 1))
+        with pytest.raises(ConfigError, match=r": it is longer than 1048576 bytes\.$"):
+            config.read_file(tmp_path / "long")
+        assert config.read_file(Path(os.devnull)).faults == []
+
     def test_a_byte_order_mark_is_passed_over(self, tmp_path: Path) -> None:
         """Some editors begin a file with one."""
         assert config.read_file(written(tmp_path, "\ufeffgrace = 2.0\n")).settings["grace"].value == 2.0
@@ -111,7 +138,7 @@ class TestFile:
         """A file that is not there, is a folder, or is not text."""
         with pytest.raises(ConfigError, match=r"^cannot read the configuration .*/none: No such file or directory\.$"):
             config.read_file(tmp_path / "none")
-        with pytest.raises(ConfigError, match=r"^cannot read the configuration .*: Is a directory\.$"):
+        with pytest.raises(ConfigError, match=r"^cannot read the configuration .*: it is not a plain file\.$"):
             config.read_file(tmp_path)
         (tmp_path / "bytes").write_bytes(b"\xff\xfe")
         with pytest.raises(ConfigError, match=r"is not text in UTF-8: write it anew\.$"):

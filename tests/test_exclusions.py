@@ -34,6 +34,20 @@ def test_programs_are_patterns(pattern: str, name: str, matches: bool) -> None:
     assert reason == (f"the agent leaves {pattern} alone (exclude.programs)." if matches else "")
 
 
+def test_a_folder_is_no_name() -> None:
+    """Where the path is known the bare name says nothing more, and where it is not, a folder's pattern fits nobody."""
+    exclusions = Exclusions(programs=("/home/*/bin/*", "/opt/site/rsync"))
+
+    assert exclusions.reason(7, ["/usr/bin/python3", "python3"]) == ""
+    assert exclusions.reason(7, ["python3"]) == ""
+    assert exclusions.reason(7, ["/usr/bin/rsync", "rsync"]) == ""
+    assert exclusions.reason(7, ["rsync"]) == "the agent leaves /opt/site/rsync alone (exclude.programs)."
+    assert (
+        exclusions.reason(7, ["/home/ann/bin/tool", "tool"])
+        == "the agent leaves /home/*/bin/* alone (exclude.programs)."
+    )
+
+
 def test_users_are_numbers_with_the_word_that_named_them() -> None:
     """The sentence says what the admin wrote."""
     exclusions = Exclusions(users=((1000, "backup"),))

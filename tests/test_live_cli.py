@@ -79,6 +79,11 @@ def test_a_word_that_is_neither_script_nor_command_is_refused(tmp_path: Path, su
         assert str(refused.value) == f"there is no script {word}: to run a command write drom submit -- {word}"
     assert submitted == []
 
+    (tmp_path / "empty.sh").write_text("\n")
+    with pytest.raises(SchedulerError, match=r"empty\.sh is empty: write #!/bin/sh and below it what is to be run\.$"):
+        submit(tmp_path / "empty.sh")
+    assert submitted == []
+
     submit("true", "an argument")
     submit("--", "nosuch.sh")
     submit(script(tmp_path), "an argument")

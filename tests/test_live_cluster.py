@@ -62,6 +62,72 @@ def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path)
     here.store.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("fcfs", ()), ("easy", ()), ("conservative", ()), ("firstfit", ()), ("sd", ("reservations=counts", "interval=1"))],
+)
+def test_a_policy_that_takes_nodes_as_equal_starts_jobs(tmp_path: Path, name: str, choices: tuple[str, ...]) -> None:
+    """Those that may be on any node, one after the other on the same nodes, also after a restart."""
+    here = FakeCluster(tmp_path, load_policy(name, choices), 2)
+    here.settle()
+    for nodes in (1, 2):
+        assert here.submit(spec(nodes, job_class="rigid"))
+    here.settle()
+    assert [job.state for job in here.store.last(10)] == ["running", "pending"]
+    here.crash()
+    here.settle(ends=True)
+
+    assert [job.state for job in here.store.last(10)] == ["completed", "completed"]
+    here.store.close()
+
+
+def test_what_another_policy_let_in_holds_nobody_up(tmp_path: Path) -> None:
+    """A waiting job that wants certain nodes waits on, with the reason, under a policy that takes nodes as equal."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    here.submit(spec(minutes=60))
+    wants = here.submit(spec(memory=1))
+    assert wants
+    here.policy = load_policy("fcfs")
+    here.crash()
+    here.submit(spec())
+    here.settle()
+    here.nodes["n0"].end((1, 1), 0)
+    here.settle()
+
+    states = {job.number: job.state for job in here.store.last(10)}
+    assert states == {1: "completed", 2: "pending", 3: "running"}
+    waiting = here.cluster.jobs[2]
+    assert explaining.why(waiting, here.cluster) == (
+        "policy fcfs takes all nodes as equal, and it asks for certain ones: "
+        "cancel it, or have the scheduler run with --policy sd"
+    )
+    here.policy = POLICY
+    here.crash()
+    here.settle(ends=True)
+    assert {job.state for job in here.store.last(10)} == {"completed"}
+    here.store.close()
+
+
+def test_only_nodes_that_a_job_may_be_on_are_told_as_free(tmp_path: Path) -> None:
+    """One of the two has what it asks for, and that one is busy; a busy node that is drained is not counted off."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.nodes["n0"].features = ("big",)
+    here.settle()
+    here.submit(spec(minutes=60, constraint=("big",), job_class="rigid"))
+    waits = here.submit(spec(constraint=("big",), job_class="rigid"))
+    any_two = here.submit(spec(2, job_class="rigid"))
+    assert waits
+    assert any_two
+    here.settle()
+
+    said = explaining.explain(waits, here.cluster, here.now)
+    assert "It needs 1 node; 0 of the 1 that have what it asks for are free." in said
+    here.cluster.drain("n0", "dust")
+    assert "It needs 2 nodes; 1 is free." in explaining.explain(any_two, here.cluster, here.now)
+    here.store.close()
+
+
 def test_submissions_are_taken_back_together(tmp_path: Path) -> None:
     """Nothing of them is left, not even their numbers; those before them stay."""
     here = FakeCluster(tmp_path, load_policy("easy"), 1)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -64,6 +65,30 @@ def test_a_queue_that_cannot_be_written_is_told(server: Server, monkeypatch: pyt
     server.turn()
     assert "\ndrom_scheduler_stuck 0.0\n" in scrape(server)
     assert [node.name for node in server._store.nodes()] == ["n1"]
+
+
+def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the disk is full nobody hears that a job was cancelled, held or released, or a node drained."""
+    monkeypatch.setattr("scheduler.live.server.RETRY", 60.0)
+    me = control.Caller(os.getpid(), os.getuid())
+    job = server._answer({"order": "submit", "jobs": [Spec(command=("true",), folder="/", hold=True).to_json()]}, me)
+    number = job["jobs"][0]
+    orders = [
+        {"order": "cancel", "job": number},
+        {"order": "hold", "job": number, "held": False},
+        {"order": "drain", "node": "n1", "reason": "dust"},
+    ]
+    server._store._db.execute("PRAGMA query_only=1")
+    for order in orders:
+        with pytest.raises(control.ControlError, match=r"^the queue cannot be written now, so nothing was changed: "):
+            server._answer(order, me)
+    assert (server.cluster.jobs[number].state, server.cluster.jobs[number].held) == ("pending", True)
+    assert not server.cluster.nodes["n1"].drained
+    server._store._db.execute("PRAGMA query_only=0")
+    monkeypatch.setattr(server, "_stuck", 0.0)
+
+    assert server._answer(orders[0], me)["state"] == "cancelled"
+    assert server._store.job(number).state == "cancelled"  # type: ignore[union-attr] # before anybody is answered
 
 
 def test_the_longest_job_is_heard(server: Server) -> None:

@@ -164,6 +164,13 @@ def test_a_script_is_read_up_to_its_first_command() -> None:
             directives("#!/bin/sh\n" + line, "job.sh")
 
 
+def test_no_command_is_refused() -> None:
+    """Neither none nor an empty word."""
+    for command in ((), ("",), ("", "x")):
+        with pytest.raises(SchedulerError, match=r"^a job needs a command: write drom submit -- COMMAND, or "):
+            check(Spec(command=command, folder="/"))
+
+
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [

@@ -191,6 +191,20 @@ class TestPoll:
             raise KeyError("mine")
         fake.wait_left()
 
+    def test_an_attach_that_fails_leaves_nothing_behind(self, fake: FakeAgent) -> None:
+        """An adapter raises during the first grant: whoever keeps the exception keeps no seat, and no bounds."""
+
+        class Bad(Recorder):
+            def apply(self, grant: Grant) -> None:
+                raise LookupError(grant.ncpus)
+
+        with pytest.raises(LookupError) as kept:
+            dromlib.attach([Bad()], max_cpus=3)
+        fake.wait_left()
+        with dromlib.attach([], max_cpus=2):
+            assert fake.wanted == (0, 2)
+        assert kept.value.args == (4,)
+
     def test_a_session_that_is_dropped_leaves_the_seat(self, fake: FakeAgent) -> None:
         """The last reference closes it."""
         session = dromlib.attach([])

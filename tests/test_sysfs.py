@@ -202,7 +202,11 @@ class TestReadTopology:
         """Where nodes overlap, as with two kinds of memory, a core's node is the first one."""
         files = two_by_two() | {f"{NODE}/node1/cpulist": "0-3", f"{NODE}/node2/cpulist": "0-3"}
 
-        assert [core.numa for core in read_topology(plant(files)).cores] == [0, 0, 1, 1]
+        topology = read_topology(plant(files))
+
+        assert [core.numa for core in topology.cores] == [0, 0, 1, 1]
+        assert sum(node.cpus.bit_count() for node in topology.numa) == topology.online.bit_count()
+        assert any(text.endswith(" are in several NUMA nodes: the first keeps them.") for text in topology.warnings)
 
     def test_contradicting_siblings_leave_cores_disjoint(self, plant: Plant) -> None:
         """Cores never overlap nor cross packages, whatever the lists claim; a warning tells."""
@@ -213,6 +217,17 @@ class TestReadTopology:
 
         assert core_lists(topology) == ["0-1", "2", "3"]
         assert "CPUs 2-3 share a core" in " ".join(topology.warnings)
+
+    @pytest.mark.parametrize(
+        ("lists", "told"), [(("0-3", "1", "2", "3"), "CPUs 1-3"), (("0-1", "1-2", "2-3", "0,3"), "CPUs 1,3")]
+    )
+    def test_siblings_that_do_not_agree_are_told(self, plant: Plant, lists: tuple[str, ...], told: str) -> None:
+        """One that names others than those which name it."""
+        files = {f"{CPU}/online": "0-3"}
+        for cpu, siblings in enumerate(lists):
+            files |= cpu_files(cpu, "0", siblings)
+
+        assert f"{told} share a core" in " ".join(read_topology(plant(files)).warnings)
 
     def test_nonsense_is_left_out_with_a_warning(self, plant: Plant) -> None:
         """Files that are not CPU sets do not stop the reading, and are named."""

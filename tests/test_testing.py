@@ -101,6 +101,18 @@ def test_what_a_program_has_said_is_known_after_the_block() -> None:
         assert (fake.progress, fake.polls, fake.wanted, fake.applied) == (0, 0, (0, 0), 0)
 
 
+def test_outside_of_its_block_it_is_one_sentence() -> None:
+    """Before and after it nothing can be granted, and before it nobody has said anything."""
+    fake = FakeAgent("0")
+    for act in (lambda: fake.grant("0"), fake.wait_attached, fake.retire, lambda: fake.applied):
+        with pytest.raises(RuntimeError, match=r"^a FakeAgent acts in its block: "):
+            act()
+    with fake:
+        pass
+    with pytest.raises(RuntimeError, match=r"^a FakeAgent acts in its block: "):
+        fake.grant("0")
+
+
 def test_nonsense_is_refused() -> None:
     """A CPU list or reason that is none is a ValueError, and nothing is granted."""
     with FakeAgent() as fake, dromlib.attach([]) as session:

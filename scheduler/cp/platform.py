@@ -91,6 +91,9 @@ def parse_platform(text: str, where: str) -> Platform:
     except tomllib.TOMLDecodeError as error:
         msg = f"{where} is not TOML: {error}."
         raise SchedulerError(msg) from error
+    except RecursionError as error:
+        msg = f"{where} has brackets that are nested too deep."
+        raise SchedulerError(msg) from error
     _known(told, {"name", "resources", "group", "queue"}, where)
     resources = _resources(told.get("resources"), where)
     groups = tuple(_group(table, resources, place) for place, table in _tables(told, "group", where))

@@ -48,13 +48,17 @@ def _lacks(spec: Spec, node: Node) -> Iterator[str]:
             yield f"{name}={amount}"
 
 
+def why_not_under(policy: Policy, spec: Spec) -> str:
+    """Return why a policy cannot be asked about a job, which one before it may have let in; empty if it can."""
+    if group_of(spec) == ANYWHERE or policy.knows_nodes:
+        return ""
+    return f"policy {policy.name} takes all nodes as equal"
+
+
 def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy) -> None:
     """Raise SchedulerError, with what is in the way, for a job that can never run on these nodes."""
-    if group_of(spec) != ANYWHERE and not policy.knows_nodes:
-        msg = (
-            f"policy {policy.name} takes all nodes as equal: leave out --constraint, --mem and --resources, or have "
-            "the scheduler run with --policy sd."
-        )
+    if why_not := why_not_under(policy, spec):
+        msg = f"{why_not}: leave out --constraint, --mem and --resources, or have the scheduler run with --policy sd."
         raise SchedulerError(msg)
     nodes = list(nodes)
     fit = len(usable(spec, nodes))

@@ -26,6 +26,8 @@ def why(job: Job, cluster: Cluster) -> str:
     blocking, _ = admission.dependencies(job.spec, cluster.state_of)
     if blocking:
         return f"waits for {_named(blocking)}"
+    if why_not := admission.why_not_under(cluster.policy, job.spec):
+        return f"{why_not}, and it asks for certain ones: cancel it, or have the scheduler run with --policy sd"
     controller = cluster.controller
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
         return "others are before it"
@@ -64,10 +66,12 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
     if controller and controller.waits(job.number):
         waiting, _ = controller.counts
         said.append(f"It is number {controller.place(job.number)} of {counted(waiting, 'job')} that wait.")
-        free = int(sum(node.state == "up" for node in cluster.nodes.values())) - len(
-            {name for other in cluster.jobs.values() for name in other.left}
-        )
-        said.append(f"It needs {counted(job.spec.nodes, 'node')}; {max(0, free)} are free.")
+        busy = {name for other in cluster.jobs.values() for name in other.left}
+        could = set(admission.usable(job.spec, cluster.nodes.values()))
+        mine = [node for node in cluster.nodes.values() if node.index in could]
+        free = sum(node.state == "up" and node.name not in busy for node in mine)
+        where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
+        said.append(f"It needs {counted(job.spec.nodes, 'node')}; {free}{where} {'is' if free == 1 else 'are'} free.")
     expected = expected_start(job, cluster)
     if expected is not None:
         said.append(f"It is expected to start in {duration(max(0.0, expected - now))}, or before.")

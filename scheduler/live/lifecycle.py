@@ -14,7 +14,7 @@ from agent.steward import protocol as say
 from scheduler.errors import SchedulerError
 from scheduler.interface import RIGID
 from scheduler.live import admission
-from scheduler.live.controller import Demand
+from scheduler.live.controller import ANYWHERE, Demand
 from scheduler.live.dispatch import Dispatch
 from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FAILED, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
 from scheduler.live.launching import start_of
@@ -93,7 +93,8 @@ class Lifecycle:
             return True
         for other in blocking:
             self._dependents.setdefault(other, set()).add(job.number)
-        if self.controller and not job.held and not blocking and not self.controller.waits(job.number):
+        could = not job.held and not blocking and not admission.why_not_under(self.policy, job.spec)
+        if self.controller and could and not self.controller.waits(job.number):
             self.controller.submit(job.number, self._demand(job), int(now))
         return False
 
@@ -118,8 +119,8 @@ class Lifecycle:
         return Demand(job.spec.nodes, max(1, job.limit), cls, job.priority, group)
 
     def _allow(self, group: str) -> None:
-        """Tell the policy on which nodes the jobs of a group may be."""
-        if self.controller:
+        """Tell the policy on which nodes the jobs of a group may be, unless it is any."""
+        if self.controller and group != ANYWHERE:
             self.controller.allow(group, admission.usable(self._groups[group], self.nodes.values()))
 
     def state_of(self, number: int) -> str | None:

@@ -58,10 +58,14 @@ _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text()
+        text = Path(path).read_text()
     except UnicodeDecodeError as error:
         msg = f"{path} is no script: to run a program write drom submit -- {path}"
         raise SchedulerError(msg) from error
     except OSError as error:
         msg = f"the script {path} cannot be read: {error.strerror}."
         raise SchedulerError(msg) from error
+    if not text.strip():
+        msg = f"the script {path} is empty: write #!/bin/sh and below it what is to be run."
+        raise SchedulerError(msg)
+    return text

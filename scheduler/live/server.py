@@ -7,6 +7,7 @@ new begins: users are refused, and agents are not told that their news were take
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import selectors
@@ -33,7 +34,7 @@ from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, from_json, name_o
 from scheduler.live.store import MOST, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from agent.control import Caller
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from scheduler.live.settings import Settings
 
 SCHEMA_VERSION = 1
+UNWRITABLE = "the queue cannot be written now, so nothing was changed: see the scheduler's log."
 RETRY = 1.0
 """Seconds until a queue that could not be written is tried again."""
 LONGEST_SLEEP = 1.0
@@ -271,16 +273,33 @@ class Server:
 
     def _must_flush(self) -> None:
         if not self._flush():
-            raise ControlError("the queue cannot be written now, so nothing was changed: see the scheduler's log.")
+            raise ControlError(UNWRITABLE)
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        """Let a block change what is kept, and have it written down before anybody is answered."""
+        self._must_flush()
+        try:
+            self._store.try_writing()
+        except SchedulerError as error:
+            self._be_stuck(error)
+            raise ControlError(UNWRITABLE) from error
+        yield
+        if not self._flush():
+            raise ControlError(
+                "it was done, but cannot be written down now: a scheduler that ends first has not done it."
+            )
 
     def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         job, user = self._own_job(order, caller)
-        self.cluster.cancel(job.number, self._clock(), f"cancelled by {user.name}")
+        with self._written():
+            self.cluster.cancel(job.number, self._clock(), f"cancelled by {user.name}")
         return self._told(job)
 
     def _hold(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         job, _ = self._own_job(order, caller)
-        self.cluster.hold(job.number, self._clock(), held=order.get("held") is not False)
+        with self._written():
+            self.cluster.hold(job.number, self._clock(), held=order.get("held") is not False)
         return self._told(job)
 
     def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
@@ -289,7 +308,8 @@ class Server:
         reason = order.get("reason")
         if not isinstance(reason, str) or not isinstance(order.get("node"), str):
             raise ControlError("drain takes a node and a reason: use the drom of this version.")
-        self.cluster.drain(order["node"], reason)
+        with self._written():
+            self.cluster.drain(order["node"], reason)
         return self._nodes(order, caller)
 
     def _own_job(self, order: dict[str, Any], caller: Caller) -> tuple[Job, User]:

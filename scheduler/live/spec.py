@@ -139,7 +139,7 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
 
 def check(spec: Spec) -> None:
     """Raise SchedulerError with the first thing that is wrong whatever the cluster is like."""
-    if not (spec.command or spec.script):
+    if not (spec.script or (spec.command and spec.command[0])):
         raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
     if spec.script:
         _check_script(spec.script)

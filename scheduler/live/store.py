@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import sqlite3
+import time
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,11 @@ class Store:
                 "INSERT INTO entries VALUES (?, ?, ?, ?)",
                 [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
             )
+
+    def try_writing(self) -> None:
+        """Write something that says nothing. Raises SchedulerError where nothing can be written now."""
+        with self._transaction():
+            self._db.execute("REPLACE INTO meta VALUES ('tried', ?)", (time.time(),))
 
     def forget(self, before: float, needed: Collection[int], most: int) -> list[int]:
         """Delete up to `most` jobs that were over before that time, and return them.
