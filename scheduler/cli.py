@@ -12,7 +12,7 @@ import typer
 
 from scheduler import telling
 from scheduler.errors import SchedulerError
-from scheduler.progress import Bar, saying
+from scheduler.progress import Bar, all_or_nothing, saying
 from scheduler.values import json_text
 
 if TYPE_CHECKING:
@@ -277,7 +277,8 @@ def _finish(filled: Filled | None, told: dict[str, Any]) -> bool:
         return False
     from scheduler.filling.outcome import shifts, without
 
-    filled.finish()
+    with all_or_nothing("filling gaps") as bar:
+        filled.finish(bar.show)
     told["filling"] = filled.figures(told["metrics"])
     if filled.filling.policy != "B" or not filled.run.is_over:
         return False

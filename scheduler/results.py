@@ -74,14 +74,23 @@ def write_value(told: dict[str, Any], file: Path) -> None:
         raise SchedulerError(msg) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for results, if it is not there. Raises SchedulerError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"{folder} cannot hold results: {error.strerror}: name another folder with --out."
+        raise SchedulerError(msg) from error
+
+
 def prepare(folder: Path, *, pictures: bool = True) -> None:
     """Make a folder ready for results: a summary that is there would not be theirs, nor would `pictures`.
 
     Raises SchedulerError.
     """
     drawn = [f"{name}.{kind}" for name in PICTURES for kind in KINDS] if pictures else []
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name in ("summary.json", "jobs.parquet", "fillers.csv", "filler_runs.csv", *drawn):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:

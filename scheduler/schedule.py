@@ -69,7 +69,7 @@ class Schedule(NamedTuple):
 def columns(run: Simulation) -> Table:
     """Return the table of jobs, in order of submission; -1 for what has not happened."""
     jobs, work = run.world.jobs, run.work
-    state = jobs.state
+    state = np.where((jobs.state == RUNNING) & (jobs.start > run.now), WAITING, jobs.state)  # for a container
     started, ended = state >= RUNNING, state == ENDED
     values = (
         work.job,

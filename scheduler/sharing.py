@@ -255,7 +255,10 @@ def note_neighbours(world: World, job: int) -> None:
 
 @engine_part
 def update_ends(world: World, now: int) -> None:
-    """Work out when the jobs whose shares or limits have changed end now, and which nodes they leave then."""
+    """Work out when the jobs whose shares or limits have changed end now, and which nodes they leave then.
+
+    Who still waits for a container on its nodes does not work until its start, at whatever rate.
+    """
     s = world.scalars
     if s[RESIDUAL] > 0:
         note_interference(world)
@@ -264,6 +267,7 @@ def update_ends(world: World, now: int) -> None:
             continue
         account(world, job, now)
         before, world.rate[job] = world.rate[job], rate_of(world, job)
+        world.left[job] += max(0, world.jobs.start[job] - now) * (world.rate[job] - before)
         if not is_pool(world):
             s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
         world.jobs.leaves[job] = leaves_of(world, job)

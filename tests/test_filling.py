@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
+from scheduler.filling import outcome
 from scheduler.filling.containers import MILLION
 from scheduler.filling.outcome import Filled, shifts, without
 from scheduler.filling.parameters import Filling, parse_filling
 from scheduler.interface import NEVER
 from scheduler.metrics import Power, metrics
+from scheduler.schedule import columns
 from scheduler.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
@@ -238,6 +240,46 @@ class TestReservations:
         assert run.world.end.tolist() == [131, 71]
         assert (run.world.left <= 0).all()
 
+    def test_a_guest_begins_no_earlier_than_a_mate_that_waits(self) -> None:
+        """Its mate waits for a save on the very node; that one loses nothing until it begins, and then half of it."""
+        rows = [(0, 1, 1, 1), (10, 100, 100, 1), (11, 20, 20, 1)]
+        run = Simulation.of(workload(rows, 2), Machine(1, 2), load_policy("sd", ["interval=5"]))
+        found = Filled.of(run, B._replace(save=60), 1)
+        run.run()
+
+        assert found.runs.tolist() == [[0, 0, 1, 70]]
+        assert (starts(found), found.box.delay.tolist()) == ([0, 70, 70], [0, 60, 55])
+        assert run.world.end.tolist() == [1, 70 + 100 + 20, 70 + 40]
+        told = found.figures(metrics(run, Power()))
+        assert told["idle"] == pytest.approx(1 - (1 + 120) / 190)
+
+    def test_what_has_not_happened_in_a_partial_run(self) -> None:
+        """A job that still waits for a container has not started, and no time after the last event counts."""
+        rows = [(0, 1, 1, 1), (10, 100, 100, 1), (11, 20, 20, 1)]
+        run = Simulation.of(workload(rows, 2), Machine(1, 2), load_policy("sd", ["interval=5"]))
+        found = Filled.of(run, B._replace(save=60), 1)
+        run.run(until=20)
+        found.finish()
+        table, told = columns(run), found.figures(metrics(run, Power()))
+
+        assert [table[name].tolist() for name in ("start", "state")] == [[0, -1, -1], ["ended", "waiting", "waiting"]]
+        assert all(0 <= told[name] <= 1 for name in ("idle", "load", "utilisation"))
+
+    def test_slots_are_filled_a_few_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """People may look on, and stop it; the outcome is the same."""
+        rows = [(0, 13, 14, 2), (3, 5, 5, 1), (4, 35, 35, 2), (60, 5, 5, 1)]
+        for policy in ("conservative", "equipartition"):
+            whole, shown = filled(rows, A, policy=policy), list[float]()
+            monkeypatch.setattr(outcome, "AT_ONCE", 1)
+            parts = Filled.of(whole.run, A, 1)
+            parts.levels = whole.levels
+            parts.finish(shown.append)
+            monkeypatch.undo()
+
+            assert len(shown) == whole.span[1] // A.slot - whole.span[0] // A.slot > 3
+            assert (parts.runs.tolist(), parts.empty) == (whole.runs.tolist(), whole.empty)
+            assert parts.box.saved.tolist() == whole.box.saved.tolist()
+
     def test_later_and_earlier_jobs(self) -> None:
         """Starts are compared with those of the same simulation without filling."""
         run = filled(self.ROWS, B, 2).run
@@ -284,10 +326,11 @@ def used(found: Filled, policy: str) -> np.ndarray[tuple[int, ...], np.dtype[np.
     for _, node, first, last in found.runs:
         owners[node, first:last] += 1
     assert (owners <= 1).all()
-    waits = owners.astype(np.bool_)
+    contained, waits = owners.astype(np.bool_), owners.astype(np.bool_)
     for job, start in enumerate(world.jobs.start):
         nodes = world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]
         owners[nodes, start : world.end[job]] += 1
+        assert not contained[nodes, start : world.end[job]].any()
         waits[nodes, start - found.box.delay[job] : start] = True
     assert policy == "sd" or (owners <= 1).all()
     return np.asarray(((owners > 0) | waits)[:, begin:])

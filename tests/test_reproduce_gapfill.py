@@ -92,3 +92,15 @@ def test_the_queue_is_never_short() -> None:
 
     assert run.world.scalars[QUEUED] > DEPTH
     assert run.now <= 20 * DAY
+
+
+@pytest.mark.parametrize("paper", ["adaptive", "gapfill"])
+def test_a_folder_that_cannot_be_is_refused_at_once(paper: str, tmp_path: Path) -> None:
+    """Nothing is simulated first, which takes minutes."""
+    (tmp_path / "file").touch()
+    text, said = drom("reproduce", paper, "--out", tmp_path / "file", code=1)
+
+    assert (text, said) == (
+        "",
+        f"drom: {tmp_path}/file cannot hold results: File exists: name another folder with --out.\n",
+    )

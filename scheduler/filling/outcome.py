@@ -14,7 +14,7 @@ from scheduler.errors import SchedulerError
 from scheduler.filling import containers, reservations, slots
 from scheduler.filling.containers import MILLION, RUNS
 from scheduler.filling.parameters import Filling
-from scheduler.interface import NEVER, NOBODY, RUNNING
+from scheduler.interface import ENDED, NEVER, NOBODY, RUNNING
 from scheduler.schedule import UNKNOWN
 from scheduler.simulation import Machine, Simulation
 from scheduler.world import BUSY, FREE
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PAPERS_IDLE = 0.1
 """What the paper's bound counts as idle."""
+AT_ONCE = 20_000_000
+"""Slots of nodes that are filled between two looks at whether to go on: a tenth of a second or so."""
 RUN = ("filler", "node", "begin", "end")
 """The columns of a run."""
 SHIFTS = ("later_jobs", "earlier_jobs", "mean_shift_s", "longest_shift_s")
@@ -88,20 +90,30 @@ class Filled:
         run = self.run
         return int(run.work.submit.min()), int(run.world.end.max()) if run.is_over else run.now
 
-    def finish(self) -> None:
-        """Fill the slots of a schedule that is complete (policy A), or end the containers that still run (B)."""
+    def finish(self, show: Callable[[float], None] = lambda _: None) -> None:
+        """Fill the slots of a schedule that is complete (policy A), or end the containers that still run (B).
+
+        `show` hears now and then which part of it is done.
+        """
         if self.filling.policy == "A":
-            self._fill_slots()
+            self._fill_slots(show)
         else:
             self._settle()
 
-    def _fill_slots(self) -> None:
+    def _fill_slots(self, show: Callable[[float], None]) -> None:
         run, f = self.run, self.filling
         taken = np.zeros(run.machine.nodes, np.int64)
         how = np.array([f.slot, f.restore, f.save, self._speed], np.int64)
         fill, regular = self._on_pool() if run.policy.pooled else self._on_nodes()
-        arguments = (self.box, *regular, taken, how, *self.span)
-        self.empty = f.slot * int(compile_part(fill, arguments, _MODULES)(*arguments))
+        cursor, (begin, until) = np.zeros(slots.CURSOR_SIZE, np.int64), self.span
+        first, last = -(-begin // f.slot), until // f.slot
+        at_once = max(1, AT_ONCE // run.machine.nodes)
+        for number in range(first, max(last, first + 1), at_once):
+            arguments = (self.box, *regular, taken, how, cursor, number, min(number + at_once, last))
+            compile_part(fill, arguments, _MODULES)(*arguments)
+            show((number - first) / max(1, last - first))
+        slots.leave_all(self.box, last * f.slot)
+        self.empty = f.slot * int(cursor[slots.EMPTY])
 
     def _on_nodes(self) -> tuple[Callable[..., int], tuple[Ints, ...]]:
         """Return what fills the slots of nodes, and who has them when."""
@@ -144,9 +156,15 @@ class Filled:
         """Return what filling came to; `metrics` are those of the regular jobs. Seconds are of single nodes."""
         f, box, (begin, end) = self.filling, self.box, self.span
         room = max(1, (end - begin) * self.run.machine.nodes)
-        useful, worked, overhead = int(box.saved.sum()) / MILLION, int(box.worked.sum()), int(box.overhead.sum())
-        delays, waits = box.delay[box.delay > 0], int((box.delay * self.run.world.jobs.nodes).sum())
-        busy, regular = (int(self.run.world.scalars[BUSY]) - waits) / room, metrics["utilisation"] or 0.0
+        beyond = int(np.maximum(0, self.runs[:, 3] - end).sum())  # saves that go on after a partial run
+        useful, worked, overhead = (
+            int(box.saved.sum()) / MILLION,
+            int(box.worked.sum()),
+            int(box.overhead.sum()) - beyond,
+        )
+        delays = box.delay[box.delay > 0]
+        busy = (int(self.run.world.scalars[BUSY]) - self._waited(end)) / room
+        regular = metrics["utilisation"] or 0.0
         by_slot = f.policy == "A"
         return {
             "parameters": f._asdict() | {"migrate": None if math.isinf(f.migrate) else f.migrate},
@@ -169,6 +187,20 @@ class Filled:
             "longest_delay_s": int(delays.max(initial=0)),
         }
 
+    def _waited(self, until: int) -> int:
+        """Return the node-seconds for which regular jobs had nodes and all that were there waited for containers."""
+        world, delay = self.run.world, self.box.delay
+        if not delay.any():
+            return 0
+        jobs, house = world.jobs, world.nodes
+        job = np.repeat(np.arange(len(jobs.start)), np.diff(house.first))
+        there = (house.place != NOBODY) & (jobs.state[job] >= RUNNING)
+        job, node = job[there], house.place[there]
+        end = np.minimum(np.where(jobs.state == ENDED, world.end, until), until)[job]
+        start = jobs.start[job]
+        given = np.minimum(start - delay[job], end)
+        return _covered(node, given, end) - _covered(node, np.minimum(start, end), end)
+
     def tables(self) -> dict[str, Table]:
         """Return `fillers`, a row per filler job in order of arrival, -1 for what has not happened; `filler_runs`."""
         box = self.box
@@ -187,6 +219,16 @@ class Filled:
             "lost": box.lost,
         }
         return {"fillers": fillers, "filler_runs": dict(zip(RUN, self.runs.T, strict=True))}
+
+
+def _covered(node: Ints, begin: Ints, end: Ints) -> int:
+    """Return for how many seconds of a node intervals are there, those of all nodes together."""
+    begin, end = begin - begin.min(), end - begin.min()
+    order = np.lexsort((begin, node))
+    apart = node[order] * (int(end.max()) + 1)
+    begin, end = begin[order] + apart, np.maximum.accumulate(end[order] + apart)
+    before = np.concatenate(([0], end[:-1]))
+    return int(np.maximum(0, end - np.maximum(begin, before)).sum())
 
 
 def compile_all() -> None:

@@ -140,7 +140,10 @@ def note_plans(world: World, box: Containers, actions: Actions) -> None:
 
 @engine_part
 def clear(world: World, box: Containers, how: Ints, actions: Actions) -> None:
-    """Take containers off the nodes of the jobs that have just started, and let these wait for it."""
+    """Take containers off the nodes of the jobs that have just started, and let these wait for it.
+
+    A guest begins no earlier than those who wait on its nodes for a container that is still there.
+    """
     house, now = world.nodes, world.scalars[NOW]
     for row in actions.rows[: actions.used[0]]:
         if row[0] not in (START, PLACE):
@@ -150,6 +153,9 @@ def clear(world: World, box: Containers, how: Ints, actions: Actions) -> None:
         for node in house.place[house.first[job] : house.first[job + 1]]:
             if box.tenant[node] != NOBODY:
                 delay = max(delay, evict(world, box, how, box.tenant[node], min(notice, now), now))
+            for other in house.resident[node]:
+                if other != NOBODY:
+                    delay = max(delay, world.jobs.start[other] - now)
         if delay > 0:
             postpone(world, job, delay)
             box.delay[job] = delay

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SLOT, RESTORE, SAVE, SPEED = range(4)
 """Places in the options."""
+COMING, GOING, EMPTY, CURSOR_SIZE = range(4)
+"""Places in a cursor, all 0 before the first slot: how far the regular schedule was followed, and what was empty."""
 
 
 def fill_slots(  # noqa: PLR0917 - numba wants them by position
@@ -44,43 +46,45 @@ def fill_slots(  # noqa: PLR0917 - numba wants them by position
     place: Ints,
     taken: Ints,
     options: Ints,
+    cursor: Ints,
     begin: int,
     until: int,
 ) -> int:
-    """Fill the slots that lie between two times; return how many slots of nodes had no regular job.
+    """Fill the slots with the numbers from `begin` to before `until`, which follow those before them; return 0.
 
     `starts` and `ends` are the regular jobs in order of start, and of end; `spans` of shape ``(jobs, 2)`` has these
-    times by job. The nodes of a job are ``place[first[job] : first[job + 1]]``. `taken`, of shape ``(nodes,)``, is 0.
+    times by job. The nodes of a job are ``place[first[job] : first[job + 1]]``. `taken`, of shape ``(nodes,)``, is 0
+    before the first slot. ``cursor[EMPTY]`` counts the slots of nodes without a regular job.
     """
-    slot, coming, going, empty = options[SLOT], 0, 0, 0
-    for number in range(-(-begin // slot), until // slot):
-        now = number * slot
+    coming, going = cursor[COMING], cursor[GOING]
+    for number in range(begin, until):
+        now = number * options[SLOT]
         while coming < len(starts) and spans[starts[coming], 0] <= now:
             occupy(taken, place[first[starts[coming]] : first[starts[coming] + 1]], 1)
             coming += 1
         while going < len(ends) and spans[ends[going], 1] <= now:
             occupy(taken, place[first[ends[going]] : first[ends[going] + 1]], -1)
             going += 1
-        empty += fill_slot(box, taken, now, options)
-    leave_all(box, until // slot * slot)
-    return empty
+        cursor[EMPTY] += fill_slot(box, taken, now, options)
+    cursor[COMING], cursor[GOING] = coming, going
+    return 0
 
 
 def fill_pool(  # noqa: PLR0917 - numba wants them by position
-    box: Containers, times: Ints, held: Ints, taken: Ints, options: Ints, begin: int, until: int
+    box: Containers, times: Ints, held: Ints, taken: Ints, options: Ints, cursor: Ints, begin: int, until: int
 ) -> int:
     """Do as `fill_slots` on a pool, of which regular jobs have ``held[i]`` processors from ``times[i]`` on."""
-    slot, coming, empty, now_held = options[SLOT], 0, 0, 0
-    for number in range(-(-begin // slot), until // slot):
-        now = number * slot
+    coming = cursor[COMING]
+    for number in range(begin, until):
+        now = number * options[SLOT]
         while coming < len(times) and times[coming] <= now:
-            now_held = held[coming]
             coming += 1
+        now_held = held[coming - 1] if coming > 0 else 0
         taken[:now_held] = 1
         taken[now_held:] = 0
-        empty += fill_slot(box, taken, now, options)
-    leave_all(box, until // slot * slot)
-    return empty
+        cursor[EMPTY] += fill_slot(box, taken, now, options)
+    cursor[COMING] = coming
+    return 0
 
 
 @engine_part

@@ -93,8 +93,10 @@ def adaptive(
     from scheduler.reproduction.adaptive import points
     from scheduler.reproduction.adaptive_figures import contract_lines, draw, lines, to_json
     from scheduler.reproduction.contracts import levels
-    from scheduler.results import write_value
+    from scheduler.results import make_folder, write_value
 
+    if out is not None:
+        make_folder(out)
     with all_or_nothing("simulating") as bar:
         found = points(seed, stall, lambda done: bar.show(done / 2))
         bound = levels(seed, stall, lambda done: bar.show((1 + done) / 2))
@@ -120,8 +122,10 @@ def gapfill(
     from scheduler.filling import outcome
     from scheduler.reproduction.gapfill import POLICY, points
     from scheduler.reproduction.gapfill_figures import draw, lines, to_json
-    from scheduler.results import write_value
+    from scheduler.results import make_folder, write_value
 
+    if out is not None:
+        make_folder(out)
     policy = load_policy(POLICY)
     for announced in filter(None, (announcement(policy), outcome.announcement())):
         typer.echo(f"drom: {announced}", err=True)
