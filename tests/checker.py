@@ -36,7 +36,7 @@ STEP = 0.1
 class Slot:
     """A used slot: who it belongs to and which CPUs (masks) it was granted, holds, has applied and gives back.
 
-    `arrival` counts the jobs that have come: a process may have come again.
+    `arrival` counts the jobs that have come: a process may have come again. `earlier` is the grant before the newest.
     """
 
     index: int
@@ -52,6 +52,13 @@ class Slot:
     mailbox: int
     waiting: bool
     arrival: int = 0
+    earlier: int = 0
+
+    @property
+    def in_force(self) -> int:
+        """The CPUs of the grant that is in force: an agent may have died after it had written which one that is."""
+        grants = {self.epoch: self.grant, self.epoch - 1: self.earlier}
+        return grants.get(self.applied_epoch, self.applied)
 
     @property
     def settled(self) -> bool:
@@ -161,6 +168,7 @@ def _slot(raw: bytes, base: int, index: int, bits: int) -> Slot:
         mailbox=number("mailbox"),
         waiting=bool(number("flags") & layout.SLOT_WAITING),
         arrival=number("arrival"),
+        earlier=mask(f"grant{(epoch + 1) % 2}"),
     )
 
 

@@ -36,7 +36,7 @@ def _between(one: Slot, two: Slot) -> list[str]:
     if two.applied_epoch < one.applied_epoch or two.applied_epoch > two.epoch + 1:
         found.append(f"{two}: applied epoch {one.applied_epoch} became {two.applied_epoch}")
     # What was granted is given up when something newer is in force, and not before.
-    lost = (one.grant | one.applied) & one.held & ~two.held
+    lost = (one.grant | one.in_force) & one.held & ~two.held
     if lost and two.applied_epoch <= one.applied_epoch:
-        found.append(f"{two}: gave up {list_of(lost)} with nothing newer in force")
+        found.append(f"{two}, before {one!r}: gave up {list_of(lost)} with nothing newer in force")
     return found

@@ -55,6 +55,16 @@ class TestHistory:
         """Nothing, a grant, its application, a growth, one that is planned, another task, a process that came again."""
         assert history.violations(reading(BEFORE), reading(after)) == []
 
+    def test_an_agent_may_die_while_it_writes_down_what_is_in_force(self) -> None:
+        """It writes the epoch first: the next one gives up the rest of what was in force before."""
+        half = dataclasses.replace(BEFORE, epoch=6, grant=0b01, earlier=0b11, applied_epoch=6)
+        whole = dataclasses.replace(half, held=0b01, applied=0b01)
+        assert history.violations(reading(half), reading(whole)) == []
+
+        newer = dataclasses.replace(half, epoch=7, grant=0b01, earlier=0b10)
+        found, *_ = history.violations(reading(newer), reading(dataclasses.replace(newer, held=0b01)))
+        assert found.endswith("gave up 1 with nothing newer in force")
+
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
