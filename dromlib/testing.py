@@ -269,6 +269,8 @@ class FakeAgent:
         self._signals.send(signals.message(self.SLOT, {"event": event, "time": time.time(), **more}), zmq.NOBLOCK)
 
     def _await(self, condition: Callable[[], bool], complaint: str, timeout: float) -> None:
+        if not self._said:
+            self._check_open()
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
