@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.options import OPTIONS, TABLES, Option, Options, Value
-from agent.rootfs import read_plain
+from agent.plain_files import read_plain
 from agent.runtime import default_runtime_dir
 
 if sys.version_info >= (3, 11):
@@ -97,9 +97,6 @@ def read_file(path: Path) -> File:
         raise ConfigError(msg) from error
     except OSError as error:
         msg = f"cannot read the configuration {path}: {error.strerror}."
-        raise ConfigError(msg) from error
-    except ValueError as error:
-        msg = f"cannot read the configuration {path}: {error}."
         raise ConfigError(msg) from error
 
 

@@ -15,6 +15,8 @@ import stat
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+from agent.plain_files import open_plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -118,10 +120,10 @@ def read(path: Path, wait: Callable[[], None] | None = None) -> Iterator[dict[st
     """
     with ExitStack() as opened:
         try:
-            file = opened.enter_context(_open_plain(path))
+            file = opened.enter_context(open_plain(path))
             before = None
             with suppress(FileNotFoundError):
-                before = opened.enter_context(_open_plain(rotated(path)))
+                before = opened.enter_context(open_plain(rotated(path)))
         except OSError as error:
             msg = f"no events can be read in {path} ({error.strerror}): name a file with --file."
             raise HistoryError(msg) from error
@@ -134,16 +136,7 @@ def read(path: Path, wait: Callable[[], None] | None = None) -> Iterator[dict[st
             yield from _records(file)
             if replaced:
                 with suppress(FileNotFoundError):
-                    file = opened.enter_context(_open_plain(path))
-
-
-def _open_plain(path: Path) -> BinaryIO:
-    """Open a file of events: a pipe would make us wait. Raises OSError."""
-    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is not a plain file")
-    return file
+                    file = opened.enter_context(open_plain(path))
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -57,9 +57,7 @@ class Ledger:
         old, mask = self.holders[core], self.cores.masks[core]
         self.holders[core] = new
         self._moved[core] = None
-        _remove(self.held, old, mask)
-        if new is not None:
-            self.held[new] = self.held.get(new, 0) | mask
+        _pass_on(self.held, mask, old, new)
 
     def settle(self, alive: Callable[[Owner], bool]) -> set[str]:
         """Bring the owners up to date with the holders; return the jobs that are `alive` and own other cores now.
@@ -89,16 +87,16 @@ class Ledger:
             if old == new:
                 continue
             self.owners[core] = new
-            _remove(self.owned, old, mask)
-            if new is not None:
-                self.owned[new] = self.owned.get(new, 0) | mask
+            _pass_on(self.owned, mask, old, new)
             changed |= {job for job in (old, new) if job is not None}
         return changed
 
 
-def _remove(masks: dict[str, int], job: Owner, mask: int) -> None:
-    if job is None:
-        return
-    masks[job] &= ~mask
-    if not masks[job]:
-        del masks[job]
+def _pass_on(masks: dict[str, int], mask: int, old: Owner, new: Owner) -> None:
+    """Take a mask from one job's and add it to another's; who has nothing is not in the book."""
+    if old is not None:
+        masks[old] &= ~mask
+        if not masks[old]:
+            del masks[old]
+    if new is not None:
+        masks[new] = masks.get(new, 0) | mask

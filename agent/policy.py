@@ -192,13 +192,12 @@ def within_cap(running: Sequence[JobCores], cap: int, but: AbstractSet[int] = fr
 
     The largest give up first, none its minimum.
     """
-    cores = {job.name: job.cores for job in running}
+    loans: dict[str, int] = {}
     for user in {job.user for job in running} - but if cap else ():
         theirs = [job for job in running if job.user == user]
         lenders = [job for job in theirs if not job.fixed]
-        loans = _take(sum(job.cores for job in theirs) - cap, lenders, {j.name: j.cores - j.minimum for j in lenders})
-        cores |= {name: cores[name] - loan for name, loan in loans.items()}
-    return cores
+        loans |= _take(sum(job.cores for job in theirs) - cap, lenders, {j.name: j.cores - j.minimum for j in lenders})
+    return _without(loans, running)
 
 
 def trim(running: Sequence[JobCores], name: str) -> dict[str, int]:

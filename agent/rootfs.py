@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agent.plain_files import read_plain
 from dromlib.cpulist import MAX_CPUS, CpuListError, parse_cpulist, parse_cpumask
 
 if TYPE_CHECKING:
@@ -97,23 +96,6 @@ class Root:
             return (self.folder / path).is_dir()
         except OSError:
             return False
-
-
-def read_plain(path: Path, limit: int) -> bytes:
-    """Return a plain file of at most `limit` bytes. Raises OSError, and ValueError with what is wrong with it."""
-    _plain(path.stat().st_mode)
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
-        _plain(os.fstat(file.fileno()).st_mode)
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        msg = f"it is longer than {limit} bytes"
-        raise ValueError(msg)
-    return data
-
-
-def _plain(mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise ValueError("it is not a plain file")
 
 
 def _shown(path: str) -> str:

@@ -107,13 +107,12 @@ class Filled:
         fill, regular = self._on_pool() if run.policy.pooled else self._on_nodes()
         cursor, (begin, until) = np.zeros(slots.CURSOR_SIZE, np.int64), self.span
         first, last = -(-begin // f.slot), until // f.slot
-        at_once = max(1, AT_ONCE // run.machine.nodes)
+        self.empty, at_once = 0, max(1, AT_ONCE // run.machine.nodes)
         for number in range(first, max(last, first + 1), at_once):
             arguments = (self.box, *regular, taken, how, cursor, number, min(number + at_once, last))
-            compile_part(fill, arguments, _MODULES)(*arguments)
+            self.empty += f.slot * int(compile_part(fill, arguments, _MODULES)(*arguments))
             show((number - first) / max(1, last - first))
         slots.leave_all(self.box, last * f.slot)
-        self.empty = f.slot * int(cursor[slots.EMPTY])
 
     def _on_nodes(self) -> tuple[Callable[..., int], tuple[Ints, ...]]:
         """Return what fills the slots of nodes, and who has them when."""

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 SLOT, RESTORE, SAVE, SPEED = range(4)
 """Places in the options."""
-COMING, GOING, EMPTY, CURSOR_SIZE = range(4)
-"""Places in a cursor, all 0 before the first slot: how far the regular schedule was followed, and what was empty."""
+COMING, GOING, CURSOR_SIZE = range(3)
+"""Places in a cursor, all 0 before the first slot: how far the regular schedule was followed."""
 
 
 def fill_slots(  # noqa: PLR0917 - numba wants them by position
@@ -50,13 +50,15 @@ def fill_slots(  # noqa: PLR0917 - numba wants them by position
     begin: int,
     until: int,
 ) -> int:
-    """Fill the slots with the numbers from `begin` to before `until`, which follow those before them; return 0.
+    """Fill the slots with the numbers from `begin` to before `until`, which follow those before them.
+
+    Returns how many slots of nodes had no regular job.
 
     `starts` and `ends` are the regular jobs in order of start, and of end; `spans` of shape ``(jobs, 2)`` has these
     times by job. The nodes of a job are ``place[first[job] : first[job + 1]]``. `taken`, of shape ``(nodes,)``, is 0
-    before the first slot. ``cursor[EMPTY]`` counts the slots of nodes without a regular job.
+    before the first slot.
     """
-    coming, going = cursor[COMING], cursor[GOING]
+    coming, going, empty = cursor[COMING], cursor[GOING], 0
     for number in range(begin, until):
         now = number * options[SLOT]
         while coming < len(starts) and spans[starts[coming], 0] <= now:
@@ -65,16 +67,16 @@ def fill_slots(  # noqa: PLR0917 - numba wants them by position
         while going < len(ends) and spans[ends[going], 1] <= now:
             occupy(taken, place[first[ends[going]] : first[ends[going] + 1]], -1)
             going += 1
-        cursor[EMPTY] += fill_slot(box, taken, now, options)
+        empty += fill_slot(box, taken, now, options)
     cursor[COMING], cursor[GOING] = coming, going
-    return 0
+    return empty
 
 
 def fill_pool(  # noqa: PLR0917 - numba wants them by position
     box: Containers, times: Ints, held: Ints, taken: Ints, options: Ints, cursor: Ints, begin: int, until: int
 ) -> int:
     """Do as `fill_slots` on a pool, of which regular jobs have ``held[i]`` processors from ``times[i]`` on."""
-    coming = cursor[COMING]
+    coming, empty = cursor[COMING], 0
     for number in range(begin, until):
         now = number * options[SLOT]
         while coming < len(times) and times[coming] <= now:
@@ -82,9 +84,9 @@ def fill_pool(  # noqa: PLR0917 - numba wants them by position
         now_held = held[coming - 1] if coming > 0 else 0
         taken[:now_held] = 1
         taken[now_held:] = 0
-        cursor[EMPTY] += fill_slot(box, taken, now, options)
+        empty += fill_slot(box, taken, now, options)
     cursor[COMING] = coming
-    return 0
+    return empty
 
 
 @engine_part
