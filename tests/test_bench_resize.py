@@ -141,7 +141,7 @@ def test_program_changes_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.system
 def test_costs_are_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Each change of a program has a row with its cost, and the table ends with what it means."""
-    value = bench_resize.resize_cost(3, ["jacobi"])
+    value = bench_resize.resize_cost(5, ["jacobi"])
     output.resize_cost(value, as_json=False)
 
     assert [(row["program"], row["change"]) for row in value["costs"]] == [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler.reproduction.adaptive import LOADS, SERVICE_S, Point, jobs_of
+from scheduler.reproduction.adaptive import LOADS, SERVICE_S, Point, jobs_of, points_at
 from scheduler.reproduction.contracts import WORDS
 from scheduler.reproduction.estimates import Estimate, estimate
 from tests.commands import drom
@@ -53,10 +53,9 @@ def test_payoff_earns_more_at_every_load(told: tuple[Path, dict[str, Any]]) -> N
 
 def test_a_long_stall_takes_the_gain_away() -> None:
     """Where each change costs ten minutes, adaptive jobs do worse under much load, and better if that is weighed."""
-    text, _ = drom("reproduce", "adaptive", "--stall", "600", "--json")
-    found = {(p["figure"], p["load"]): (p["verdict"], p["verdict_on_weighing"]) for p in json.loads(text)["points"]}
+    response, _ = points_at("simulation", 1.0, seed=1, stall=600)
 
-    assert found[9, 1.0] == ("worse", "better")
+    assert (response.verdict, response.verdict_on_weighing) == ("worse", "better")
 
 
 def test_jobs() -> None:

@@ -110,14 +110,21 @@ def cost_s(stall: float) -> float:
 def points(seed: int, stall: float, show: Callable[[float], None]) -> list[Point]:
     """Make all simulations, with SEEDS seeds from `seed` on; `show` gets the fraction that is done."""
     found: list[Point] = []
-    cases = [(experiment, count, load) for experiment, count in JOBS.items() for load in LOADS]
-    for done, (experiment, count, load) in enumerate(cases, 1):
-        works = [jobs_of(load, count, one) for one in range(seed, seed + SEEDS)]
-        ways = ((RIGID, 0.0), (ADAPTIVE, 0.0), (ADAPTIVE, cost_s(stall)))
-        runs = [[measure(work, policy, stall, weighed) for work in works] for policy, weighed in ways]
-        for metric in (RESPONSE, UTILISATION):
-            rigid, adaptive, weighing = (np.array([one[metric] for one in way]) for way in runs)
-            levels = (rigid, adaptive, adaptive - rigid, weighing, weighing - adaptive)
-            found.append(Point(experiment, load, metric, *map(estimate, levels)))
+    cases = [(experiment, load) for experiment in JOBS for load in LOADS]
+    for done, (experiment, load) in enumerate(cases, 1):
+        found += points_at(experiment, load, seed, stall)
         show(done / len(cases))
+    return found
+
+
+def points_at(experiment: str, load: float, seed: int, stall: float) -> list[Point]:
+    """Make the simulations of an experiment at one load; return what came of response and utilisation."""
+    works = [jobs_of(load, JOBS[experiment], one) for one in range(seed, seed + SEEDS)]
+    ways = ((RIGID, 0.0), (ADAPTIVE, 0.0), (ADAPTIVE, cost_s(stall)))
+    runs = [[measure(work, policy, stall, weighed) for work in works] for policy, weighed in ways]
+    found = []
+    for metric in (RESPONSE, UTILISATION):
+        rigid, adaptive, weighing = (np.array([one[metric] for one in way]) for way in runs)
+        levels = (rigid, adaptive, adaptive - rigid, weighing, weighing - adaptive)
+        found.append(Point(experiment, load, metric, *map(estimate, levels)))
     return found

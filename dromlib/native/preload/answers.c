@@ -3,12 +3,13 @@
 
 #include <stddef.h>
 
+_Thread_local char calling_thread;
+
 static bool is_owner(struct answers *a)
 {
-    static _Thread_local char self;
     const void *owner = __atomic_load_n(&a->owner, __ATOMIC_RELAXED), *nobody = NULL;
-    return owner == &self ||
-           (!owner && __atomic_compare_exchange_n(&a->owner, &nobody, &self, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return owner == &calling_thread ||
+           (!owner && __atomic_compare_exchange_n(&a->owner, &nobody, &calling_thread, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
 int keep_for_good(struct answers *a)
@@ -68,7 +69,7 @@ static bool end_round(struct answers *a, const struct place *place)
     return anew && !a->kept;
 }
 
-int answer_region(struct answers *a, struct place *place, int grant)
+int answer_region_anew(struct answers *a, struct place *place, int grant)
 {
     if (!is_owner(a))
         return keep_for_good(a);

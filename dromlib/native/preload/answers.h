@@ -34,12 +34,24 @@ struct answers {
     struct place *places; /* that have asked */
 };
 
+extern _Thread_local char calling_thread; /* its address tells threads apart */
+
 #define NOTHING_TOLD ((struct answers){.told = WHOLE, .round = 1})
 
 /* Each returns a number of threads: at most what the grant has room for, or one that was told before. */
 
-/* For a region forked at this place, outside others. */
-int answer_region(struct answers *a, struct place *place, int grant);
+/* For a region forked at this place, outside others. What would change nothing is answered right here. */
+int answer_region_anew(struct answers *a, struct place *place, int grant);
+static inline int answer_region(struct answers *a, struct place *place, int grant)
+{
+    int told = __atomic_load_n(&a->told, __ATOMIC_RELAXED);
+    const struct place *turn = __atomic_load_n(&a->turn, __ATOMIC_RELAXED);
+    bool is_settled = told > 0 && a->owner == &calling_thread && a->forked && place->forked;
+    if (!is_settled || (turn ? turn == place : told != grant))
+        return answer_region_anew(a, place, grant);
+    __atomic_store_n(&a->region, place, __ATOMIC_RELAXED);
+    return told;
+}
 
 /* For a call outside regions. */
 int answer_call(struct answers *a, struct place *place, int grant);

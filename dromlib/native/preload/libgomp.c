@@ -50,12 +50,12 @@ __attribute__((noinline, cold)) static bool stands_in(struct region *region, bod
 static inline unsigned enter(struct site *site, unsigned threads)
 {
     const struct runtime *runtime = site->object->runtime;
-    if (runtime->is_llvm) {
+    if (__builtin_expect(runtime->is_llvm, 0)) {
         gomp_region = site;
         return threads;
     }
     at_point();
-    if ((threads != 0 && is_again(site)) || runtime->get_level() != 0)
+    if (__builtin_expect((threads != 0 && is_again(site)) || runtime->get_level() != 0, 0))
         return threads;
     unsigned size = size_region(site, runtime, runtime->get_max_threads());
     return threads == 0 ? size : threads;
@@ -63,7 +63,7 @@ static inline unsigned enter(struct site *site, unsigned threads)
 
 static inline void leave(const struct runtime *runtime)
 {
-    if (!runtime->is_llvm)
+    if (__builtin_expect(!runtime->is_llvm, 1))
         heed_news();
 }
 
