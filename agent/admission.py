@@ -106,7 +106,7 @@ class Admission:
         if not tasks:
             return None
         attached = {first_process(task): task for task in tasks}
-        above = processes.lineage(peer.identity.pid, processes.scan())
+        above = processes.lineage(peer.identity.pid)
         return next((attached[one] for one in above if one in attached), None)
 
     def _arrive(self, request: door.Request, peer: processes.Peer) -> Task:

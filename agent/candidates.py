@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agent.following import Following
     from agent.jobs import Task
     from agent.node import Node
-    from agent.processes import Stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +89,10 @@ class Candidates:
 
     def _check_kin(self, who: Identity) -> None:
         """Refuse the agent, its ancestors, and what is managed already."""
-        stats = processes.scan()
-        if who.pid in [one.pid for one in processes.lineage(self._me, stats)]:
+        if who.pid in [one.pid for one in processes.lineage(self._me)]:
             msg = f"process {who.pid} is the agent, or one that the agent descends from: attach a program below it."
             raise ControlError(msg)
-        task = self.task_above(who, stats)
+        task = self.task_above(who)
         if task and first_process(task) == who:
             msg = f"process {who.pid} is managed already, as job {task.job}: see `drom explain {task.job}`."
             raise ControlError(msg)
@@ -102,9 +100,9 @@ class Candidates:
             msg = f"process {who.pid} belongs to job {task.job} (pid {task.arrival.pid}), which is managed already."
             raise ControlError(msg)
 
-    def task_above(self, who: Identity, stats: dict[int, Stat] | None = None) -> Task | None:
+    def task_above(self, who: Identity) -> Task | None:
         """Return the task that a process belongs to: by descent, or by ``DROM_TASK`` once its parents have gone."""
-        for one in processes.lineage(who.pid, processes.scan() if stats is None else stats):
+        for one in processes.lineage(who.pid):
             if task := self._node.find(one.pid, one.start_time):
                 return task
         named = processes.named_task(who.pid)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from agent.jobs import Task
     from agent.node import Node
+    from agent.processes import Stat
 
 
 class Loop(Protocol):
@@ -35,7 +36,7 @@ class Following:
         self._node = node
         self._ended = ended
         self._pidfds: dict[int, dict[Identity, int]] = {}
-        self._scan = Scan()
+        self._stats = Scan()
 
     def follow(self, task: Task, who: Identity) -> None:
         """Watch a process of a task, unless it is watched already."""
@@ -87,14 +88,19 @@ class Following:
         """Return what finds the pids of the processes of a task, also of one that was let go, each time anew."""
         return lambda: self._census((task,)).processes(first_process(task), task.arrival.uid)
 
-    def processes_of_all(self, slots: Collection[int]) -> dict[int, set[int]]:
-        """Return the pids of each task's processes, by slot, in one look at all processes."""
-        tasks, census = self._node.tasks, self._census()
+    def processes_of_all(self, slots: Collection[int], stats: dict[int, Stat] | None = None) -> dict[int, set[int]]:
+        """Return the pids of each task's processes, by slot, in one look at all processes: `stats`, or a new one."""
+        tasks, census = self._node.tasks, self._census(stats=stats)
         return {slot: census.processes(first_process(tasks[slot]), tasks[slot].arrival.uid) for slot in slots}
 
-    def _census(self, more: Iterable[Task] = ()) -> Census:
+    def scan(self) -> dict[int, Stat]:
+        """Return the stat of every process, by pid; state letters may be those of an earlier look."""
+        return self._stats.take()
+
+    def _census(self, more: Iterable[Task] = (), stats: dict[int, Stat] | None = None) -> Census:
         """Take a census for the tasks of the node and `more`."""
-        return Census(map(first_process, (*self._node.tasks.values(), *more)), self._scan.take())
+        tasks = (*self._node.tasks.values(), *more)
+        return Census(map(first_process, tasks), self.scan() if stats is None else stats)
 
     def close(self) -> None:
         """Stop watching; the loop is about to end."""

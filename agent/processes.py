@@ -201,12 +201,12 @@ def named_task(pid: int, proc: str = "/proc") -> Identity | None:
     return None
 
 
-def lineage(pid: int, stats: Mapping[int, Stat]) -> list[Identity]:
-    """Return the process `pid` and its ancestors, the nearest first, as far as a scan has them."""
+def lineage(pid: int, proc: str = "/proc") -> list[Identity]:
+    """Return the process `pid` and its ancestors, the nearest first; empty when it is gone."""
     found: dict[int, Identity] = {}
-    while pid in stats and pid not in found:
-        found[pid] = Identity(pid, stats[pid].start_time)
-        pid = stats[pid].ppid
+    while pid not in found and (stat := read_stat(pid, proc)):
+        found[pid] = Identity(pid, stat.start_time)
+        pid = stat.ppid
     return list(found.values())
 
 

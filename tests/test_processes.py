@@ -91,6 +91,8 @@ class TestStat:
 
         assert processes.process_tree(10, str(tmp_path)) == {10, 11, 12}
         assert processes.process_tree(12, str(tmp_path)) == {12}
+        assert processes.lineage(12, str(tmp_path)) == [Identity(12, 7), Identity(11, 7), Identity(10, 7)]
+        assert processes.lineage(13, str(tmp_path)) == []
 
 
 class TestPidfd:
@@ -332,12 +334,4 @@ class TestStatus:
 
         assert processes.users(me) == (os.getuid(), os.geteuid())
         assert not processes.is_kernel_thread(me)
-        assert [who.pid for who in processes.lineage(me, processes.scan())][:2] == [me, os.getppid()]
-
-
-def test_a_ring_of_ancestors_ends() -> None:
-    """A scan that was not taken at once may hold one."""
-    stats = {1: processes.Stat(2, "S", 5), 2: processes.Stat(1, "S", 6)}
-
-    assert processes.lineage(1, stats) == [Identity(1, 5), Identity(2, 6)]
-    assert processes.lineage(3, stats) == []
+        assert [who.pid for who in processes.lineage(me)][:2] == [me, os.getppid()]

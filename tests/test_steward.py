@@ -26,10 +26,11 @@ def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeyp
     found = Steward.__new__(Steward)
     attempt = Attempt(start(1, "true"), Folder(tmp_path), 1, "running")
     found._restless = set()
+    found._scan = dict
     found._keeping = SimpleNamespace(  # type: ignore[assignment]
-        look=lambda _: spool.BEGINNING, processes_of=lambda one, _: {12} if one.pidfd >= 0 else set()
+        look=lambda _: spool.BEGINNING, processes_of=lambda ones, _: {12} if ones[0].pidfd >= 0 else set()
     )
-    found._remote = SimpleNamespace(steps=SimpleNamespace(pids=lambda *_: set()))  # type: ignore[assignment]
+    found._remote = SimpleNamespace(steps=SimpleNamespace(attempts=lambda _: []))  # type: ignore[assignment]
     found._node = SimpleNamespace(jobs={})  # type: ignore[assignment]
     for number in (signal.SIGUSR1, signal.SIGTERM):
         found._signal(attempt, protocol.Signal(1, 1, number), 0.0)

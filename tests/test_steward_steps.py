@@ -35,6 +35,7 @@ def test_a_job_has_a_bound_for_its_commands(tmp_path: Path, monkeypatch: pytest.
         {job.key: job for job in jobs},
         said.append,
         share=lambda _: 9,
+        scan=dict,
     )
 
     def ask(job: Attempt, number: int) -> list[dict[str, Any]]:

@@ -161,12 +161,12 @@ class Keeping:
         self._close(attempt, "told")
         self._close(attempt, "pidfd")
 
-    def processes_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
-        """Return the pids of those in a scan that descend from the drom-step of an attempt, without its own."""
-        if attempt.pidfd < 0:
+    def processes_of(self, attempts: Iterable[Attempt], stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of those in a scan that descend from the drom-steps of attempts, without these."""
+        keepers = {attempt.keeper for attempt in attempts if attempt.pidfd >= 0} & stats.keys()
+        if not keepers:
             return set()
-        owners = processes.owners_of(stats, {attempt.keeper} & stats.keys())
-        return {pid for pid, owner in owners.items() if owner} - {attempt.keeper}
+        return {pid for pid, owner in processes.owners_of(stats, keepers).items() if owner} - keepers
 
     def orphans_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
         """Return the pids of processes of a job whose drom-step was killed, as their environment tells."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from agent import processes
 from agent.jobs import Refused
 from agent.steward.hooks import NUMBER, Hooks, Request
 from agent.steward.protocol import Post
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent.following import Loop
+    from agent.processes import Stat
     from agent.steward.keeping import Attempt
     from agent.steward.launching import Place
 
@@ -34,7 +34,7 @@ REPEAT = 2.0
 class Remote:
     """Sees to hooks and steps of the `attempts` at `place`; `send` hands a post to the scheduler.
 
-    `share` returns how many hooks a user may have at a time.
+    `share` returns how many hooks a user may have at a time, `scan` the stat of every process.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Remote:
         send: Callable[[Post], None],
         *,
         share: Callable[[int], int],
+        scan: Callable[[], dict[int, Stat]],
     ) -> None:
         self.steps = Steps(loop, place, boot, self._tell)
         self._loop = loop
@@ -53,6 +54,7 @@ class Remote:
         self._attempts = attempts
         self._send = send
         self._share = share
+        self._scan = scan
         self._hooks: Hooks | None = None
         self._again = 0.0
 
@@ -126,7 +128,7 @@ class Remote:
         if "step" in text:
             self._begin(attempt, sender, text)
         elif "end" in text:
-            self.steps.end(attempt, number, processes.scan())
+            self.steps.end(attempt, number, self._scan())
         else:
             self._answer(number, text.get("answer", "1 the answer cannot be read."))
 

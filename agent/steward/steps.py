@@ -84,7 +84,7 @@ class Steps:
         """Kill a step."""
         step = self._steps.get(job, {}).get(number)
         if step:
-            send_signal(9, self._keeping.processes_of(step.attempt, stats), stats)
+            send_signal(9, self._keeping.processes_of([step.attempt], stats), stats)
 
     def take_up(self, job: Attempt) -> None:
         """Find the steps of a job that an earlier agent began."""
@@ -100,10 +100,9 @@ class Steps:
             for step in [one for one in steps.values() if one.attempt.state == "starting" and one.attempt.pidfd < 0]:
                 self._look(step)
 
-    def pids(self, job: Attempt, stats: dict[int, Stat]) -> set[int]:
-        """Return the pids of the processes of a scan that belong to steps of a job."""
-        of_steps = [self._keeping.processes_of(step.attempt, stats) for step in self._steps.get(job, {}).values()]
-        return set().union(*of_steps)
+    def attempts(self, job: Attempt) -> list[Attempt]:
+        """Return the steps of a job, as attempts."""
+        return [step.attempt for step in self._steps.get(job, {}).values()]
 
     def any_live(self, job: Attempt) -> bool:
         """Say whether a step of a job is not over."""

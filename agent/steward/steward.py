@@ -95,7 +95,10 @@ class Steward(Nobody):
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
         """What was measured since the scheduler was last told."""
-        self._remote = Remote(daemon, self._place, self._boot, self.attempts, self._say, share=daemon.share)
+        self._scan = daemon.following.scan
+        self._remote = Remote(
+            daemon, self._place, self._boot, self.attempts, self._say, share=daemon.share, scan=self._scan
+        )
         self._restless: set[Attempt] = set()
         """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
         for folder, start in self._spool.survey():
@@ -299,7 +302,7 @@ class Steward(Nobody):
         job = self._node.jobs.get(attempt.name)
         steps = self._remote.steps.any_live(attempt)
         if attempt.status is None or steps or (job and job.reserved and job.present):
-            stats = processes.scan()
+            stats = self._scan()
             left = self._processes_of(attempt, stats)
             if attempt.status is None:
                 left |= self._keeping.orphans_of(attempt, stats)
@@ -331,7 +334,7 @@ class Steward(Nobody):
 
     def _send(self, attempt: Attempt, number: int) -> bool:
         """Send a signal to the processes of an attempt; say whether there are any."""
-        stats = processes.scan()
+        stats = self._scan()
         pids = self._processes_of(attempt, stats)
         send_signal(number, pids, stats)
         return bool(pids)
@@ -340,8 +343,8 @@ class Steward(Nobody):
         """Return the pids of the processes of a scan that belong to an attempt, by descent or as tasks."""
         job = self._node.jobs.get(attempt.name)
         slots = [task.slot for task in job.present] if job and job.reserved else []
-        pids = self._keeping.processes_of(attempt, stats) | self._remote.steps.pids(attempt, stats)
-        return pids.union(*self._daemon.following.processes_of_all(slots).values()) if slots else pids
+        pids = self._keeping.processes_of([attempt, *self._remote.steps.attempts(attempt)], stats)
+        return pids.union(*self._daemon.following.processes_of_all(slots, stats).values()) if slots else pids
 
     # --- sizes ------------------------------------------------------------------------------------------------------
 

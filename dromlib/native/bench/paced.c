@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_NODES = 1024, LOOK_MS = 20, TELL_MS = 250 };
+enum { MOST_NODES = 1024, BEGIN_MS = 1, LOOK_MS = 20, TELL_MS = 250 };
 
 static char path[PATH_MAX];
 
@@ -132,10 +132,10 @@ static int lead(double work, const double *speeds, int most)
             return fail("the other nodes cannot be reached.");
         }
     take(d, &cores[0]);
-    double speed = 0, done = 0, began = 0;
+    double speed = speed_of(speeds, most, cores, nodes), done = 0, began = speed > 0 ? seconds(CLOCK_REALTIME) : 0;
     for (double last = seconds(CLOCK_MONOTONIC); done < work;) {
-        double left_ms = speed > 0 ? ceil(1e3 * (work - done) / speed) : LOOK_MS;
-        double most_ms = nodes > 1 || speed == 0 ? LOOK_MS : TELL_MS;
+        double left_ms = speed > 0 ? ceil(1e3 * (work - done) / speed) : BEGIN_MS;
+        double most_ms = nodes > 1 ? LOOK_MS : TELL_MS;
         drom_wait(d, (int)fmin(left_ms, most_ms));
         double now = seconds(CLOCK_MONOTONIC);
         done += speed * (now - last);
