@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import re
 import statistics
 import sys
@@ -40,6 +39,8 @@ class Look:
     age: float
     memory_mb: float
     descriptors: int
+    sockets: int
+    pidfds: int
     threads: int
     tasks: int
 
@@ -48,7 +49,17 @@ def look(pid: int, age: float, tasks: int) -> Look:
     """Return what an agent has now."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     found = {name: int(number) for name, number in re.findall(r"^(RssAnon|Threads):\s+(\d+)", status, re.MULTILINE)}
-    return Look(age, found["RssAnon"] * 1024 / 1e6, len(os.listdir(f"/proc/{pid}/fd")), found["Threads"], tasks)  # noqa: PTH208
+    files = [_target(file) for file in Path(f"/proc/{pid}/fd").iterdir()]
+    sockets, pidfds = (sum(word in file for file in files) for word in ("socket:", "[pidfd]"))
+    return Look(age, found["RssAnon"] * 1024 / 1e6, len(files), sockets, pidfds, found["Threads"], tasks)
+
+
+def _target(file: Path) -> str:
+    """Return what a descriptor stands for; nothing for one that has just been closed."""
+    try:
+        return str(file.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 @dataclass
@@ -117,9 +128,8 @@ def main() -> int:
     grown = late.memory_mb - early.memory_mb
     print("| agent | after warm-up | at the end |\n|---|---|---|")
     print(f"| anonymous memory, MB | {early.memory_mb:.1f} | {late.memory_mb:.1f} |")
-    print(f"| descriptors | {early.descriptors:g} | {late.descriptors:g} |")
-    print(f"| threads | {early.threads:g} | {late.threads:g} |")
-    print(f"| tasks | {early.tasks:g} | {late.tasks:g} |")
+    for name in ("descriptors", "sockets", "pidfds", "threads", "tasks"):
+        print(f"| {name} | {getattr(early, name):g} | {getattr(late, name):g} |")
     print("\n".join(outcome.violations) or "no violations")
     return bool(outcome.violations or grown > MOST_MB)
 
