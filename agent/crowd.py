@@ -100,7 +100,7 @@ class Crowd:
 
     def _peer(self, fd: int) -> tuple[int, int] | None:
         """Return pid and uid of who connected, or None where the number is another file's by now."""
-        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+        with suppress(OSError), _connection(fd) as connection:
             if connection.family == socket.AF_UNIX and connection.getsockname() == self._path:
                 return peer_credentials(connection)[:2]
         return None
@@ -108,5 +108,15 @@ class Crowd:
     def _close(self, fd: int, pid: int) -> None:
         """Close the connection with this number, if it is still that of the process."""
         if (who := self._peer(fd)) and who[0] == pid:
-            with suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+            with suppress(OSError), _connection(fd) as connection:
                 connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
+
+
+def _connection(fd: int) -> socket.socket:
+    """Return a socket of our own for a descriptor of ZeroMQ's. Raises OSError where that is closed, or no socket."""
+    copy = os.dup(fd)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # the number is another file's by now
+        os.close(copy)
+        raise
