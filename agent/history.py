@@ -49,10 +49,22 @@ class History:
         """Open or make the file. Raises `HistoryError`, but not for a full disk, which may have room later."""
         try:
             self._open()
+            self._cut()
         except OSError as error:
             if error.errno not in FULL:
                 msg = f"cannot keep events in {self.path}: {_reason(error)}: choose another --events-file."
                 raise HistoryError(msg) from error
+
+    def _cut(self) -> None:
+        """Remove what an agent with room for more has left: of each file that is too large all but the newest lines."""
+        for path in (rotated(self.path), self.path):
+            with suppress(FileNotFoundError), open_plain(path) as file:
+                if (size := os.fstat(file.fileno()).st_size) > self._most:
+                    file.seek(size - self._most)
+                    _replace(path, file.read().partition(b"\n")[2])
+        if self._file is not None and not _is_at(self._file, self.path):
+            self.close()
+            self._open()
 
     def append(self, line: str) -> str:
         """Write a line. Return a sentence for the first one that is lost, which tells people; else nothing."""
@@ -97,6 +109,18 @@ class History:
         return file
 
 
+def _replace(path: Path, data: bytes) -> None:
+    """Put a file of ours with these bytes in the place of one."""
+    newer = path.with_name(path.name + ".new")
+    newer.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(newer, _FLAGS | os.O_EXCL, 0o644), "wb") as file:
+            file.write(data)
+        newer.replace(path)
+    finally:
+        newer.unlink(missing_ok=True)
+
+
 def _claim(file: int) -> int:
     """Make sure that nobody else writes to a file, and return its size (bytes)."""
     about = os.fstat(file)
@@ -136,7 +160,9 @@ def read(path: Path, wait: Callable[[], None] | None = None) -> Iterator[dict[st
             yield from _records(file)
             if replaced:
                 with suppress(FileNotFoundError):
-                    file = opened.enter_context(open_plain(path))
+                    newer = open_plain(path)
+                    opened.close()
+                    file = opened.enter_context(newer)
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -117,9 +117,8 @@ def _cpus(snap: Overview) -> Iterator[Metric]:
     family = GaugeMetricFamily("drom_cpus", "Managed CPUs by socket and state.", labels=["socket", "state"])
     for package in sorted({core.package for core in snap.cores}):
         mine = [core for core in snap.cores if core.package == package]
-        for state in ("assigned", "free"):
-            count = sum(core.cpus.bit_count() for core in mine if (core.holder is not None) == (state == "assigned"))
-            family.add_metric([str(package), state], count)
+        for state in ("assigned", "free", "unavailable"):
+            family.add_metric([str(package), state], sum(core.count(state) for core in mine))
     yield family
     tasks = GaugeMetricFamily("drom_tasks", "Registered tasks by state.", labels=["state"])
     for state in STATES:
@@ -177,7 +176,7 @@ def _counts(daemon: Daemon) -> Iterator[Metric]:
         changes.add_metric([action, outcome], count)
     yield changes
     reaped = CounterMetricFamily("drom_reaped_tasks", "Tasks whose cores came back, by reason.", labels=["reason"])
-    for reason in ("exited", "left"):
+    for reason in ("exited", "left", "released"):
         reaped.add_metric([reason], counters.reaped[reason])
     yield reaped
     yield CounterMetricFamily(

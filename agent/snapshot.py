@@ -71,11 +71,19 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class CoreView:
-    """One core: its package (index), its CPUs (mask over OS CPUs), and who holds it."""
+    """One core: its package (index), its CPUs, which of them may be handed out (OS CPUs), and who holds it."""
 
     package: int
     cpus: int
+    usable: int
     holder: str | None
+
+    def count(self, state: str) -> int:
+        """Return how many of its CPUs are `assigned`, `free` or `unavailable`."""
+        if self.holder is not None:
+            return self.cpus.bit_count() if state == "assigned" else 0
+        mask = {"free": self.usable, "unavailable": self.cpus & ~self.usable}.get(state, 0)
+        return mask.bit_count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +112,8 @@ class Overview:
 class Snapshot:
     """The tasks at one moment; `frozen_since` is when the kill switch was seen (seconds since 1970).
 
-    `avoided` are the OS CPUs left alone now, `unavailable` those that are gone or not allowed now, `unmanaged` what
-    unmanaged programs took of each CPU (share) where that is measured.
+    `avoided` are the OS CPUs left alone now, `unavailable` those that are gone, not allowed or reserved now,
+    `unmanaged` what unmanaged programs took of each CPU (share) where that is measured.
     """
 
     tasks: tuple[TaskView, ...]
@@ -225,7 +233,8 @@ def _jobs(daemon: Daemon) -> tuple[JobView, ...]:
 
 def _cores(daemon: Daemon) -> tuple[CoreView, ...]:
     holder = {cpu: task.job for task in daemon.node.tasks.values() for cpu in cpus_of(task.held)}
+    usable = daemon.node.plan.usable
     return tuple(
-        CoreView(package, mask, next((holder[cpu] for cpu in cpus_of(mask) if cpu in holder), None))
+        CoreView(package, mask, mask & usable, next((holder[cpu] for cpu in cpus_of(mask) if cpu in holder), None))
         for package, _, mask in daemon.rows
     )

@@ -80,7 +80,8 @@ def in_order(tasks: Sequence[dict[str, Any]], sort: str, user: Callable[[int], s
 
 
 def frame(view: View, choice: Choice, user: Callable[[int], str], width: int, height: int) -> list[Line]:
-    """Return the lines of a screen, at most `height` of at most `width` characters."""
+    """Return the lines of a screen, at most `height` of at most `width` characters, which may be none."""
+    width = max(width, 1)
     cells = node_map.cells(view.machine, view.answer, view.numbers)
     top = [[Span(line)] for line in textwrap.wrap(_headline(view, cells), width)]
     said = [view.trouble, *listing.notes(view.answer)]

@@ -102,13 +102,13 @@ def cpus_are(mask: int) -> str:
 
 
 def left_alone(busy: int, unavailable: int) -> Iterator[str]:
-    """Yield why CPUs of a node are not handed out now: busy with unmanaged programs, or not there or not allowed."""
+    """Yield why CPUs of a node are not handed out now: unmanaged programs keep them busy, or they may not be had."""
     if busy:
         them = "it" if busy.bit_count() == 1 else "them"
         yield f"{cpus_are(busy)} left to unmanaged programs, which keep {them} busy."
     if unavailable:
         they = "it is" if unavailable.bit_count() == 1 else "they are"
-        yield f"{cpus_are(unavailable)} gone or not allowed now: {they} handed out again when {they} back."
+        yield f"{cpus_are(unavailable)} gone, not allowed or reserved now: {they} handed out again once that is over."
 
 
 def layout_name(layout: Layout) -> str:

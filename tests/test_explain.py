@@ -422,8 +422,8 @@ class TestWhatLimitsIt:
         story.settle()
 
         assert (
-            "b keeps its 2. CPUs 6-7 are gone or not allowed now: they are handed out again when they are back. "
-            in story.told("a", "limit")[0]
+            "b keeps its 2. CPUs 6-7 are gone, not allowed or reserved now: "
+            "they are handed out again once that is over. " in story.told("a", "limit")[0]
         )
         assert story.told("b", "limit")[1] == (
             "Some of its CPUs are to be left alone, but job b is rigid: it keeps its cores until it ends."

@@ -180,6 +180,37 @@ def test_who_follows_misses_nothing(history: History, path: Path) -> None:
     assert rotated(path).exists()
 
 
+def test_who_follows_has_one_file_open(history: History, path: Path) -> None:
+    """However often a full file makes room for the next one."""
+
+    def write() -> None:
+        for number in range(40):
+            history.append(event(number, padding=1000))
+
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    most = max(len(os.listdir("/proc/self/fd")) for _ in islice(read(path, write), 500))  # noqa: PTH208
+
+    assert most <= before + 2
+
+
+def test_a_smaller_size_is_kept_from_the_beginning(history: History, path: Path) -> None:
+    """Of what an agent with room for more has left the newest events stay, whole, and others follow them."""
+    for number in range(300):
+        history.append(event(number, padding=100))
+    history.close()
+    smaller = History(path, SIZE // 8)
+    smaller.open()
+    sizes = [file.stat().st_size for file in (path, rotated(path))]
+    smaller.append(event(300))
+    smaller.close()
+
+    assert max(sizes) <= SIZE // 16
+    kept = numbers(path)
+    assert kept[-1] == 300
+    assert kept == sorted(kept)
+    assert {file.name for file in path.parent.iterdir()} == {"events", "events.1"}
+
+
 def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
     """One sentence names the file."""
     with pytest.raises(HistoryError, match=r"^no events can be read in /.*nothing \(No such file or directory\): "):

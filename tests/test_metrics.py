@@ -32,8 +32,10 @@ drom_build_info{...} 1.0
 # TYPE drom_cpus gauge
 drom_cpus{socket="0",state="assigned"} 2.0
 drom_cpus{socket="0",state="free"} 2.0
+drom_cpus{socket="0",state="unavailable"} 0.0
 drom_cpus{socket="1",state="assigned"} 4.0
 drom_cpus{socket="1",state="free"} 0.0
+drom_cpus{socket="1",state="unavailable"} 0.0
 # HELP drom_tasks Registered tasks by state.
 # TYPE drom_tasks gauge
 drom_tasks{state="waiting"} 1.0
@@ -78,6 +80,7 @@ drom_reconfigurations_total{action="start",outcome="applied"} 2.0
 # TYPE drom_reaped_tasks_total counter
 drom_reaped_tasks_total{reason="exited"} 3.0
 drom_reaped_tasks_total{reason="left"} 0.0
+drom_reaped_tasks_total{reason="released"} 1.0
 # HELP drom_enforcements_total Times the agent bound threads that had not moved by themselves.
 # TYPE drom_enforcements_total counter
 drom_enforcements_total 1.0
@@ -115,7 +118,7 @@ def daemon() -> Daemon:
         node.arrive(Arrival(100 + number, 1, 1, name, "rigid", max_cpus=cpus), 0.0)
     counters = Counters(enforcements=1)
     counters.changes.update({("start", "applied"): 2, ("shrink", "enforced"): 1})
-    counters.reaped["exited"] = 3
+    counters.reaped.update(exited=3, released=1)
     for seconds in (0.0005, 8.0):
         counters.changing.observe(seconds)
     rows = [(n // 4, n // 4, core) for n, core in enumerate(MACHINES[2])]
@@ -164,6 +167,17 @@ class TestCollector:
 
         assert 'job="a"' in before
         assert 'job="a"' not in text_of(daemon)
+
+    def test_cpus_that_nobody_may_have_are_not_free(self, daemon: Daemon) -> None:
+        """Nor do they vanish from the machine."""
+        node = daemon.node
+        held = sum(task.held for task in node.tasks.values())
+        node.use(held, 1.0, 0, 0)
+        text = text_of(daemon)
+
+        assert 'drom_cpus{socket="0",state="assigned"} 2.0' in text
+        assert 'drom_cpus{socket="0",state="free"} 0.0' in text
+        assert 'drom_cpus{socket="0",state="unavailable"} 2.0' in text
 
     def test_a_snapshot_is_frozen(self, daemon: Daemon) -> None:
         """What a scrape prints is one moment, whatever the loop does meanwhile."""

@@ -109,7 +109,7 @@ def test_a_task_on_cpus_that_are_gone_says_why(capsys: pytest.CaptureFixture[str
     lines = shown(capsys, task(detail="CPUs 1 are gone."), unavailable="1")
 
     assert lines[2] == "a (pid 100) is short: CPUs 1 are gone."
-    assert lines[3] == "CPU 1 is gone or not allowed now: it is handed out again when it is back."
+    assert lines[3] == "CPU 1 is gone, not allowed or reserved now: it is handed out again once that is over."
 
 
 def test_an_observing_agent_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,12 @@ def test_every_screen_has_room(packages: int, cores: int, width: int, height: in
     assert any(line[2:].startswith(f"job{jobs - 1}") for line in shown) or jobs == 0
 
 
+def test_a_window_without_room_shows_what_it_can() -> None:
+    """A tiling window may leave nothing."""
+    for width in (0, 1):
+        assert len(text(view("pack:2 core:4 pu:1", task()), top.Choice(), width, 3)) == 3
+
+
 def test_a_cell_of_many_cores_shows_who_has_most() -> None:
     """A machine too large for the window."""
     found = node_map.cells(

@@ -35,7 +35,7 @@ def test_a_smaller_cpuset_and_the_old_one_again(tmp_path: Path, start: Programs,
         a.await_out("cpus 0$")
         b = start.start(*agent.run("--job", "b", "--min", "2", "--", program))
         b.await_err("waiting: needs at least 2 CPUs: this node hands out 1 now")
-        assert "CPU 1 is gone or not allowed now" in agent.cli("ps").stdout
+        assert "CPU 1 is gone, not allowed or reserved now" in agent.cli("ps").stdout
         agent.assert_clean()
         b.kill()
         agent.await_tasks(a="0")
