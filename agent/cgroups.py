@@ -25,6 +25,8 @@ _USUAL_MOUNTS = (
     *(((name,), "/", f"/sys/fs/cgroup/{name}") for name in ("cpuset", "cpu", "memory")),
 )
 _MAX_PATH = 4096
+NO_LIMIT = ("max", "-1")
+"""What a file says that sets no limit."""
 
 Mount = tuple[tuple[str, ...], str, str]
 """Controllers ("cgroup2" for the v2 hierarchy), the part of the hierarchy that is mounted, and where."""
@@ -109,7 +111,7 @@ def parse_mounts(text: str) -> list[Mount]:
 
 def parse_cpu_max(text: str) -> float | None:
     """Return the CPUs that ``cpu.max`` ("200000 100000": quota and period in microseconds) gives; None: no limit."""
-    match = re.fullmatch(r"([0-9]{1,18}) +([0-9]{1,18})", text, re.ASCII)
+    match = re.fullmatch(r"([0-9]{1,18})\s+([0-9]{1,18})", text, re.ASCII)
     return int(match[1]) / int(match[2]) if match and int(match[1]) and int(match[2]) else None
 
 
@@ -133,22 +135,43 @@ def _below(path: str, top: str) -> list[str]:
 
 
 def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int, str] | None:
-    """Return the set that our group or its nearest ancestor states, and the file."""
-    for path in (f"{group}/{name}" for group in chain for name in names):
-        if mask := root.mask(path):
-            return mask, path
-    return None
+    """Return the set that holds for our group, and the file that says so.
+
+    That is what our group or its nearest ancestor states. Where that is not called effective, ancestors narrow it.
+    """
+    found: tuple[int, str] | None = None
+    for group in chain:
+        mask, path = next(((m, p) for name in names if (m := root.mask(p := f"{group}/{name}"))), (0, ""))
+        if found is None or found[0] & mask not in (0, found[0]):
+            found = (found[0] & mask if found else mask, path) if mask else found
+        if mask and "effective" in path:
+            break
+    return found
 
 
 def _quota(root: Root, group: str) -> float | None:
-    if text := root.text(f"{group}/cpu.max"):
-        return parse_cpu_max(text)
-    quota = root.text(f"{group}/cpu.cfs_quota_us")
-    return parse_cpu_max(f"{quota} {root.text(f'{group}/cpu.cfs_period_us')}") if quota else None
+    path = f"{group}/cpu.max"
+    text = root.text(path)
+    if not text:
+        path = f"{group}/cpu.cfs_quota_us"
+        if not (quota := root.text(path)):
+            return None
+        text = f"{quota} {root.text(f'{group}/cpu.cfs_period_us')}"
+    cpus = parse_cpu_max(text)
+    if cpus is None and text.split()[0] not in NO_LIMIT:
+        root.leave_out(path, "it holds no quota and period in microseconds.")
+    return cpus
 
 
 def _memory(root: Root, group: str) -> int:
-    return max(root.amount(f"{group}/{name}") for name in ("memory.max", "memory.limit_in_bytes"))
+    return max(_bytes(root, f"{group}/{name}") for name in ("memory.max", "memory.limit_in_bytes"))
+
+
+def _bytes(root: Root, path: str) -> int:
+    text = root.text(path)
+    if text and text not in NO_LIMIT and not (text.isascii() and text.isdigit()):
+        root.leave_out(path, "it holds no number of bytes.")
+    return root.amount(path)
 
 
 def unescape(text: str) -> str:

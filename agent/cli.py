@@ -21,6 +21,7 @@ from agent.cli_help import Commands
 from agent.cli_keys import keys_app
 from agent.cli_orders import AsJson, RuntimeDir, orders_app
 from agent.history import HistoryError
+from agent.machine import find_machine
 from agent.options import OPTIONS
 from agent.runtime import RuntimeDirError
 from agent.signalling import ended_by_sigterm
@@ -278,7 +279,7 @@ def topology(
     json: AsJson = False,
 ) -> None:
     """Show packages, NUMA nodes, cores and CPUs as the agent sees them."""
-    output.topology(service.find_machine(words, emulate, str(sysfs_root)), as_json=json)
+    output.topology(find_machine(words, emulate, str(sysfs_root)), as_json=json)
 
 
 @app.command()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SYSTEM_FILE = Path("/etc/drom/drom.toml")
 VARIABLE = "DROM_CONFIG"
 """Names another file; ``/dev/null`` is a file that says nothing."""
+LONGEST = 14_000
+"""Bits of a number that Python writes in decimal digits."""
 LARGEST = 1 << 20
 """Bytes of a configuration file."""
 SCHEMA_VERSION = 1
@@ -121,6 +123,10 @@ def _parsed(path: Path, text: str) -> File:
             return file
         file.faults.append(f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value.")
         return file
+    except ValueError:  # Python reads no number of so many digits
+        line = next((i for i, one in enumerate(_lines(text), 1) if re.search(r"[0-9_]{4301}", one)), 1)
+        file.faults.append(f"{path}:{line}: a number has thousands of digits: write a smaller one.")
+        return file
     by_path = {option.path: option for option in OPTIONS}
     for entry in entries(text):
         where = f"{path}:{entry.line}"
@@ -131,6 +137,9 @@ def _parsed(path: Path, text: str) -> File:
             file.faults.append(
                 f"{where}: {entry.path} cannot be said in a file: use {option.flag} or {option.variable}."
             )
+        elif option.name in file.settings:  # in two tables of an array
+            before = file.settings[option.name].origin.rpartition(":")[2]
+            file.faults.append(f"{where}: {entry.path} is said in line {before} already: leave one of the two.")
         else:
             try:
                 file.settings[option.name] = Setting(option, option.about.kind.from_value(entry.value), where)
@@ -257,7 +266,7 @@ def toml(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
-    return str(value)
+    return hex(value) if isinstance(value, int) and value.bit_length() > LONGEST else str(value)
 
 
 def _plain(value: object) -> str:

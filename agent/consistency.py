@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.exclusions import find_users
-from agent.synthetic import TopologyError, synthetic_topology
-from agent.sysfs import read_topology
+from agent.machine import find_machine
+from agent.synthetic import TopologyError
 from agent.topology import without
 from agent.users import group_number
 from dromlib.cpulist import parse_cpulist
@@ -20,14 +20,38 @@ if TYPE_CHECKING:
 
 def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
     """Yield a sentence, with where it was said, for each fault in settings; those that nobody said are left out."""
-    words = {name: settings[name] for name in ("topology", "emulate") if name in settings}
-    yield from (f"{setting.origin}: {name}: {fault}" for name, setting in words.items() for fault in _faults(setting))
-    if len(words) > 1:
-        yield f"{words['emulate'].origin}: topology lays words over real CPUs and emulate over none: say one of them."
-    if "reserved" in settings and not words:
-        reserved, real = settings["reserved"], read_topology()
-        if real.allowed and not without(real, parse_cpulist(str(reserved.value))).allowed:
-            yield f"{reserved.origin}: reserved = {reserved.value} leaves no core to manage here: reserve fewer CPUs."
+    yield from _of_machine(settings)
+    yield from unknown(settings)
+
+
+def _of_machine(settings: Mapping[str, Setting]) -> Iterator[str]:
+    topology, emulate = settings.get("topology"), settings.get("emulate")
+    if topology and emulate:
+        yield f"{emulate.origin}: topology lays words over real CPUs and emulate over none: say one of them."
+        return
+    try:
+        machine = find_machine(_words(topology), _words(emulate))
+    except TopologyError as error:
+        said = topology or emulate
+        yield f"{said.origin}: {said.option.name}: {error}" if said else str(error)
+        return
+    if "reserved" in settings and machine.allowed:
+        reserved = settings["reserved"]
+        if not without(machine, parse_cpulist(str(reserved.value))).allowed:
+            yield no_core_left(reserved)
+
+
+def _words(setting: Setting | None) -> str | None:
+    return str(setting.value) if setting else None
+
+
+def no_core_left(reserved: Setting) -> str:
+    """Return what is to be said of an option `reserved` that leaves nothing."""
+    return f"{reserved.origin}: reserved = {reserved.value} leaves no core to manage here: reserve fewer CPUs."
+
+
+def unknown(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield a sentence for each fault of settings that is none of the machine's CPUs, as users that are not there."""
     if "exclude_users" in settings:
         users = settings["exclude_users"]
         assert isinstance(users.value, tuple)  # noqa: S101 - for the type checker
@@ -39,11 +63,3 @@ def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
     if "users_masters" in settings and group_number(str(settings["users_masters"].value)) is None:
         masters = settings["users_masters"]
         yield f"{masters.origin}: there is no group {masters.value} here: check users.masters."
-
-
-def _faults(words: Setting) -> list[str]:
-    try:
-        synthetic_topology(str(words.value))
-    except TopologyError as error:
-        return [str(error)]
-    return []

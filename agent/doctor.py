@@ -16,10 +16,12 @@ from agent import checks, claims, distribution, processes, service
 from agent.checks import Finding
 from agent.control import ControlError, order
 from agent.load import Meter
+from agent.machine import find_machine
 from agent.processes import Identity
 from agent.steward.link import host_of
 from agent.synthetic import TopologyError
 from agent.topology import usable_cores, warnings_of, without
+from agent.words import cpus_are
 from dromlib import layout, native
 from dromlib.cpulist import cpus, parse_cpulist
 
@@ -36,11 +38,16 @@ MOMENT = 0.5
 
 def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -> list[Finding]:
     """Return every finding about this node for an agent with these options, after `told`, those about the options."""
-    machine = _find_machine(options)
+    machine, topology = None, []
+    try:
+        machine = find_machine(options.topology, options.emulate)
+        topology = _topology(options, environ, machine)
+    except TopologyError as error:
+        topology = [Finding("topology", "fail", str(error))]
     root, uid = Path("/"), os.geteuid()
     where = Path(options.runtime_dir)
     answer = _ps(where)
-    found = [*told, *_machine(options, environ, machine), checks.frozen_or_not(answer, where)]
+    found = [*told, *topology, checks.frozen_or_not(answer, where)]
     found += _named(options, uid, runs=answer is not None)
     found += [
         checks.capabilities(root / "proc", uid),
@@ -64,13 +71,14 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
     return found
 
 
-def _machine(options: Options, environ: Mapping[str, str], machine: Topology | None) -> list[Finding]:
-    if machine is None:
-        return [Finding("topology", "fail", "The machine cannot be read: see drom topology.")]
-    mask = sum(row[2] for row in usable_cores(without(machine, parse_cpulist(options.reserved)), options.unit))
+def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -> list[Finding]:
+    reserved = parse_cpulist(options.reserved)
+    mask = sum(row[2] for row in usable_cores(without(machine, reserved), options.unit))
     if not mask:
         return [Finding("topology", "fail", "No CPU may be managed: check affinity, cpuset and the option reserved.")]
     found = [Finding("topology", "warn", warning) for warning in warnings_of(machine, options.unit)]
+    if absent := reserved & ~machine.online:
+        found.append(Finding("topology", "warn", f"{cpus_are(absent)} reserved and not on this machine."))
     if not found:
         many = mask.bit_count()
         found = [Finding("topology", "ok", f"{many} CPU{'' if many == 1 else 's'} may be managed.")]
@@ -134,13 +142,6 @@ def _load(machine: Topology | None, answer: dict[str, Any] | None) -> dict[int, 
 def _room(options: Options, machine: Topology | None) -> int:
     bits = max(64, machine.online.bit_length() if machine else 0)
     return layout.HEADER_SIZE + options.capacity * layout.slot_size((bits + 63) // 64 * 64)
-
-
-def _find_machine(options: Options) -> Topology | None:
-    try:
-        return service.find_machine(options.topology, options.emulate)
-    except TopologyError:
-        return None
 
 
 def to_json(found: list[Finding]) -> dict[str, object]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -53,7 +54,7 @@ class Kind:
         if self.base is tuple and isinstance(value, list) and all(type(word) in (str, int) for word in value):
             value = tuple(str(word) for word in value)
         elif self.base is float and type(value) is int:
-            value = float(value)
+            value = float(value) if abs(value) < sys.maxsize else math.inf
         if type(value) is not self.base or not self.accepts(value):
             raise ValueError
         return cast("Value", value)
@@ -74,8 +75,8 @@ def _number(least: float, most: float, metavar: str, expected: str) -> Kind:
 
 
 def _is_address(text: str) -> bool:
-    port = text.rpartition(":")[2]
-    return port.isascii() and port.isdigit() and int(port) <= 65535
+    host, _, port = text.rpartition(":")
+    return not re.search(r"[\s\0]", host) and port.isascii() and port.isdigit() and int(port) <= 65535
 
 
 def _is_cpulist(text: str) -> bool:

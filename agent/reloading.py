@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.config import SCHEMA_VERSION, ConfigError, options_of
-from agent.consistency import conflicts
+from agent.consistency import no_core_left, unknown
 from agent.control import ControlError
 from agent.exclusions import Exclusions, find_users
 from agent.load import Avoidance, Watch
@@ -85,7 +85,10 @@ class Reloading:
     def _read(self) -> dict[str, Setting]:
         settings = self._sources.load(os.environ)
         said = {name: setting for name, setting in settings.items() if setting.origin != "default"}
-        if faults := [*conflicts(said)]:
+        faults = [*unknown(said)]
+        if "reserved" in said and not self._daemon.rereading.left(parse_cpulist(str(said["reserved"].value))):
+            faults.append(no_core_left(said["reserved"]))
+        if faults:
             raise ConfigError("\n".join(faults))
         return settings
 

@@ -87,6 +87,10 @@ class Rereading:
         self._reserved = cpus
         return self._judge()
 
+    def left(self, reserved: int) -> int:
+        """Return which CPUs of the machine that the agent started on would be left beside reserved ones."""
+        return available(self._start, self._start, self._unit, reserved).managed
+
     def _judge(self) -> bool:
         before = self.available
         self.available = available(self._start, self.machine, self._unit, self._reserved)

@@ -72,8 +72,12 @@ class Root:
         try:
             return parse(text)
         except CpuListError as error:
-            self._odd.append(f"/{_shown(path.lstrip('/'))} is left out: {error}")
+            self.leave_out(path, str(error))
             return 0
+
+    def leave_out(self, path: str, fault: str) -> None:
+        """Warn of a file that cannot be understood; `fault` is a sentence."""
+        self._odd.append(f"/{_shown(path.lstrip('/'))} is left out: {fault}")
 
     def first_mask(self, folder: str, *names: str) -> int:
         """Return the set in the first file that has one: a list if its name says so, else a mask."""

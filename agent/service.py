@@ -20,16 +20,16 @@ from agent.control import ControlError
 from agent.exclusions import find_users
 from agent.history import History, HistoryError
 from agent.log import Log
+from agent.machine import find_machine
 from agent.options import Options, resources_of
 from agent.quotas import Quotas
 from agent.rights import Masters
-from agent.rootfs import Root
 from agent.service_manager import ServiceManager
-from agent.synthetic import TopologyError, synthetic_topology
+from agent.synthetic import TopologyError
 from agent.sysfs import read_topology
 from agent.topology import warnings_of, without
 from agent.users import group_number
-from agent.words import parse_size
+from agent.words import cpus_are, parse_size
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
@@ -41,25 +41,6 @@ if TYPE_CHECKING:
     from agent.remote import Gate
     from agent.steward.steward import Membership
     from agent.topology import Topology
-
-
-def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Topology:
-    """Return this machine, one recorded below `root`, or a synthetic one under this machine's quota and memory.
-
-    Raises `TopologyError`, also where nothing is recorded below `root`.
-    """
-    if words and emulate:
-        raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
-    if emulate:
-        return synthetic_topology(emulate)
-    if not any(Root(Path(root)).has_folder(name) for name in ("sys", "proc")):
-        raise TopologyError(f"{root} holds no machine: name a folder with sys/ or proc/ in it.")
-    real = read_topology(root)
-    if not words:
-        return real
-    machine = synthetic_topology(words, real.allowed)
-    memory = machine.memory or real.memory
-    return replace(machine, emulated=real.emulated, quota=real.quota, memory=memory)
 
 
 def become(options: Options, sources: Sources) -> None:
@@ -116,6 +97,8 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         raise ControlError(str(error)) from error
     for warning in warnings_of(machine, unit):
         log("warning", topology=warning)
+    if absent := reserved & ~machine.online:
+        log("warning", reserved=f"{cpus_are(absent)} not on this machine: check the option reserved.")
     for name in find_users(options.exclude_users)[1]:
         log("warning", exclude=f"{name} is no user here: check exclude.users.")
     masters = _masters(options)

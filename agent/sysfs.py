@@ -125,6 +125,10 @@ def _online(files: Root, seen: list[int], affinity: int) -> int:
         guess = described or sorted({*seen, *parse_cpuinfo(files.long_text("proc/cpuinfo"))})
         online = mask_of(cpu for cpu in guess if files.text(f"{_CPU}/cpu{cpu}/online") != "0") | affinity or 1
         files.notes.append(f"No list of online CPUs: {format_cpulist(online)} is assumed from what is described.")
+    off = files.mask(f"{_CPU}/offline") | mask_of(c for c in seen if files.text(f"{_CPU}/cpu{c}/online") == "0")
+    if both := online & off & ~affinity:
+        _note(files, both, "are said to be online and offline: they are left alone.")
+        online = online & ~both or online
     if hidden := affinity & ~online:
         _note(files, hidden, "are hidden by /sys and yet in our affinity: they are taken to be online.")
     return online | affinity
@@ -237,12 +241,17 @@ def _node_cpus(files: Root, node: int) -> int:
 def _cores(files: Root, masks: list[int], package_of: dict[int, int], nodes: tuple[Node, ...]) -> tuple[Core, ...]:
     numa_of = {cpu: node.os for node in nodes for cpu in cpus(node.cpus)}
     kinds = _kinds(files, [first_cpu(mask) for mask in masks])
-    firsts = ((first_cpu(mask), mask) for mask in masks)
-    cores = tuple(Core(package_of[cpu], numa_of.get(cpu, -1), mask, kinds.get(cpu, "")) for cpu, mask in firsts)
+    cores, torn, stray = [], 0, 0
+    for mask in masks:
+        first = first_cpu(mask)
+        said = [numa_of[cpu] for cpu in cpus(mask) if cpu in numa_of]
+        cores.append(Core(package_of[first], next(iter(said), -1), mask, kinds.get(first, "")))
+        torn |= mask if len(set(said)) > 1 else 0
+        stray |= mask_of(cpu for cpu in cpus(mask) if cpu not in numa_of)
     if nodes:
-        stray = mask_of(first_cpu(core.cpus) for core in cores if core.numa < 0)
-        _note(files, stray, "are in no NUMA node: their memory is taken to be equally far.")
-    return cores
+        _note(files, torn, "are cores in several NUMA nodes: each is taken to be in that of its first CPU.")
+        _note(files, stray, "are in no NUMA node: their memory is taken to be that of their core, or equally far.")
+    return tuple(cores)
 
 
 def _kinds(files: Root, of: list[int]) -> dict[int, str]:

@@ -60,6 +60,14 @@ class TestCpuset:
 
         assert format_cpulist(read_topology(plant(files)).allowed) == "3"
 
+    @pytest.mark.parametrize(("above", "allowed"), [("0-1", "1"), ("0-3", "1-2"), ("3", "1-2")])
+    def test_a_set_that_is_not_called_effective_is_narrowed(self, plant: Plant, above: str, allowed: str) -> None:
+        """By those of our ancestors, where anything is left then."""
+        files = two_by_two() | {"proc/self/cgroup": "3:cpuset:/x/y\n"}
+        files |= {"sys/fs/cgroup/cpuset/x/cpuset.cpus": above, "sys/fs/cgroup/cpuset/x/y/cpuset.cpus": "1-2"}
+
+        assert format_cpulist(read_topology(plant(files)).allowed) == allowed
+
     def test_container_sees_its_part_of_the_hierarchy(self, plant: Plant) -> None:
         """The part of the hierarchy that is mounted is taken off our path."""
         files = two_by_two() | {"proc/self/cgroup": "0::/docker/x/app\n"}
@@ -127,6 +135,17 @@ class TestQuota:
     def test_what_is_no_limit(self, text: str) -> None:
         """Anything but two positive numbers limits nothing."""
         assert parse_cpu_max(text) is None
+
+    @pytest.mark.parametrize(("name", "text"), [("cpu.max", "lots"), ("cpu.max", "400000"), ("memory.max", "much")])
+    def test_what_cannot_be_understood_is_told(self, plant: Plant, name: str, text: str) -> None:
+        """It limits nothing, with a warning that names the file; what sets no limit has none."""
+        path = f"sys/fs/cgroup/{name}"
+        files = two_by_two() | {"proc/self/cgroup": "0::/\n", path: text}
+        (warning,) = set(read_topology(plant(files)).warnings) - set(
+            read_topology(plant(files | {path: "max"})).warnings
+        )
+
+        assert warning.startswith(f"/{path} is left out: it holds no ")
 
 
 class TestMemory:

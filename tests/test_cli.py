@@ -258,6 +258,11 @@ def test_a_broken_configuration_is_refused_by_check_and_agent(tmp_path: Path) ->
         ('emulate = "pack:none"\n', "1: emulate: "),
         ('reserved = "0-32767"\n', "1: reserved = 0-32767 leaves no core to manage here: reserve fewer CPUs."),
         (
+            'emulate = "pack:2 core:4"\nreserved = "0-7"\n',
+            "2: reserved = 0-7 leaves no core to manage here: reserve fewer CPUs.",
+        ),
+        ('topology = "pack:4096"\n', "1: topology: the topology 'pack:4096' needs 4096 CPUs and "),
+        (
             '[exclude]\nusers = ["root", "nobody-of-that-name"]\n',
             "2: nobody-of-that-name is no user here: check exclude.users.",
         ),

@@ -45,6 +45,14 @@ class TestFile:
             ("exclude = 1", "/f:1: there is no option exclude: did you mean exclude.users?"),
             ('reserved = "0-"', '/f:1: reserved = "0-" is not a CPU list such as 0-1,8.'),
             ("observe = 1", "/f:1: observe = 1 is not true or false."),
+            (f"grace = {'9' * 400}", f"/f:1: grace = {'9' * 400} is not a number of seconds from 0 to 3600."),
+            (f"capacity = 0x{'f' * 5000}", f"/f:1: capacity = 0x{'f' * 5000} is not a whole number from 1 to 65536."),
+            (f"grace = 1\ncapacity = {'9' * 5000}", "/f:2: a number has thousands of digits: write a smaller one."),
+            (
+                '[[exclude]]\nusers = ["a"]\n[[exclude]]\nusers = ["b"]',
+                "/f:4: exclude.users is said in line 2 already: leave one of the two.",
+            ),
+            ('metrics = "a b:80"', '/f:1: metrics = "a b:80" is not ADDRESS:PORT: write for example 127.0.0.1:9464.'),
             ("capacity = [\n1,\n2]", "/f:1: capacity = [1, 2] is not a whole number from 1 to 65536."),
             (
                 'runtime_dir = "/r"',

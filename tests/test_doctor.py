@@ -68,6 +68,15 @@ def test_the_addresses_of_the_agent_that_runs_are_its_own(tmp_path: Path) -> Non
         assert f"The agent can listen at 127.0.0.1:{port}." in found
 
 
+def test_reserved_cpus_that_are_not_there_are_told(tmp_path: Path) -> None:
+    """A typing error would reserve nothing; what the topology lacks is told by itself."""
+    done = drom("doctor", "--runtime-dir", tmp_path / "run", "--emulate", "pack:1 core:4", "--reserved", "1,9")
+    assert "warn  topology       CPU 9 is reserved and not on this machine." in done.stdout
+
+    lacking = drom("doctor", "--runtime-dir", tmp_path / "run", "--topology", "pack:4096")
+    assert "fail  topology       the topology 'pack:4096' needs 4096 CPUs and " in lacking.stdout
+
+
 def test_a_single_cpu_is_one_cpu(tmp_path: Path) -> None:
     """What is counted agrees in number."""
     done = drom("doctor", "--runtime-dir", tmp_path / "run", "--emulate", "pack:1 core:1")

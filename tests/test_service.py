@@ -10,6 +10,7 @@ import pytest
 from agent import service
 from agent.config import Sources
 from agent.control import ControlError
+from agent.machine import find_machine
 from agent.options import Options
 from agent.service import metrics_address
 from agent.synthetic import synthetic_topology
@@ -58,7 +59,7 @@ def test_words_over_a_machine_keep_its_limits(tmp_path: Path) -> None:
     """A synthetic machine over real CPUs has their quota and memory, and no more right to set affinity."""
     files = two_by_two() | {"proc/meminfo": "MemTotal:  4 kB\n", "proc/self/cgroup": "0::/\n"}
     files["sys/fs/cgroup/cpu.max"] = "200000 100000"
-    machine = service.find_machine("pack:2 core:2", None, grow(tmp_path, files))
+    machine = find_machine("pack:2 core:2", None, grow(tmp_path, files))
 
     assert (machine.quota, machine.memory, machine.emulated) == (2.0, 4096, True)
     assert [group.cpus for group in machine.packages] == [3, 12]

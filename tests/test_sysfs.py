@@ -308,6 +308,26 @@ class TestReadTopology:
         assert [core.numa for core in topology.cores] == [0, 0, -1, 1]
         assert "CPUs 2 are in no NUMA node" in " ".join(topology.warnings)
 
+    def test_a_core_in_two_nodes_is_told(self, plant: Plant) -> None:
+        """It is in the node of its first CPU; a thread that no node names is where its core is."""
+        files = {f"{CPU}/online": "0-5", f"{NODE}/node0/cpulist": "0-2", f"{NODE}/node1/cpulist": "3-4"}
+        for cpu in range(6):
+            files |= cpu_files(cpu, "0", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}")
+
+        topology = read_topology(plant(files))
+
+        assert [core.numa for core in topology.cores] == [0, 0, 1]
+        assert "CPUs 2-3 are cores in several NUMA nodes" in " ".join(topology.warnings)
+        assert "CPUs 5 are in no NUMA node" in " ".join(topology.warnings)
+
+    @pytest.mark.parametrize("path", ["offline", "cpu3/online"])
+    def test_a_cpu_that_is_online_and_offline_is_left_alone(self, plant: Plant, path: str) -> None:
+        """Whichever file says so."""
+        topology = read_topology(plant(two_by_two() | {f"{CPU}/{path}": "3" if path == "offline" else "0"}))
+
+        assert topology.online == 0b111
+        assert "CPUs 3 are said to be online and offline: they are left alone." in topology.warnings
+
     def test_cores_of_compute_units(self, plant: Plant) -> None:
         """Siblings with core ids of their own are cores on AMD's family 21, and threads anywhere else."""
         files = {f"{CPU}/online": "0-1"} | cpu_files(0, "0", "0-1", core_id="0") | cpu_files(1, "0", "0-1", core_id="1")

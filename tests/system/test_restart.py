@@ -188,6 +188,17 @@ class TestReloading:
             agent.await_tasks(a="0-1")
             assert agent.cli("config", "reload").stdout == "nothing has changed\n"
 
+    def test_reserving_all_that_the_agent_manages_is_refused(self, tmp_path: Path) -> None:
+        """As at the start: those that were reserved then are not counted."""
+        file = tmp_path / "drom.toml"
+        file.write_text("reserved = '0'\n")
+        with start_agent(tmp_path, *TWO, "--config", file) as agent:
+            file.write_text("grace = 2\nreserved = '1'\n")
+            done = agent.cli("config", "reload")
+
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr.startswith(f"drom: {file}:2: reserved = 1 leaves no core to manage here: ")
+
     def test_cpus_reserved_from_the_start_stay_so(self, tmp_path: Path) -> None:
         """The agent has never counted them, and says what it takes."""
         file = tmp_path / "drom.toml"

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which machine an agent is to manage: this one, one in words, or one recorded in a folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.rootfs import Root
+from agent.synthetic import TopologyError, synthetic_topology
+from agent.sysfs import read_topology
+
+if TYPE_CHECKING:
+    from agent.topology import Topology
+
+
+def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Topology:
+    """Return this machine, one recorded below `root`, or a synthetic one under this machine's quota and memory.
+
+    Raises `TopologyError`, also where nothing is recorded below `root`.
+    """
+    if words and emulate:
+        raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
+    if emulate:
+        return synthetic_topology(emulate)
+    if not any(Root(Path(root)).has_folder(name) for name in ("sys", "proc")):
+        raise TopologyError(f"{root} holds no machine: name a folder with sys/ or proc/ in it.")
+    real = read_topology(root)
+    if not words:
+        return real
+    machine = synthetic_topology(words, real.allowed)
+    memory = machine.memory or real.memory
+    return replace(machine, emulated=real.emulated, quota=real.quota, memory=memory)
