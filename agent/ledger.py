@@ -6,12 +6,13 @@ Cores are numbered in the order of `Cores`; masks are over OS CPU numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.ownership import Owner, settle
+from agent.ownership import Owner, left_behind, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from agent.cores import Cores
 
@@ -69,11 +70,15 @@ class Ledger:
             self._moved |= dict.fromkeys(self.cores.numbers(self.owned[gone]))
         moved, self._moved = self._moved, {}
         heirs = {core: self.holders[core] for core in moved if not alive(self.owners[core])}
-        changed = self.own(heirs)
+        left = left_behind(Counter(heirs.values()), self._numbers_of, self.holders)
+        changed = self.own(heirs | left)
         concerned = {job for core in moved for job in (self.owners[core], self.holders[core]) if job is not None}
         if any(map(self._lends_and_borrows, concerned)):
             changed |= self.own(settle(self.owners, self.holders, alive))
         return {job for job in changed if alive(job)}
+
+    def _numbers_of(self, job: Owner) -> Iterable[int]:
+        return self.cores.numbers(self.owned.get(job, 0)) if job is not None else ()
 
     def _lends_and_borrows(self, job: str) -> bool:
         own, has = self.owned.get(job, 0), self.held.get(job, 0)

@@ -22,6 +22,13 @@ def settled(owners: str, holders: str, alive: str = "abcd") -> str:
     return "".join(owner or "." for owner in after.values())
 
 
+def test_a_job_that_moves_owns_where_it_is() -> None:
+    """As many of its own that nobody is on are nobody's then; what it has lent, or has shrunk from, stays its own."""
+    assert settled("aa....", "..aa..") == "..aa.."
+    assert settled("aaaa..", "b...aa", "ab") == "a..aaa"
+    assert settled("aa....", "......") == "aa...."
+
+
 def test_a_free_core_belongs_to_who_takes_it() -> None:
     """A core that nobody owned is its first holder's; one that nobody holds stays nobody's."""
     assert settled("....", "aab.") == "aab."
@@ -59,14 +66,15 @@ def test_a_debt_moves_on_to_the_core_that_is_left() -> None:
 
 @given(st.lists(st.tuples(NAMES, NAMES), max_size=12), st.sets(st.sampled_from("abcd")))
 def test_counts_are_kept_and_nobody_lends_and_borrows(cores: list[tuple[Owner, Owner]], alive: set[str]) -> None:
-    """A living job owns as many cores as before and the unowned ones it holds; none both lends and borrows."""
+    """A living job owns as many cores as before, and unowned ones it holds that are more than its own idle ones."""
     owners = [owner for owner, _ in cores]
     holders = [holder if holder in alive else None for _, holder in cores]
 
     now = list((dict(enumerate(owners)) | settle(owners, holders, alive.__contains__)).values())
 
-    free = [h for o, h in zip(owners, holders, strict=True) if o not in alive and h]
-    assert Counter(o for o in now if o) == Counter(o for o in owners if o in alive) + Counter(free)
+    taken = Counter(h for o, h in zip(owners, holders, strict=True) if o not in alive and h)
+    idle = Counter(o for o, h in zip(owners, holders, strict=True) if o in alive and not h)
+    assert Counter(o for o in now if o) == Counter(o for o in owners if o in alive) + (taken - idle)
     lends = {o for o, h in zip(now, holders, strict=True) if o and o != h}
     borrows = {h for o, h in zip(now, holders, strict=True) if h and o != h}
     assert not lends & borrows
