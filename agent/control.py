@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,9 +34,12 @@ PROTOCOL = 1
 MAX_MESSAGE = 1 << 16
 """Bytes of a request to an agent; longer ones are dropped by ZeroMQ and the connection closed."""
 PILE = 16
-"""Requests and answers that wait on a connection at most, fewer where they may be longer: they must not fill memory."""
+"""Requests that wait on a connection at most, fewer where they may be longer: they must not fill memory."""
+UNREAD = 2
+"""Answers that wait on a connection at most; of one that takes none, the others are dropped. They may be very long."""
 PER_TURN = 32
-"""Requests that are answered before the agent looks at the rest of the world again."""
+TURN_SECONDS = 0.005
+"""Requests that are answered, and for how long, before the agent looks at the rest of the world again."""
 TIMEOUT_MS = 30_000
 """How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
 
@@ -76,7 +80,7 @@ class Server:
     """The agent's side. `fds` are readable when `serve` may have work; ZeroMQ signals edges, so drain after every use.
 
     Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
-    a user of this node may have, and requests are at most `longest` bytes long.
+    a user of this node may have, and requests are at most `longest` bytes long. `turn`: see `TURN_SECONDS`.
     """
 
     def __init__(
@@ -86,8 +90,11 @@ class Server:
         gate: Gate | None = None,
         share: Callable[[int], int] = lambda _: MOST_CONNECTIONS,
         longest: int = MAX_MESSAGE,
+        *,
+        turn: float = TURN_SECONDS,
     ) -> None:
         self._longest = longest
+        self._turn = turn
         self._context = zmq.Context()
         self._gate = gate
         self._crowds: list[Crowd] = []
@@ -105,7 +112,7 @@ class Server:
         sock.setsockopt(zmq.MAXMSGSIZE, self._longest)
         sock.setsockopt(zmq.RCVHWM, max(1, PILE * MAX_MESSAGE // self._longest))
         if kind == zmq.ROUTER:
-            sock.setsockopt(zmq.SNDHWM, PILE)
+            sock.setsockopt(zmq.SNDHWM, UNREAD)
         try:
             sock.bind(address)
         except zmq.ZMQError as error:
@@ -118,8 +125,8 @@ class Server:
     def serve(self, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
         """Answer orders that are waiting; say whether there may be more. `answer` returns or raises `ControlError`."""
         more = [crowd.look() for crowd in self._crowds]
-        more.append(_repeat(self._hear_listener))
-        more += [_repeat(partial(_serve_one, counter, answer)) for counter in self._counters]
+        more.append(_repeat(self._hear_listener, self._turn))
+        more += [_repeat(partial(_serve_one, counter, answer), self._turn) for counter in self._counters]
         return any(more)
 
     def _hear_listener(self) -> bool:
@@ -146,9 +153,15 @@ class Server:
         self._context.destroy(linger=0)
 
 
-def _repeat(step: Callable[[], bool]) -> bool:
+def _repeat(step: Callable[[], bool], seconds: float) -> bool:
     """Do a step as long as there is something to do, for a turn; say whether there may be more."""
-    return all(step() for _ in range(PER_TURN))
+    until = time.monotonic() + seconds
+    for _ in range(PER_TURN):
+        if not step():
+            return False
+        if time.monotonic() >= until:
+            break
+    return True
 
 
 def _serve_one(counter: zmq.Socket[bytes], answer: Callable[[dict[str, Any], Caller], Any]) -> bool:

@@ -157,6 +157,51 @@ class TestOrders:
 
         assert ask(server, lambda: order(folder, "ps"), lambda *_: "others") == "others"
 
+    @staticmethod
+    def asker(context: zmq.Context[zmq.Socket[bytes]], folder: Path, orders: int) -> zmq.Socket[bytes]:
+        """Return the socket of who has sent so many orders at once, and takes few answers that he does not read."""
+        sock: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.setsockopt(zmq.RCVHWM, 1)
+        sock.connect(endpoint(folder, "control"))
+        for _ in range(orders):
+            sock.send(b'{"order": "ps", "protocol": 1}')
+        return sock
+
+    def test_a_turn_is_over_after_a_few_milliseconds(self, server: Server, folder: Path) -> None:
+        """However dear the orders are that wait, the agent looks at something else in between, and comes back."""
+        answered: list[int] = []
+
+        def answer(_order: dict[str, Any], _caller: Caller) -> None:
+            answered[-1] += 1
+            time.sleep(control.TURN_SECONDS)
+
+        with zmq.Context() as context, self.asker(context, folder, 4):
+            while sum(answered) < 4:
+                answered.append(0)
+                select.select(server.fds, [], [], SECONDS)
+                while server.serve(answer):
+                    answered.append(0)
+
+        assert max(answered) == 1
+
+    def test_few_answers_wait_for_who_does_not_read(self, server: Server, folder: Path) -> None:
+        """Of long answers only those are kept that are on their way; two orders at once get both theirs."""
+        answered: list[int] = []
+
+        def answer(_order: dict[str, Any], _caller: Caller) -> str:
+            answered.append(0)
+            return "x" * (1 << 20)
+
+        with zmq.Context() as context, self.asker(context, folder, control.PILE) as sock:
+            serve_until(server, lambda: len(answered) == control.PILE, answer)
+            taken = 0
+            while sock.poll(200):
+                sock.recv()
+                taken += 1
+
+        assert control.UNREAD <= taken <= control.PILE // 2
+
     def test_without_an_agent_the_sentence_says_how_to_start_one(self, folder: Path) -> None:
         """Nobody is waited for where no socket is."""
         with pytest.raises(

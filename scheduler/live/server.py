@@ -49,6 +49,8 @@ SCHEMA_VERSION = 1
 UNWRITABLE = "the queue cannot be written now, so nothing was changed: see the scheduler's log."
 RETRY = 1.0
 """Seconds until a queue that could not be written is tried again."""
+TURN_SECONDS = 0.05
+"""What answering takes of a turn: the queue is written and the policy asked after it, which may take longer."""
 LONGEST_SLEEP = 1.0
 TIDY = 3600.0
 """Seconds until it is looked for old jobs again."""
@@ -73,7 +75,7 @@ class Server:
         self._clock = Clock(self._store.latest)
         self.cluster = Cluster(policy, settings, self._store.state)
         self.cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
-        self._clients = control.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST)
+        self._clients = control.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""
