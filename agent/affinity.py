@@ -2,12 +2,14 @@
 """Affinity of whole tasks: bind, confine and restore every thread of every process, to a fixed point.
 
 A program may create threads and processes while it is walked, so each operation looks for the processes anew and walks
-until a pass finds nothing to change. Masks are over OS CPU numbers.
+until a pass finds nothing to change. A thread that a pass has left as it was is not looked at again. Masks are over OS
+CPU numbers.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -24,6 +26,10 @@ Rule = Callable[[int], "int | None"]
 
 MAX_PASSES = 64
 """Walks after which a program that goes on changing its masks is given up on."""
+FEW_PASSES = 3
+"""The same where another look comes soon anyway, or where passes have taken `PATIENCE`."""
+PATIENCE = 0.2
+"""Seconds of CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +100,51 @@ def push(tid: int, cpu: int, mask: int) -> bool:
 
 
 def walk(
-    rules: Mapping[K, Rule], find: Callable[[Collection[K]], Mapping[K, Collection[int]]], proc: str = "/proc"
+    rules: Mapping[K, Rule],
+    find: Callable[[Collection[K]], Mapping[K, Collection[int]]],
+    proc: str = "/proc",
+    *,
+    most: int = MAX_PASSES,
 ) -> dict[K, Result]:
-    """Treat the threads of several tasks, each by its rule; `find` returns the pids of those asked for, all at once."""
+    """Treat the threads of several tasks, each by its rule, in at most so many passes.
+
+    `find` returns the pids of those asked for, all at once.
+    """
     tallies = {key: _Tally() for key in rules}
     moved = set(rules)
     passes = dict.fromkeys(rules, 0)
-    while going := [key for key in rules if key in moved and passes[key] < MAX_PASSES]:
+    until = time.thread_time() + PATIENCE
+    while going := [key for key in rules if key in moved and passes[key] < most]:
         for key, pids in find(going).items():
             passes[key] += 1
             visits = [tallies[key].visit(tid, rules[key]) for pid in pids for tid in threads(pid, proc)]
             if not any(visits):
                 moved.discard(key)
+        if time.thread_time() >= until:
+            most = min(most, FEW_PASSES)
     return {key: tally.result(passes[key], settled=key not in moved) for key, tally in tallies.items()}
 
 
 @dataclass(slots=True)
 class _Tally:
+    seen: set[int] = field(default_factory=set)
+    """Those that the last visit left as they were."""
     changed: set[int] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
     denied: set[int] = field(default_factory=set)
     invalid: set[int] = field(default_factory=set)
 
     def visit(self, tid: int, wanted: Rule) -> bool:
-        """Treat one thread; say whether that changed anything."""
+        """Treat one thread, unless it has been left as it was; say whether that changed anything."""
+        if tid in self.seen:
+            return False
+        if self._set(tid, wanted):
+            self.changed.add(tid)
+            return True
+        self.seen.add(tid)
+        return False
+
+    def _set(self, tid: int, wanted: Rule) -> bool:
         try:
             before = mask_of(os.sched_getaffinity(tid))
             mask = wanted(before)
@@ -137,7 +164,6 @@ class _Tally:
         except OSError:
             self.invalid.add(tid)
             return False
-        self.changed.add(tid)
         return True
 
     def result(self, passes: int, *, settled: bool) -> Result:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from agent.mailboxes import Mail, Mailboxes
 
 
+PAUSE = 0.5
+"""Seconds for which threads are not looked at again because of mail: of a program that has applied a grant too late,
+which rounds of repairs confine as well, and of one that went on moving, which is bound after the grace time."""
+
+
 class Post:
     """Reads the mail; `unseat` is told of tasks whose responder has left its seat."""
 
@@ -27,6 +32,9 @@ class Post:
         self._acting = acting
         self._node = acting.node
         self._unseat = unseat
+        self._late: dict[int, float] = {}
+        self._restless: dict[int, float] = {}
+        """When threads were looked at, by slot."""
         self.widening = Widening(acting.node, acting.following.processes_of_all)
 
     def read(self) -> None:
@@ -73,27 +81,38 @@ class Post:
 
     def _bring_back(self, late: Iterable[Task]) -> None:
         """Confine programs that have applied a grant after the agent had enforced a newer one."""
-        tasks = self._node.tasks
-        rules = {task.slot: affinity.within(task.held) for task in late if tasks.get(task.slot) is task}
-        for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
+        tasks, now = self._node.tasks, time.monotonic()
+        self._late = _recent(self._late, now)
+        due = [task for task in late if tasks.get(task.slot) is task and task.slot not in self._late]
+        rules = {task.slot: affinity.within(task.held) for task in due}
+        self._late |= dict.fromkeys(rules, now)
+        find = self._acting.following.processes_of_all
+        for slot, result in affinity.walk(rules, find, most=affinity.FEW_PASSES).items():
             if result.changed:
                 self._acting.report.confined(tasks[slot], result.changed)
 
     def _see_to_it(self, said: dict[int, Grant]) -> dict[int, Grant]:
         """Return what is true of the threads: cores change hands only when these are seen to be gone from them."""
         tasks = self._node.tasks
-        believed = dict(said)
         leaving = {slot: grant.mask for slot, grant in said.items() if tasks[slot].held & ~grant.mask}
         for slot in said.keys() - leaving:
             self.widening.grown(tasks[slot], tasks[slot].applied, time.monotonic())
-        rules = {slot: affinity.within(mask) for slot, mask in leaving.items()}
+        self._restless = _recent(self._restless, time.monotonic())
+        believed = {slot: grant for slot, grant in said.items() if slot not in leaving.keys() & self._restless}
+        rules = {slot: affinity.within(mask) for slot, mask in leaving.items() if slot in believed}
         for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
             if result.changed:
                 self._acting.report.confined(tasks[slot], result.changed)
             if result.failed:
                 self._node.bind_failed(slot, time.monotonic())
                 del believed[slot]
+            if not result.settled:
+                self._restless[slot] = time.monotonic()
         return believed
+
+
+def _recent(times: dict[int, float], now: float) -> dict[int, float]:
+    return {slot: at for slot, at in times.items() if now - at < PAUSE}
 
 
 def wish_in(mail: Mail) -> Wish:

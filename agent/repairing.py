@@ -58,7 +58,7 @@ class Repairing:
             return
         begin = time.thread_time()
         rules = {slot: affinity.within(task.held) for slot, task in self._node.tasks.items() if task.started}
-        results = affinity.walk(rules, self._find)
+        results = affinity.walk(rules, self._find, most=affinity.FEW_PASSES)
         moved = {slot: result.changed for slot, result in results.items() if result.changed}
         for slot, threads in moved.items():
             self._report.repaired(self._node.tasks[slot], threads, again=slot in self._astray)

@@ -72,17 +72,45 @@ class TestBind:
 
     def test_a_program_that_fights_is_given_up(self, child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
         """A mask that is undone at once is set 64 times and then reported as not settled."""
-        bind_thread = os.sched_setaffinity
-
-        def undone(tid: int, mask: set[int]) -> None:
-            bind_thread(tid, mask)
-            bind_thread(tid, cpus(NOW))
-
-        monkeypatch.setattr(os, "sched_setaffinity", undone)
+        _undo(monkeypatch, child.pid)
 
         result = affinity.bind(lambda: [child.pid], ONE)
 
         assert result == Result(changed=1, kept=0, denied=0, invalid=0, passes=64, settled=False)
+
+    @pytest.mark.parametrize("how", ["few", "slow"])
+    def test_a_program_that_fights_is_given_up_earlier(
+        self, child: Child, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        """After 3 passes where another look comes soon, or where passes take long."""
+        _undo(monkeypatch, child.pid)
+        if how == "slow":
+            monkeypatch.setattr(affinity, "PATIENCE", 0.0)
+        most = affinity.FEW_PASSES if how == "few" else affinity.MAX_PASSES
+
+        result = affinity.walk({0: affinity.to(ONE)}, lambda _: {0: [child.pid]}, most=most)
+
+        assert (result[0].passes, result[0].settled) == (3, False)
+
+    def test_only_threads_that_move_are_looked_at_again(self, child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that fights costs no looks at the others."""
+        for _ in range(3):
+            child.ask("thread")
+        _undo(monkeypatch, child.pid)
+        looks: list[int] = []
+        get_mask = os.sched_getaffinity
+
+        def look(tid: int) -> set[int]:
+            looks.append(tid)
+            return get_mask(tid)
+
+        monkeypatch.setattr(os, "sched_getaffinity", look)
+
+        affinity.confine(lambda: [child.pid], ONE)
+
+        others = [tid for tid in looks if tid != child.pid]
+        assert len(looks) - len(others) == affinity.MAX_PASSES
+        assert sorted(others) == sorted(2 * list(set(others)))
 
     def test_masks_the_kernel_narrows(self, child: Child) -> None:
         """CPUs that do not exist are dropped by the kernel: what is left settles and does not count as a change."""
@@ -151,6 +179,18 @@ class TestBind:
             assert result.changed == 4
             assert child.masks() == {ONE}
             child.popen.communicate("\n")
+
+
+def _undo(monkeypatch: pytest.MonkeyPatch, fighter: int) -> None:
+    """Have one thread undo at once what mask it is given."""
+    bind_thread = os.sched_setaffinity
+
+    def undone(tid: int, mask: set[int]) -> None:
+        bind_thread(tid, mask)
+        if tid == fighter:
+            bind_thread(tid, cpus(NOW))
+
+    monkeypatch.setattr(os, "sched_setaffinity", undone)
 
 
 def _before_first_set(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,11 +13,14 @@ from agent import affinity
 from agent.affinity import Result
 from agent.jobs import Arrival
 from agent.mailboxes import Mail
-from agent.post import Post
+from agent.post import PAUSE, Post
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
+    from agent.affinity import Rule
+    from agent.jobs import Task
     from agent.mailboxes import Mailboxes
+    from agent.node import Node
 
 MOVED = Result(changed=2, kept=0, denied=0, invalid=0, passes=2, settled=True)
 
@@ -36,19 +40,56 @@ def test_cores_change_hands_when_every_thread_has_left(
     monkeypatch: pytest.MonkeyPatch, result: Result, *, believed: bool
 ) -> None:
     """Whoever says that a shrink is applied keeps what it held as long as one of its threads may be there."""
+    node, task = shrinking()
+    before, after = (grant.mask for grant in task.grants)
+    assert before & ~after
+    monkeypatch.setattr(affinity, "walk", lambda rules, _, **__: dict.fromkeys(rules, result))
+
+    post(node, task, task.epoch).read_all()
+
+    assert task.held == (after if believed else before)
+    assert task.denied != believed
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_writes_all_the_time_does_not_have_his_threads_looked_at_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    """Neither who goes on moving when it says that a shrink is applied, nor who applies what is over."""
+    node, task = shrinking()
+    if late:
+        said, task.grants = task.grants[0].epoch, task.grants[1:]
+    else:
+        said = task.epoch
+    looks: list[int] = []
+
+    def walk(rules: dict[int, Rule], _: object, **__: object) -> dict[int, Result]:
+        looks.extend(rules)
+        return dict.fromkeys(rules, Result(1, 0, 0, 0, 64, settled=False))
+
+    monkeypatch.setattr(affinity, "walk", walk)
+    mail = post(node, task, said)
+    for now in (10.0, 10.1, 10.0 + PAUSE):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        mail.read_all()
+
+    assert looks == [task.slot] * 2
+
+
+def shrinking() -> tuple[Node, Task]:
+    """Return a task that is to give up cores, and its node."""
     node = make_node(MACHINES[1])
     task, _ = node.arrive(Arrival(100, 7, 1, "a", "malleable"), 0.0)
     assert node.seat(task.slot, 100, 7)
     node.arrive(Arrival(101, 7, 1, "b", "malleable"), 0.0)
-    before, after = (grant.mask for grant in task.grants)
-    assert before & ~after
+    return node, task
+
+
+def post(node: Node, task: Task, applied: int) -> Post:
+    """Return a post where the program says that it has applied a grant."""
     following = SimpleNamespace(processes_of_all=lambda slots: {slot: set() for slot in slots})
     report = SimpleNamespace(confined=lambda *_: None)
     acting: Any = SimpleNamespace(node=node, binds=True, following=following, report=report, do=lambda _: None)
-    mailboxes = SimpleNamespace(read=lambda _: Mail(applied=task.epoch, polls=1, progress=0))
-    monkeypatch.setattr(affinity, "walk", lambda rules, _: dict.fromkeys(rules, result))
-
-    Post(cast("Mailboxes", mailboxes), acting, lambda _: None).read_all()
-
-    assert task.held == (after if believed else before)
-    assert task.denied != believed
+    mailboxes = SimpleNamespace(read=lambda _: Mail(applied=applied, polls=1, progress=0))
+    assert task.responder
+    return Post(cast("Mailboxes", mailboxes), acting, lambda _: None)

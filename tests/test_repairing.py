@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from agent import affinity, processes
 from agent.jobs import Arrival
 from agent.repairing import LEAST, MOST, Repairing, pause
+from dromlib.cpulist import cpus
 from tests.children import NOW, ONE, UID, Child, needs_two_cpus, task_processes
 from tests.nodes import make_node
 from tests.test_report import Told
@@ -90,6 +92,22 @@ class TestRepairing:
 
         assert told.line == f"event=repaired job=j task=0 pid={task.arrival.pid} threads=1"
         assert (len(told.text.getvalue().splitlines()), told.report.counters.repairs) == (1, 2)
+
+    def test_who_fights_does_not_hold_a_round_up(
+        self, node: Node, child: Child, task: Task, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A thread that undoes its mask at once is given up until the next round."""
+        bind_thread, times = os.sched_setaffinity, []
+
+        def undone(tid: int, _: set[int]) -> None:
+            times.append(tid)
+            bind_thread(tid, cpus(NOW))
+
+        monkeypatch.setattr(os, "sched_setaffinity", undone)
+        self.repairing(node, child, told).look(time.monotonic() + MOST)
+
+        assert len(times) == affinity.FEW_PASSES
+        assert task.started
 
     @pytest.mark.parametrize("what", ["not due", "frozen", "waiting", "observed", "narrower"])
     def test_nobody_is_moved(  # noqa: PLR0917
