@@ -51,7 +51,7 @@ class Admission:
         self._registry_fd = os.open(acting.registry.path, os.O_RDONLY | os.O_CLOEXEC)
         self._following = acting.following
         self._mailboxes = mailboxes
-        self._log = acting.report.log
+        self._visited = acting.report.visited
         self._end = end
         self._observes = observes
         self.exclude = exclude
@@ -77,7 +77,7 @@ class Admission:
         """Deal with a request at the door. Raises `Refused` or `MailboxError` with the sentence to answer."""
         task = self._task_named(request, peer) if request.kind == "attach" else None
         if task is None and (reason := self.exclude.reason(peer.uid, _names(request, peer))):
-            self._log("excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
+            self._visited(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             self._reception.leave_alone(visit, reason)
             return
         visit.kind, visit.who = request.kind, peer.identity
@@ -134,14 +134,14 @@ class Admission:
             undo.callback(self._mailboxes.remove, number)
             task, actions = self._node.arrive(arrival, time.monotonic())
             if first_process(task) != (who := processes.Identity(arrival.pid, arrival.start_time)):
-                self._log("joined", job=task.job, pid=who.pid, uid=arrival.uid)
+                self._visited(arrival.uid, "joined", job=task.job, pid=who.pid, uid=arrival.uid)
                 self._acting.do(actions)
                 return task
             undo.pop_all()
         task.mailbox = number
         self._registry.register(task, self._node.jobs[task.job])
         self._following.watch(task, first_process(task), pidfd)
-        self._log("arrived", job=task.job, pid=arrival.pid, uid=arrival.uid)
+        self._visited(arrival.uid, "arrived", job=task.job, pid=arrival.pid, uid=arrival.uid)
         self._acting.do(actions)
         return task
 
@@ -193,7 +193,7 @@ class Admission:
         if first:
             if sent:
                 self._following.follow(task, who)
-                self._log("seated", job=task.job, pid=who.pid)
+                self._visited(task.arrival.uid, "seated", job=task.job, pid=who.pid)
             else:
                 self.unseat(task)
             self._acting.save()

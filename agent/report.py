@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 REFUSALS_A_SECOND = 10
 """Lines of the log about refusals, of which anybody can cause as many as he likes."""
+LINES_AT_ONCE, LINES_A_SECOND = 4096, 1.0
+"""Lines of the log about who comes and goes that a user can cause: so many, and so many in each second from then on."""
 FAILURES = ("keep", "failed"), ("fence", "failed")
 """Changes that are counted from the start, as nobody sees that a number has grown which was not there before."""
 
@@ -39,6 +41,25 @@ class Counters:
     placing: Histogram = field(default_factory=lambda: Histogram(1e-5, 5e-5, 2e-4, 1e-3, 5e-3, 0.02, 0.1))
 
 
+@dataclass(slots=True)
+class _Share:
+    """What a user has `left` of the log at a time `at`, and how many lines he has not got."""
+
+    at: float
+    left: float = LINES_AT_ONCE
+    unsaid: int = 0
+
+    def takes(self, now: float) -> bool:
+        """Take a line, if there is one left."""
+        self.left = min(LINES_AT_ONCE, self.left + (now - self.at) * LINES_A_SECOND)
+        self.at = now
+        if self.left < 1:
+            self.unsaid += 1
+            return False
+        self.left -= 1
+        return True
+
+
 class Report:
     """Tells of events; `signal` publishes one about a slot."""
 
@@ -49,6 +70,7 @@ class Report:
         self._send = signal
         self._second = 0.0
         self._refused = 0
+        self._shares: dict[int, _Share] = {}
 
     def granted(self, grant: Publish) -> None:
         """A grant has been published."""
@@ -116,6 +138,15 @@ class Report:
         elif self._refused < REFUSALS_A_SECOND:
             self.log("refused", reason=sentence)
         self._refused += 1
+
+    def visited(self, user: int, event: str, **fields: object) -> None:
+        """Log that a program of a user has come or gone, as far as he does not fill the log with that."""
+        now = time.monotonic()
+        share = self._shares.setdefault(user, _Share(now))
+        if share.takes(now):
+            unsaid = {"unsaid": share.unsaid} if share.unsaid else {}
+            share.unsaid = 0
+            self.log(event, **fields, **unsaid)
 
     def _changed(self, event: str, task: Task, old: int, new: int, **fields: object) -> None:
         """Log that a task's CPUs were `old` and are `new`: every change is one line, and no other has both."""

@@ -14,6 +14,7 @@ from agent.affinity import Result
 from agent.jobs import Arrival
 from agent.mailboxes import Mail
 from agent.post import PAUSE, Post
+from dromlib import layout
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
@@ -76,6 +77,18 @@ def test_who_writes_all_the_time_does_not_have_his_threads_looked_at_all_the_tim
     assert looks == [task.slot] * 2
 
 
+def test_a_user_has_few_lines_about_who_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a responder has left its seat is told as what its user does."""
+    node, task = shrinking()
+    told: list[tuple[int, str]] = []
+    mail = post(node, task, layout.EPOCH_RETIRED)
+    monkeypatch.setattr(mail._acting.report, "visited", lambda user, event, **_: told.append((user, event)))
+
+    mail.read_all()
+
+    assert told == [(task.arrival.uid, "left the seat")]
+
+
 def shrinking() -> tuple[Node, Task]:
     """Return a task that is to give up cores, and its node."""
     node = make_node(MACHINES[1])
@@ -88,8 +101,9 @@ def shrinking() -> tuple[Node, Task]:
 def post(node: Node, task: Task, applied: int) -> Post:
     """Return a post where the program says that it has applied a grant."""
     following = SimpleNamespace(processes_of_all=lambda slots: {slot: set() for slot in slots})
-    report = SimpleNamespace(confined=lambda *_: None)
-    acting: Any = SimpleNamespace(node=node, binds=True, following=following, report=report, do=lambda _: None)
+    report = SimpleNamespace(confined=lambda *_: None, visited=lambda *_, **__: None)
+    does: dict[str, Any] = {"do": lambda _: None, "save": lambda: None}
+    acting: Any = SimpleNamespace(node=node, binds=True, following=following, report=report, **does)
     mailboxes = SimpleNamespace(read=lambda _: Mail(applied=applied, polls=1, progress=0))
     assert task.responder
     return Post(cast("Mailboxes", mailboxes), acting, lambda _: None)

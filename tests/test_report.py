@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from agent.affinity import Result
 from agent.jobs import Arrival, Done, Grant, Publish, Task
 from agent.log import Log
-from agent.report import Report
+from agent.report import LINES_A_SECOND, LINES_AT_ONCE, Report
 
 
 class Told:
@@ -96,3 +97,19 @@ def test_refusals_are_counted(told: Told) -> None:
     told.report.refused("no room.")
 
     assert (told.report.counters.refusals, told.line) == (1, 'event=refused reason="no room."')
+
+
+def test_who_comes_and_goes_all_the_time_does_not_fill_the_log(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each user has a number of lines at once and some in each second; the next one says how many there were not."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for _ in range(LINES_AT_ONCE + 7):
+        told.report.visited(1, "seated", job="a")
+    assert told.text.getvalue().count("\n") == LINES_AT_ONCE
+    told.report.visited(2, "arrived", job="b", uid=2)
+    assert told.line == "event=arrived job=b uid=2"
+    now += 1 / LINES_A_SECOND
+    for _ in range(3):
+        told.report.visited(1, "seated", job="a")
+    assert told.line == "event=seated job=a unsaid=7"
+    assert told.text.getvalue().count("\n") == LINES_AT_ONCE + 2
