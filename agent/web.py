@@ -15,7 +15,8 @@ import socketserver
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib import metadata
@@ -33,7 +34,7 @@ from agent.snapshot import iso
 from agent.users import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from agent.daemon import Daemon
     from agent.hour import Column, History
@@ -43,9 +44,10 @@ TEXT = "charset=utf-8"
 TYPES = {".html": f"text/html; {TEXT}", ".css": f"text/css; {TEXT}", ".js": f"text/javascript; {TEXT}"}
 JSON = "application/json"
 MOST_AT_ONCE = 32
-"""Requests that are answered at the same time; more are turned away, so that they take no descriptors from programs."""
+"""Requests that are dealt with at the same time, so that they take no descriptors from programs. For another one, that
+client is sent away who has been asking, or taking his answer, for longest."""
 TIMEOUT = 10.0
-"""Seconds that a client may take to ask, or to take its answer."""
+"""Seconds from the begin of a connection in which a client must have asked and taken its answer."""
 FRESH = 0.5
 FRESH_HOUR = 2.0
 """Seconds for which an answer is given again."""
@@ -195,13 +197,13 @@ class Site:
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = TIMEOUT
     server_version = "drom"
     sys_version = ""
 
     def do_GET(self) -> None:
         try:
-            answer = self.server.site.answer(self.path, self.headers.get("Accept", ""))
+            with self.server.answering(self.connection):
+                answer = self.server.site.answer(self.path, self.headers.get("Accept", ""))
         except ValueError:  # no URL, or too many fields in it
             self.send_error(HTTPStatus.BAD_REQUEST)
             return
@@ -218,31 +220,94 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the log is for what the agent does."""
 
 
+@dataclass(slots=True)
+class _Client:
+    """A connection that began at `since` (CLOCK_MONOTONIC); `waits` for its answer to be made."""
+
+    connection: socket.socket
+    since: float
+    waits: bool = False
+
+
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
+    request_queue_size = 4 * MOST_AT_ONCE  # who finds no place there comes again only after a second
     daemon_threads = True
 
     def __init__(self, site: Site, host: str, port: int) -> None:
         self.site = site
-        self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._clients: dict[socket.socket, _Client] = {}
+        """Those that may go on, the longest there first."""
+        self._places = 0
+        """Threads there are, also of those that were sent away and have not gone yet."""
+        self._lock = threading.Lock()
         self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         super().__init__(address, _Handler)  # type: ignore[arg-type] # an address of IPv6 has four parts
 
+    @contextmanager
+    def answering(self, connection: socket.socket) -> Iterator[None]:
+        """Send this client away for nobody while it waits for us. Raises OSError if it has been sent away already."""
+        with self._lock:
+            client = self._clients.get(connection)
+            if client is None:
+                raise ConnectionAbortedError
+            client.waits = True
+        try:
+            yield
+        finally:
+            client.waits = False
+
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver
-        if not self._room.acquire(blocking=False):
+        with self._lock:
+            room = self._make_room()
+            if room:
+                self._clients[request] = _Client(request, time.monotonic())
+                self._places += 1
+        if not room:
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._room.release()
+            with self._lock:
+                self._places -= 1
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            with self._lock:
+                self._places -= 1
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as socketserver
+        with self._lock:  # from here on its number may be another's
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Send away who has taken too long."""
+        late = time.monotonic() - TIMEOUT
+        with self._lock:
+            for client in [one for one in self._clients.values() if one.since < late and not one.waits]:
+                self._send_away(client)
+
+    def _make_room(self) -> bool:
+        """Return whether there is room for another client, if need be because another one has been sent away."""
+        if self._places >= 2 * MOST_AT_ONCE:  # those sent away have not been able to go yet
+            return False
+        if len(self._clients) >= MOST_AT_ONCE:
+            slow = next((one for one in self._clients.values() if not one.waits), None)
+            if slow is None:
+                return False
+            self._send_away(slow)
+        return True
+
+    def _send_away(self, client: _Client) -> None:
+        """End a client's connection: its thread, which waits for it, sees that and closes it."""
+        del self._clients[client.connection]
+        with suppress(OSError):
+            client.connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
         """Do nothing about a client that has gone."""

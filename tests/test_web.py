@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a client of the agent's page and metrics may take, and who goes where there are many."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import urllib.request
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent import web
+from tests.agents import SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def site() -> Any:
+    """Return what can be asked for: one text, once nobody bars it."""
+    open_ = threading.Event()
+    open_.set()
+    entered = threading.Semaphore(0)
+
+    def answer(*_: str) -> web.Answer:
+        entered.release()
+        assert open_.wait(SECONDS)
+        return web.Answer(b"text", "text/plain")
+
+    return SimpleNamespace(answer=answer, open=open_, entered=entered)
+
+
+@pytest.fixture
+def port(site: Any) -> Iterator[int]:
+    """Return where it is served."""
+    server = web._Server(site, HERE, 0)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield int(server.server_address[1])
+    site.open.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def begun(port: int) -> socket.socket:
+    """Return the connection of a client who has not asked to the end."""
+    client = socket.create_connection((HERE, port), timeout=SECONDS)
+    client.sendall(b"GET /")
+    return client
+
+
+def get(port: int) -> bytes:
+    """Return what a client gets who asks at once."""
+    with urllib.request.urlopen(f"http://{HERE}:{port}/", timeout=SECONDS) as answer:
+        return bytes(answer.read())
+
+
+def test_slow_clients_keep_nobody_out(port: int) -> None:
+    """For who comes, the one goes that has not finished for longest; the others stay."""
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(begun(port)) for _ in range(web.MOST_AT_ONCE)]
+        assert get(port) == b"text"
+        assert slow[0].recv(1) == b""
+        slow[-1].sendall(b" HTTP/1.0\r\n\r\n")
+        assert slow[-1].recv(100).startswith(b"HTTP/1.0 200 ")
+
+
+def test_who_waits_for_the_agent_stays(port: int, site: Any) -> None:
+    """Where all have asked and are about to be answered, the newcomer goes."""
+    site.open.clear()
+    with contextlib.ExitStack() as stack:
+        asked = [stack.enter_context(begun(port)) for _ in range(web.MOST_AT_ONCE)]
+        for client in asked:
+            client.sendall(b" HTTP/1.0\r\n\r\n")
+            assert site.entered.acquire(timeout=SECONDS)
+        late = stack.enter_context(socket.create_connection((HERE, port), timeout=SECONDS))
+        assert late.recv(1) == b""
+        site.open.set()
+        for client in asked:
+            assert client.recv(100).startswith(b"HTTP/1.0 200 ")
+
+
+def test_the_whole_request_has_a_deadline(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends a byte now and then has no more time than others."""
+    monkeypatch.setattr(web, "TIMEOUT", 0.1)
+    with begun(port) as client:
+        client.settimeout(0.01)
+        deadline = time.monotonic() + SECONDS
+        while _is_open(client):
+            assert time.monotonic() < deadline
+
+
+def _is_open(client: socket.socket) -> bool:
+    """Send one more byte; say whether the server still wants one."""
+    try:
+        client.sendall(b"a")
+        return client.recv(1) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
