@@ -8,6 +8,7 @@ import random
 import select
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import pytest
 from dromlib import layout, native
 from dromlib.testing import Registry, start_time
 from tests import native_build
+from tests.agents import wait_until
 from tests.doors import Knock, open_door
 
 if TYPE_CHECKING:
@@ -280,6 +282,60 @@ def test_detach_leaves_the_seat(start: Callable[[], Client], registry: Registry,
         assert client.ask("detach") == "detach"
         assert registry.mail(0, "applied") == RETIRED
         assert client.ask("fds") == before
+
+
+@contextlib.contextmanager
+def knock_beside(client: Client, registry: Registry, folder: Path, *, seat: bool) -> Iterator[None]:
+    """Let another thread of a responder attach, answered after the block: it gets the seat as well, or nothing."""
+    block_over = threading.Event()
+
+    def answer_late(knock: Knock) -> None:
+        assert block_over.wait(ANSWER_SECONDS)
+        if seat:
+            knock.attach(registry)
+        else:
+            knock.hang_up()
+
+    with open_door(folder, lambda knock: knock.attach(registry), answer_late) as door:
+        assert client.ask("attach") == f"attach {RESPONDER}"
+        assert client.ask("knock") == "knock"
+        wait_until(lambda: len(door.knocks) == 2, lambda: "nobody knocks")
+        try:
+            yield
+        finally:
+            block_over.set()
+        assert client.ask("sit") == f"sit {RESPONDER if seat else UNMANAGED}"
+
+
+def test_who_closes_while_another_thread_attaches_leaves_it_the_seat(
+    start: Callable[[], Client], registry: Registry, tmp_path: Path
+) -> None:
+    """The agent may have given the seat to the newcomer already; the process gives it up when that one closes."""
+    client = start()
+    before = client.ask("fds")
+    with knock_beside(client, registry, tmp_path, seat=True):
+        assert client.ask("detach") == "detach"
+        assert registry.mail(0, "applied") == 0
+    assert registry.mail(0, "applied") == 0
+    epoch = registry.publish(0, 1)
+    assert client.ask("take").startswith("take 1")
+    assert client.ask("acknowledge") == "acknowledge 0"
+    assert registry.mail(0, "applied") == epoch
+    client.ask("detach")
+    assert registry.mail(0, "applied") == RETIRED
+    assert client.ask("fds") == before
+
+
+def test_a_seat_that_nobody_takes_over_is_given_up(
+    start: Callable[[], Client], registry: Registry, tmp_path: Path
+) -> None:
+    """Where a thread attaches in vain while another one closes, the agent is told of the end all the same."""
+    client = start()
+    before = client.ask("fds")
+    with knock_beside(client, registry, tmp_path, seat=False):
+        assert client.ask("detach") == "detach"
+    assert registry.mail(0, "applied") == RETIRED
+    assert client.ask("fds") == before
 
 
 def test_a_descriptor_that_the_program_has_closed_is_not_used(

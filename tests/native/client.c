@@ -162,6 +162,29 @@ static void crowd(int rounds)
     answer("crowd %d", entries("/proc/self/fd"));
 }
 
+static pthread_t beside;
+
+static void *attach(void *unused)
+{
+    (void)unused;
+    return drom_attach();
+}
+
+/* Attach in a thread; `sit` takes its handle when the agent has answered. */
+static void knock(void)
+{
+    pthread_create(&beside, NULL, attach, NULL);
+    answer("knock");
+}
+
+static void sit(void)
+{
+    void *handle;
+    pthread_join(beside, &handle);
+    d = handle;
+    answer("sit %d", drom_mode(d));
+}
+
 /* Close what this program has not opened, and open one file under all those numbers. */
 static void lose(void)
 {
@@ -205,6 +228,10 @@ static void obey(const char *word, int number)
         masks(number);
     else if (strcmp(word, "fds") == 0)
         answer("fds %d", entries("/proc/self/fd"));
+    else if (strcmp(word, "knock") == 0)
+        knock();
+    else if (strcmp(word, "sit") == 0)
+        sit();
     else if (strcmp(word, "lose") == 0)
         lose();
     else if (strcmp(word, "crowd") == 0)

@@ -13,6 +13,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct handle *handles;
+static struct handle *leavers; /* have closed while others knock, who may come to sit in their seats */
+static uint32_t knocking;
 static struct handle spare = {.head = {&spare.still, &spare.own_polls, 0}, .mailbox_fd = -1};
 
 static void before_fork(void)
@@ -33,6 +35,9 @@ static void after_fork_in_child(void)
         dromi_leave(h);
         h->seat_pid = 0;
     }
+    for (struct handle *h = leavers; h; h = h->next)
+        dromi_leave(h);
+    knocking = 0;
     pthread_mutex_unlock(&lock);
     errno = saved;
 }
@@ -92,15 +97,73 @@ static void tell_wanted(const struct handle *h)
     dromi_write_wanted(h, wanted);
 }
 
+/* Whether a handle of this process still sits in its seat; under the lock, as all that follows. */
+static bool is_shared(const struct handle *h)
+{
+    const struct handle *other = handles;
+    while (other && !sits_with(h, other))
+        other = other->next;
+    return other != NULL;
+}
+
+static int write_applied(const struct handle *h, uint64_t epoch)
+{
+    return dromi_write_mail(h, offsetof(struct drom_mailbox, applied), &epoch, sizeof epoch);
+}
+
+/* Give the seat up, unless it is left to others; false while somebody knocks: the agent may be giving it to him. */
+static bool settle(struct handle *h)
+{
+    if (managed(h) && h->mode == DROM_RESPONDER) {
+        if (is_shared(h))
+            tell_wanted(h);
+        else if (knocking)
+            return false;
+        else
+            write_applied(h, DROM_EPOCH_RETIRED);
+    }
+    dromi_leave(h);
+    free(h);
+    return true;
+}
+
+static void settle_leavers(void)
+{
+    struct handle *left = leavers;
+    leavers = NULL;
+    while (left) {
+        struct handle *h = left;
+        left = h->next;
+        if (settle(h))
+            continue;
+        h->next = leavers;
+        leavers = h;
+    }
+}
+
 /* Where other threads look for it. */
 static void show_seat(struct handle *h)
 {
-    pthread_mutex_lock(&lock);
     h->seat_pid = h->mode == DROM_RESPONDER ? h->task_pid : 0;
     h->seat_start = h->task_start;
     if (h->mode == DROM_RESPONDER)
         tell_wanted(h);
+}
+
+/* The agent gives a seat at any time between these two locks. Nobody waits for its answer but the caller. */
+static int sit(struct handle *h)
+{
+    pthread_mutex_lock(&lock);
+    h->seat_pid = 0;
+    knocking++;
     pthread_mutex_unlock(&lock);
+    int rc = dromi_sit(h);
+    pthread_mutex_lock(&lock);
+    show_seat(h);
+    knocking--;
+    settle_leavers();
+    pthread_mutex_unlock(&lock);
+    return rc;
 }
 
 void dromi_prepare(void)
@@ -122,8 +185,7 @@ struct handle *dromi_attach(bool lasting)
     h->next = handles;
     handles = h;
     pthread_mutex_unlock(&lock);
-    dromi_sit(h);
-    show_seat(h);
+    sit(h);
     return h;
 }
 
@@ -149,31 +211,11 @@ drom *drom_attach(void)
 
 static void forget(const struct handle *h)
 {
-    pthread_mutex_lock(&lock);
     struct handle **at = &handles;
     while (*at && *at != h)
         at = &(*at)->next;
     if (*at)
         *at = h->next;
-    pthread_mutex_unlock(&lock);
-}
-
-/* Leave the seat to the handles of this process that still sit in it; false when there is none. */
-static bool leave_to_others(const struct handle *h)
-{
-    bool shared = false;
-    pthread_mutex_lock(&lock);
-    for (const struct handle *other = handles; other && !shared; other = other->next)
-        shared = sits_with(h, other);
-    if (shared)
-        tell_wanted(h);
-    pthread_mutex_unlock(&lock);
-    return shared;
-}
-
-static int write_applied(const struct handle *h, uint64_t epoch)
-{
-    return dromi_write_mail(h, offsetof(struct drom_mailbox, applied), &epoch, sizeof epoch);
 }
 
 void drom_detach(drom *d)
@@ -182,11 +224,12 @@ void drom_detach(drom *d)
     if (!h || h == &spare)
         return;
     int saved = errno;
+    pthread_mutex_lock(&lock);
     forget(h);
-    if (managed(h) && h->mode == DROM_RESPONDER && !leave_to_others(h))
-        write_applied(h, DROM_EPOCH_RETIRED);
-    dromi_leave(h);
-    free(h);
+    h->next = leavers;
+    leavers = h;
+    settle_leavers();
+    pthread_mutex_unlock(&lock);
     errno = saved;
 }
 
@@ -215,13 +258,14 @@ int drom_take(drom *d, drom_grant *g)
     enum read_result result = read_slot(h, g);
     if (result == READ_RETIRED || (result == READ_GRANT && has_lost_mailbox(h))) {
         dromi_leave(h);
-        result = dromi_sit(h) == 0 ? read_slot(h, g) : READ_NOTHING;
-        show_seat(h);
+        result = sit(h) == 0 ? read_slot(h, g) : READ_NOTHING;
     }
     if (result == READ_RETIRED || result == READ_STRANGER) {
         dromi_log("unmanaged", "task=%d reason=%s", h->task_pid, result == READ_RETIRED ? "retired" : "slot-reused");
         dromi_leave(h);
+        pthread_mutex_lock(&lock);
         show_seat(h);
+        pthread_mutex_unlock(&lock);
     }
     if (result == READ_GRANT)
         h->head.seen = g->epoch;
