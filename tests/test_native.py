@@ -560,6 +560,18 @@ def test_apply_catches_threads_made_meanwhile(start: Callable[[], Client], tmp_p
         client.ask("calm")
 
 
+@pytest.mark.skipif(os.sysconf("SC_THREAD_STACK_MIN") > 16384, reason="threads need larger stacks here")
+def test_a_small_stack_has_room_for_a_grant(tmp_path: Path) -> None:
+    """A thread with a stack of 16 KiB attaches and puts a grant in force."""
+    client = Client(native_build.build(tmp_path, "client", "plain"), tmp_path)
+    registry = Registry(tmp_path)
+    epoch = registry.publish(0, 1 << min(os.sched_getaffinity(0)))
+    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+        assert client.ask("narrow") == f"narrow {RESPONDER}"
+    assert registry.mail(0, "applied") == epoch
+    client.end()
+
+
 def test_apply_tells_when_it_cannot_bind(start: Callable[[], Client], tmp_path: Path) -> None:
     """A grant of CPUs that do not exist is an error and is not acknowledged."""
     registry = Registry(tmp_path)

@@ -2,7 +2,7 @@
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
  *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | restores |
- *            outside | lazy | lazy-maximum | lazy-late | lazy-helper | closes | roots
+ *            outside | lazy | lazy-maximum | lazy-late | lazy-helper | closes | roots | narrow
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
@@ -408,6 +408,40 @@ static void roots(void)
     pthread_join(root, NULL);
 }
 
+static int counted_narrowly;
+
+static void *fork_narrowly(void *nothing)
+{
+    for (;;) {
+        int threads = 0;
+#pragma omp parallel reduction(+ : threads)
+        {
+            look(omp_get_thread_num());
+            threads++;
+        }
+        counted_narrowly = threads;
+        sem_post(&done);
+        sem_wait(&turn);
+    }
+    return nothing;
+}
+
+/* A thread with the smallest stack that there is forks all regions; this one has the room to say what it has found. */
+static void narrow(void)
+{
+    pthread_t forker;
+    pthread_attr_t small;
+    sem_init(&turn, 0, 0);
+    sem_init(&done, 0, 0);
+    check(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 16 * 1024) == 0, "stack");
+    check(pthread_create(&forker, &small, fork_narrowly, NULL) == 0, "thread");
+    for (;;) {
+        sem_wait(&done);
+        tell(counted_narrowly);
+        sem_post(&turn);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
@@ -442,6 +476,8 @@ int main(int argc, char **argv)
             closes();
         else if (strcmp(kind, "roots") == 0)
             roots();
+        else if (strcmp(kind, "narrow") == 0)
+            narrow();
         else if (strcmp(kind, "restores") == 0)
             restores();
         else if (strcmp(kind, "outside") == 0)

@@ -195,6 +195,13 @@ def test_threads_that_the_runtime_meets_late_are_bound(agent: Agent, start: Prog
     resize(agent, build, begin(agent, start, build, build.program(), "roots"), {1: BOUND, 2: BOTH})
 
 
+@pytest.mark.skipif(os.sysconf("SC_THREAD_STACK_MIN") > 16384, reason="threads need larger stacks here")
+def test_small_stacks_have_room_for_a_resize(agent: Agent, start: Programs, build: Build) -> None:
+    """The thread that forks, and attaches, has a stack of 16 KiB, and so have those of its team."""
+    program = begin(agent, start, build, build.program(), "narrow", OMP_STACKSIZE="16k")
+    resize(agent, build, program, {1: ONE, 2: BOTH})
+
+
 def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, build: Build) -> None:
     """With --malleability next-region a program with buffers is resized as well, and told the launch number."""
     words = ("--malleability", "next-region")

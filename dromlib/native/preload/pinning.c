@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "pinning.h"
 
+/* Masks and grants are made in the heap: threads of a team may have stacks as small as there are. */
+
 void join_first(void)
 {
-    uint64_t first[DROM_MAX_MASK_WORDS], mine[DROM_MAX_MASK_WORDS], more = 0;
+    struct {
+        uint64_t first[DROM_MAX_MASK_WORDS], mine[DROM_MAX_MASK_WORDS];
+    } *masks;
+    uint64_t more = 0;
     int saved = errno;
-    if (dromi_bound_to(getpid(), first) == 0 && dromi_bound_to(0, mine) == 0)
+    masks = malloc(sizeof *masks);
+    if (masks && dromi_bound_to(getpid(), masks->first) == 0 && dromi_bound_to(0, masks->mine) == 0)
         for (size_t word = 0; word < DROM_MAX_MASK_WORDS; word++)
-            more |= first[word] & ~mine[word];
+            more |= masks->first[word] & ~masks->mine[word];
     if (more)
-        dromi_bind(0, first, DROM_MAX_MASK_WORDS);
+        dromi_bind(0, masks->first, DROM_MAX_MASK_WORDS);
+    free(masks);
     errno = saved;
 }
 
@@ -36,13 +44,14 @@ static void part_of(drom_grant *g, unsigned index, unsigned count)
 static uint32_t bind_part(unsigned index, unsigned count)
 {
     int saved = errno;
-    drom_grant g;
+    drom_grant *g = malloc(sizeof *g);
     uint32_t bound = 0;
-    for (uint32_t serial = copy_grant(&g); serial && serial != bound; serial = copy_grant(&g)) {
-        part_of(&g, index, count);
-        dromi_bind(0, g.mask, g.mask_words);
+    for (uint32_t serial = g ? copy_grant(g) : 0; serial && serial != bound; serial = copy_grant(g)) {
+        part_of(g, index, count);
+        dromi_bind(0, g->mask, g->mask_words);
         bound = serial;
     }
+    free(g);
     errno = saved;
     return bound;
 }
@@ -78,23 +87,31 @@ static unsigned position_of(const drom_grant *g, int cpu)
     return position;
 }
 
+/* Begin on a CPU of one's own, counted from `home`, and be free to go on on any. */
+static void begin_apart(unsigned index, unsigned count, int home)
+{
+    drom_grant *g = malloc(sizeof *g);
+    if (g && copy_grant(g)) {
+        uint64_t step = (uint64_t)index * g->ncpus / count;
+        part_of(g, (unsigned)((position_of(g, home) + step) % g->ncpus), g->ncpus);
+        dromi_bind(0, g->mask, g->mask_words);
+        bind_self();
+    }
+    free(g);
+}
+
 /* A thread wakes up where its waker is, unless another CPU is idle at that moment: whoever brought the news of a new one may
  * be on it. The first thread would then spin in the team's barrier for a time slice, in front of the others. It gives way to
  * them once, and they go. */
 void spread_self(unsigned index, unsigned count, int home)
 {
-    drom_grant g;
     int saved = errno;
     if (count < 2)
         return;
     if (index == 0) {
         end_placing();
         sched_yield();
-    } else if (copy_grant(&g)) {
-        uint64_t step = (uint64_t)index * g.ncpus / count;
-        part_of(&g, (unsigned)((position_of(&g, home) + step) % g.ncpus), g.ncpus);
-        dromi_bind(0, g.mask, g.mask_words);
-        bind_self();
-    }
+    } else
+        begin_apart(index, count, home);
     errno = saved;
 }

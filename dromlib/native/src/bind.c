@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,15 +26,15 @@ struct walk {
     const uint64_t *mask; /* what is asked for */
     uint32_t mask_words;
     uint64_t real[DROM_MAX_MASK_WORDS]; /* what the kernel makes of it: less where a cpuset is narrower */
+    uint64_t now[DROM_MAX_MASK_WORDS];  /* what the thread that is looked at has */
     int changed;
     int error; /* the first that is not the end of a thread */
 };
 
 static void visit(struct walk *walk, pid_t tid)
 {
-    uint64_t now[DROM_MAX_MASK_WORDS];
-    int rc = dromi_bound_to(tid, now);
-    if (rc == 0 && memcmp(now, walk->real, sizeof now) == 0)
+    int rc = dromi_bound_to(tid, walk->now);
+    if (rc == 0 && memcmp(walk->now, walk->real, sizeof walk->now) == 0)
         return;
     if (rc == 0)
         rc = dromi_bind(tid, walk->mask, walk->mask_words);
@@ -59,19 +60,30 @@ static int pass(struct walk *walk)
 }
 
 /* Threads are made while we walk, with the mask of their maker: done when a pass finds nothing to change. */
-int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words)
+static int bind_all(struct walk *walk)
 {
-    struct walk walk = {.mask = mask, .mask_words = mask_words};
-    int rc = dromi_bind(0, mask, mask_words);
+    int rc = dromi_bind(0, walk->mask, walk->mask_words);
     if (rc == 0)
-        rc = dromi_bound_to(0, walk.real);
+        rc = dromi_bound_to(0, walk->real);
     for (int i = 0; rc == 0 && i < PASSES; i++) {
-        walk.changed = 0;
-        rc = pass(&walk);
-        if (rc == 0 && walk.error)
-            rc = walk.error;
-        if (rc == 0 && walk.changed == 0)
+        walk->changed = 0;
+        rc = pass(walk);
+        if (rc == 0 && walk->error)
+            rc = walk->error;
+        if (rc == 0 && walk->changed == 0)
             return 0;
     }
     return rc ? rc : -EAGAIN;
+}
+
+int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words)
+{
+    struct walk *walk = calloc(1, sizeof *walk); /* the calling thread may have a small stack */
+    if (!walk)
+        return -ENOMEM;
+    walk->mask = mask;
+    walk->mask_words = mask_words;
+    int rc = bind_all(walk);
+    free(walk);
+    return rc;
 }

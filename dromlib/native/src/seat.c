@@ -62,13 +62,11 @@ static int map_mailbox(struct handle *h, int fd)
     return good ? 0 : -EPROTO;
 }
 
-static int ask(struct answer *answer, char dir[PATH_MAX])
+static int ask(struct answer *answer, const char *dir)
 {
-    char path[PATH_MAX];
+    char path[128]; /* more than the address of a socket has room for */
     struct drom_request_message request;
-    int rc = dromi_runtime_dir(dir, PATH_MAX);
-    if (rc == 0)
-        rc = dromi_door_path(path, sizeof path, dir);
+    int rc = dromi_door_path(path, sizeof path, dir);
     int door = rc == 0 ? dromi_connect(path, DROMI_ANSWER_SECONDS) : rc;
     if (door < 0)
         return door;
@@ -151,30 +149,41 @@ static void complain(int error, const char *dir)
                   dir);
 }
 
+/* The program may change its directory. */
+static void make_absolute(char dir[PATH_MAX])
+{
+    char *real = dir[0] == '/' ? NULL : realpath(dir, NULL);
+    if (real && strlen(real) < PATH_MAX)
+        memcpy(dir, real, strlen(real) + 1);
+    free(real);
+}
+
+/* In any thread of the program: its stack may be the smallest that there is, so that paths and masks have no room there. */
 int dromi_sit(struct handle *h)
 {
     struct answer *answer = malloc(sizeof *answer);
     if (!answer)
         return -ENOMEM;
     answer->registry_fd = answer->mailbox_fd = -1;
-    char dir[PATH_MAX];
-    int rc = ask(answer, dir);
+    int rc = dromi_runtime_dir(h->directory, sizeof h->directory);
+    if (rc == 0)
+        rc = ask(answer, h->directory);
     if (rc == 0)
         rc = take_place(h, answer);
-    /* The program may change its directory. */
-    if (rc == 0 && !realpath(dir, h->directory))
-        memcpy(h->directory, dir, sizeof dir);
-    if (rc == 0)
+    if (rc == 0) {
+        make_absolute(h->directory);
         dromi_log("attached", "task=%d slot=%u mode=%s", h->task_pid, answer->reply.slot,
                   h->mode == DROM_FOLLOWER ? "follower" : "responder");
-    else {
+    } else {
         dromi_log("unmanaged", "error=%d", -rc);
-        complain(rc, dir);
+        complain(rc, h->directory);
     }
     dromi_close_answer(answer);
     free(answer);
-    if (rc < 0)
+    if (rc < 0) {
+        h->directory[0] = '\0';
         dromi_leave(h);
+    }
     return rc;
 }
 

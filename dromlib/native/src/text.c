@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,16 +56,17 @@ void dromi_log(const char *event, const char *format, ...)
 
 void dromi_say(const char *format, ...)
 {
-    char line[PATH_MAX + 256];
+    char *text;
     va_list arguments;
     va_start(arguments, format);
-    int used = snprintf(line, sizeof line, "drom: ");
-    int more = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, arguments);
+    int length = vasprintf(&text, format, arguments);
     va_end(arguments);
-    size_t length = strnlen(line, sizeof line - 2);
-    line[length++] = '\n';
-    if (more < 0 || write(STDERR_FILENO, line, length) < 0)
-        return; /* nobody to tell */
+    if (length < 0)
+        return;
+    struct iovec parts[] = {{"drom: ", 6}, {text, (size_t)length}, {"\n", 1}};
+    ssize_t told = writev(STDERR_FILENO, parts, 3);
+    (void)told; /* there is nobody else to tell */
+    free(text);
 }
 
 static bool has(const uint64_t *mask, uint32_t mask_words, uint32_t cpu)
