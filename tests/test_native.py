@@ -491,6 +491,39 @@ def test_a_bad_answer_leaves_the_program_unmanaged(
         )
 
 
+@pytest.mark.parametrize("free", range(3))
+def test_a_program_without_free_descriptors_is_told_so(
+    start: Callable[[], Client], registry: Registry, tmp_path: Path, free: int
+) -> None:
+    """Attaching takes three file descriptors: with fewer it says what is missing, and leaks none."""
+    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+        client = start()
+        before = client.ask("fds")
+        client.ask(f"fill {free}")
+        assert client.ask("attach") == f"attach {UNMANAGED}"
+        client.ask("drain")
+        assert client.ask("fds") == before
+    missing = f"this program has no free file descriptor for the agent in {tmp_path}"
+    client.told = f"drom: {missing}, so it runs unmanaged: give it more (ulimit -n).\n"
+
+
+def test_a_program_without_free_descriptors_is_not_told_of_no_agent(start: Callable[[], Client]) -> None:
+    """Where none listens it hears nothing."""
+    client = start()
+    client.ask("fill 0")
+    assert client.ask("attach") == f"attach {UNMANAGED}"
+    client.ask("drain")
+
+
+def test_three_free_descriptors_are_enough(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
+    """A program that may open three more files attaches."""
+    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+        client = start()
+        client.ask("fill 3")
+        assert client.ask("attach") == f"attach {RESPONDER}"
+        client.ask("drain")
+
+
 def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     """A program that has waited long enough for an answer is unmanaged, and says so; this one waits for a second."""
     sources = [native_build.SOURCES / "client.c", *sorted((native_build.NATIVE / "src").glob("*.c"))]

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -217,6 +218,33 @@ static void lose(void)
     answer("lose");
 }
 
+enum { FILES_MOST = 64 };
+static int filled[FILES_MOST];
+static struct rlimit allowed;
+
+/* Open as many files as this program may, and leave `free` descriptors. */
+static void fill(int free)
+{
+    int count = 0, fd;
+    getrlimit(RLIMIT_NOFILE, &allowed);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){FILES_MOST, allowed.rlim_max});
+    while ((fd = open("/dev/null", O_RDONLY)) >= 0)
+        filled[count++] = fd;
+    while (free-- > 0)
+        close(filled[--count]);
+    filled[count] = 0;
+    errno = 77;
+    answer("fill");
+}
+
+static void drain(void)
+{
+    for (int i = 0; filled[i]; i++)
+        close(filled[i]);
+    setrlimit(RLIMIT_NOFILE, &allowed);
+    answer("drain");
+}
+
 static void obey(const char *word, int number)
 {
     if (strcmp(word, "attach") == 0)
@@ -253,6 +281,10 @@ static void obey(const char *word, int number)
         knock();
     else if (strcmp(word, "sit") == 0)
         sit();
+    else if (strcmp(word, "fill") == 0)
+        fill(number);
+    else if (strcmp(word, "drain") == 0)
+        drain();
     else if (strcmp(word, "lose") == 0)
         lose();
     else if (strcmp(word, "crowd") == 0)

@@ -117,23 +117,29 @@ static int await(int door, uint64_t deadline_ns)
     }
 }
 
-static void keep_descriptors(struct msghdr *message, struct answer *answer)
+enum { DESCRIPTORS_MOST = 4 }; /* that are taken: more than an answer has */
+
+/* -EMFILE where the program may not have as many files open as were sent. */
+static int keep_descriptors(struct msghdr *message, struct answer *answer)
 {
     int *places[] = {&answer->registry_fd, &answer->mailbox_fd};
-    size_t kept = 0;
+    size_t kept = 0, came = 0;
+    bool lost = false;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
         size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        came += count;
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
             if (kept < 2)
-                *places[kept++] = dromi_above_stdio(fd);
+                lost |= (*places[kept++] = dromi_above_stdio(fd)) < 0;
             else
                 close(fd);
         }
     }
+    return lost || (message->msg_flags & MSG_CTRUNC && came < DESCRIPTORS_MOST) ? -EMFILE : 0;
 }
 
 static int check(const struct answer *answer, ssize_t got)
@@ -149,7 +155,7 @@ int dromi_receive(int door, struct answer *answer, uint64_t deadline_ns)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
+        char bytes[CMSG_SPACE(DESCRIPTORS_MOST * sizeof(int))];
     } control;
     struct iovec parts[] = {{&answer->reply, sizeof answer->reply}, {answer->mask, sizeof answer->mask}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
@@ -163,8 +169,10 @@ int dromi_receive(int door, struct answer *answer, uint64_t deadline_ns)
         ;
     if (got < 0)
         return -errno;
-    keep_descriptors(&message, answer);
+    int kept = keep_descriptors(&message, answer);
     rc = got == 0 ? -ECONNRESET : check(answer, got);
+    if (rc == 0)
+        rc = kept;
     if (rc < 0)
         dromi_close_answer(answer);
     answer->reply.text[DROM_TEXT_SIZE - 1] = '\0';

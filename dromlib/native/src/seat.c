@@ -68,6 +68,8 @@ static int ask(struct answer *answer, const char *dir)
     struct drom_request_message request;
     int rc = dromi_door_path(path, sizeof path, dir);
     int door = rc == 0 ? dromi_connect(path, DROMI_ANSWER_SECONDS) : rc;
+    if (door == -EMFILE && access(path, F_OK) < 0)
+        return -ENOENT; /* there is no agent to be told of */
     if (door < 0)
         return door;
     dromi_request(&request, DROM_KNOCK_ATTACH);
@@ -146,6 +148,10 @@ static void complain(int error, const char *dir)
     if (error == -EPROTO)
         dromi_say("the agent in %s answers what this program's libdrom cannot use, so it runs unmanaged: "
                   "bring both to one version.",
+                  dir);
+    if (error == -EMFILE)
+        dromi_say("this program has no free file descriptor for the agent in %s, so it runs unmanaged: "
+                  "give it more (ulimit -n).",
                   dir);
 }
 
