@@ -451,6 +451,24 @@ def test_a_tool_of_the_users_is_told_where_there_are_other_points(agent: Agent, 
     await_line(program, BOUND)
 
 
+def test_our_own_library_is_no_other_tool(agent: Agent, start: Programs, build: Build) -> None:
+    """A user may name it as a tool, as one does where nothing is preloaded: regions follow all the same."""
+    program = begin(agent, start, build, build.program(), "loop", OMP_TOOL_LIBRARIES=f":{native.preload_path()}")
+    resize(agent, build, program, {1: ONE, 2: BOTH})
+
+
+@pytest.mark.parametrize(("malleability", "small"), [("auto", BOUND), ("next-region", ONE)])
+def test_the_runtime_may_open_the_library_as_its_tool(
+    agent: Agent, start: Programs, build: Build, malleability: str, small: str
+) -> None:
+    """Then regions are points; numbers are told past us, so they stay unless the program does not care."""
+    if (build.compiler, build.runtime) != ("clang", "libomp"):
+        pytest.skip("needs a runtime that has tools, and nothing preloaded")
+    environment = ("env", f"DROM_MALLEABILITY={malleability}", f"OMP_TOOL_LIBRARIES={native.preload_path()}")
+    words = ("--malleability", "bind-only", *environment)
+    resize(agent, build, begin(agent, start, build, *words, build.program(), "loop"), {1: small, 2: BOTH})
+
+
 @pytest.mark.parametrize("runtime", ["libgomp", "libomp"])
 def test_matrix_products_of_openblas_go_on(agent: Agent, start: Programs, runtime: str, tmp_path: Path) -> None:
     """OpenBLAS, whose threads wait for one another, neither hangs nor errs while it is resized, on either runtime."""

@@ -2,6 +2,7 @@
 /* LLVM's and Intel's OpenMP: a tool that their runtime calls at regions (OMPT). */
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ompt.h"
 #include "openmp.h"
@@ -103,14 +104,35 @@ static dompt_start_result *start_next_tool(unsigned version, const char *runtime
     return next ? next(version, runtime_version) : NULL;
 }
 
+static bool is_this_library(const char *path)
+{
+    struct link_map *map;
+    void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    bool is = file && base_of(dlsym(file, "ompt_start_tool"), &map) == base_of(&llvm, &map);
+    if (file)
+        dlclose(file);
+    return is;
+}
+
+/* Whether the user names a tool for the runtime to open. This library may be among them: by hand it is loaded like that. */
+static bool is_other_named(void)
+{
+    const char *named = getenv("OMP_TOOL_LIBRARIES");
+    char *list = named ? strdup(named) : NULL, *rest = NULL;
+    bool is = false;
+    for (char *path = list ? strtok_r(list, ":", &rest) : NULL; path && !is; path = strtok_r(NULL, ":", &rest))
+        is = !is_this_library(path);
+    free(list);
+    return is;
+}
+
 /* A runtime that finds this function among the loaded libraries calls it when it starts. It has one tool: that of the user, if
  * he has one, loaded or named for it to open. A second runtime runs on its own. */
 __attribute__((visibility("default"))) dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version)
 {
     static dompt_start_result result = {initialize, finalize, {0}};
-    const char *named = getenv("OMP_TOOL_LIBRARIES");
     dompt_start_result *users = start_next_tool(version, runtime_version);
-    if (users || (named && *named)) {
+    if (users || is_other_named()) {
         have_points(DROM_POINTS_OTHER_TOOL);
         dromi_log("other-tool", "unmanaged=%s", runtime_version);
         return users;

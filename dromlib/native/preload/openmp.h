@@ -43,6 +43,7 @@ struct runtime {
     const void *base; /* where its file is loaded */
     unsigned number;  /* RUNTIMES_MOST: its teams are left as they are */
     bool is_llvm;     /* tells us of regions itself, through OMPT; keeps the threads that a smaller team leaves over */
+    bool is_asked_past_us; /* what is told to the program is not known */
     int (*get_max_threads)(void);
     void (*set_num_threads)(int);
     int (*get_level)(void);

@@ -63,6 +63,17 @@ static void *find(struct scopes in, const char *name)
             *(void **)&(runtime)->name = found;                                                                              \
     } while (0)
 
+/* The program finds other functions before ours where we are loaded late, as the tool that OMP_TOOL_LIBRARIES names. */
+static bool is_in_front(void)
+{
+    struct link_map *map;
+    void *program = dlopen(NULL, RTLD_LAZY);
+    bool is = program && base_of(dlsym(program, "omp_get_max_threads"), &map) == base_of(&runtimes, &map);
+    if (program)
+        dlclose(program);
+    return is;
+}
+
 /* The file stays loaded for ever: its functions are called from here. Where the loader finds them by name alone, so do we:
  * a tool that stands before them sees the calls. NULL when it is no runtime. */
 static struct runtime *read_runtime(const void *base, const char *path)
@@ -75,6 +86,7 @@ static struct runtime *read_runtime(const void *base, const char *path)
     bool is_global = base_of(dlsym(RTLD_NEXT, marker), &map) == base;
     struct scopes in = is_global ? (struct scopes){RTLD_NEXT, file} : (struct scopes){file, RTLD_NEXT};
     runtime->base = base;
+    runtime->is_asked_past_us = !is_in_front();
     runtime->is_llvm = dlsym(file, "__kmpc_fork_call") != NULL;
     FIND(in, runtime, get_max_threads, one);
     FIND(in, runtime, set_num_threads, nothing);

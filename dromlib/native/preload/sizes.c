@@ -65,10 +65,11 @@ static struct team *team_in(const struct runtime *runtime)
     return team;
 }
 
-/* libgomp ends the threads that a smaller team leaves over, and their data with them. */
+/* libgomp ends the threads that a smaller team leaves over, and their data with them. And a file may work by numbers that it
+ * was told past us. */
 static bool keeps_threads(const struct object *object, const struct runtime *runtime)
 {
-    return object->has_thread_data && !runtime->is_llvm;
+    return runtime->is_asked_past_us || (object->has_thread_data && !runtime->is_llvm);
 }
 
 static void set(struct team *team, const struct runtime *runtime, int size)
@@ -84,7 +85,7 @@ static int wanted(struct site *site, const struct runtime *runtime, const struct
 {
     if (mode() == NEXT_REGION)
         return follow_grant(team);
-    if (site->object->is_blas)
+    if (site->object->is_blas && !runtime->is_asked_past_us)
         return team->size;
     return keeps_threads(site->object, runtime) ? WHOLE : answer_region(&site->object->answers, &site->place, follow_grant(team));
 }
