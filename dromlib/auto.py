@@ -11,6 +11,7 @@ A program that calls `dromlib.attach` decides for itself, and this does nothing 
 from __future__ import annotations
 
 import sys
+from _thread import get_ident, start_new_thread
 from time import sleep
 
 from dromlib import say
@@ -36,6 +37,9 @@ LIBRARIES = ("numpy", "scipy", "sklearn", "numba", "torch")
 """Modules whose threads are sized; the others keep what they have."""
 FULL_SECONDS = 0.01
 """Until the interpreter has made one of the calls that others gave it."""
+_threading = sys.modules.get("threading")  # only for this: gevent makes its threads greenlets of the main thread
+MAIN = _threading.main_thread().ident if _threading else get_ident()
+"""The main thread. Without `threading` nobody has started another one yet."""
 
 
 class Watch:
@@ -210,9 +214,8 @@ class Auto:
             self._session.apply(self._session.grant)
 
     def _attach(self) -> None:
-        from threading import Thread
-
         from dromlib import adapters
+        from dromlib._handle import without_signals
         from dromlib.session import Session
 
         session = self._session = Session([])
@@ -226,7 +229,7 @@ class Auto:
         try:
             session._start()  # noqa: SLF001
         finally:
-            Thread(target=self._follow, args=(session,), name="drom", daemon=True).start()
+            without_signals(start_new_thread, self._follow, (session,))
 
     def _follow(self, session: Session) -> None:
         while session.mode != "unmanaged":
@@ -237,11 +240,9 @@ class Auto:
 
 def _between(call: Callable[[], object]) -> None:
     """Call in the main thread, between two of its instructions."""
-    from threading import current_thread, main_thread
-
     from dromlib._handle import call_soon
 
-    if current_thread() is main_thread():
+    if get_ident() == MAIN:
         call()
         return
     while not call_soon(call):

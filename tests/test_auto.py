@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dromlib.testing import FakeAgent
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -73,7 +75,15 @@ class Program:
     def run(self, code: str, *options: str) -> str:
         """Run a program under an agent that has granted CPUs 0-3 to its end without complaint; return what it says."""
         whole = f"import os, dromlib.testing\nwith dromlib.testing.FakeAgent('0-3') as fake:\n{indent(code, '    ')}"
-        words = [sys.executable, *options, "-c", whole]
+        return self._run(whole, *options)
+
+    def run_alone(self, code: str) -> str:
+        """Do the same with the agent in this process: the program has no threads but its own and drom's."""
+        with FakeAgent("0-3"):
+            return self._run(code)
+
+    def _run(self, code: str, *options: str) -> str:
+        words = [sys.executable, *options, "-c", code]
         env = {**os.environ, "PYTHONPATH": str(self.folder)}
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=env)
 
@@ -125,6 +135,34 @@ print(pool.threads)
         assert program.run(code) == "7 2\n7 3\n1\n7 5\n5\n"
 
 
+class TestThread:
+    """The thread that waits for grants."""
+
+    def test_it_is_none_of_threadings(self, program: Program) -> None:
+        """Where all threads are made to take turns in the main thread, as gevent does, the program goes on."""
+        code = """
+import dromlib.auto, _thread, threading
+def start_new_thread(function, args=(), kwargs={}):
+    function(*args, **kwargs)
+    return 1
+threading._start_new_thread = _thread.start_new_thread = start_new_thread
+import torch
+print(torch.threads, threading.active_count())
+"""
+        assert program.run_alone(code) == "4 1\n"
+
+    def test_it_takes_no_signals(self, program: Program) -> None:
+        """One that the program blocks waits for the program to ask for it."""
+        code = """
+import os, signal, dromlib.auto, torch
+print(len(os.listdir("/proc/self/task")))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait({signal.SIGUSR1}).name, signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGUSR1})
+"""
+        assert program.run_alone(code) == "2\nSIGUSR1 True\n"
+
+
 class TestWords:
     """What a program hears of it that did not ask for it: nothing."""
 
@@ -174,7 +212,8 @@ with dromlib.attach([]):
 class TestSignals:
     """Handlers of signals, which may run while a grant is applied."""
 
-    @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "TimeoutError"])
+    # Not an OSError: the fake agent, whose methods it would come out of here, takes that for one of its own.
+    @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "RuntimeError"])
     def test_what_a_handler_raises_comes_through(self, program: Program, raised: str) -> None:
         """The program hears of it, once, and the next grant is applied."""
         program.library("torch", TORCH + "    if number == 2: import os; os.kill(os.getpid(), 10)")

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -301,6 +302,22 @@ static PyObject *call_soon(PyObject *module, PyObject *callable)
     return PyBool_FromLong(!refused);
 }
 
+/* A thread that is started by this call has them blocked for ever. */
+static PyObject *without_signals(PyObject *module, PyObject *args)
+{
+    (void)module;
+    sigset_t all, before;
+    PyObject *function = PyTuple_GetItem(args, 0), *rest = function ? PyTuple_GetSlice(args, 1, PyTuple_Size(args)) : NULL;
+    if (!rest)
+        return NULL;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before); /* of this thread; pthread_sigmask() is another symbol in new glibc */
+    PyObject *result = PyObject_CallObject(function, rest);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    Py_DECREF(rest);
+    return result;
+}
+
 static PyMethodDef handle_methods[] = {
     {"poll", poll, METH_NOARGS, "Count a malleability point; return None, or what `_take` returns when a grant is waiting."},
     {"_take_raw", take, METH_NOARGS, "Return (epoch, CPUs, reason number, emulated) of the newest grant, or None."},
@@ -337,6 +354,7 @@ static PyType_Spec handle_spec = {
 
 static PyMethodDef functions[] = {
     {"bind_threads", bind_threads, METH_O, "Bind every thread of this process to the OS CPUs given. Raises OSError."},
+    {"without_signals", without_signals, METH_VARARGS, "Call (function, *arguments) while this thread has all signals blocked."},
     {"call_soon", call_soon, METH_O, "Call in the main thread between two of its instructions; False: too many calls are due."},
     {NULL, NULL, 0, NULL},
 };
