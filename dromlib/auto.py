@@ -178,7 +178,12 @@ class Auto:
         if self._stopped:
             return
         try:
-            _between(self._apply)
+            from dromlib._handle import in_main_interpreter
+
+            if in_main_interpreter():
+                _between(self._apply)
+            else:
+                self.stop()  # its end, which may come at any time, waits for no thread of ours
         except Exception as error:
             if _is_of_a_handler(error):
                 raise

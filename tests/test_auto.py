@@ -235,6 +235,24 @@ print(torch.threads)
 class TestEnds:
     """Who is left alone."""
 
+    def test_an_interpreter_beside_the_main_one(self, program: Program) -> None:
+        """Such as those of mod_wsgi: nothing is sized from it, and its end is not that of the process."""
+        code = """
+try:
+    import _xxsubinterpreters as interpreters
+    other = interpreters.create(isolated=False)
+except ImportError:  # from 3.13 on
+    import _interpreters as interpreters
+    other = interpreters.create("legacy")
+code = "import dromlib.auto, sys, torch; print(torch.threads, dromlib.auto._auto._watch in sys.meta_path, flush=True)"
+interpreters.run_string(other, code)
+interpreters.destroy(other)
+import dromlib.auto, torch
+print(torch.threads)
+"""
+        program.library("torch", TORCH.replace("threads = 4", "threads = 3"))
+        assert program.run_alone(code) == "3 False\n4\n"
+
     def test_it_attaches_once(self, program: Program) -> None:
         """Also when another call is due meanwhile."""
         code = """

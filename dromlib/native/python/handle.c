@@ -318,6 +318,12 @@ static PyObject *without_signals(PyObject *module, PyObject *args)
     return result;
 }
 
+static PyObject *in_main_interpreter(PyObject *module, PyObject *nothing)
+{
+    (void)module, (void)nothing;
+    return PyBool_FromLong(PyInterpreterState_GetID(PyInterpreterState_Get()) == 0);
+}
+
 static PyMethodDef handle_methods[] = {
     {"poll", poll, METH_NOARGS, "Count a malleability point; return None, or what `_take` returns when a grant is waiting."},
     {"_take_raw", take, METH_NOARGS, "Return (epoch, CPUs, reason number, emulated) of the newest grant, or None."},
@@ -356,6 +362,7 @@ static PyMethodDef functions[] = {
     {"bind_threads", bind_threads, METH_O, "Bind every thread of this process to the OS CPUs given. Raises OSError."},
     {"without_signals", without_signals, METH_VARARGS, "Call (function, *arguments) while this thread has all signals blocked."},
     {"call_soon", call_soon, METH_O, "Call in the main thread between two of its instructions; False: too many calls are due."},
+    {"in_main_interpreter", in_main_interpreter, METH_NOARGS, "Say whether this is the interpreter that the process began with."},
     {NULL, NULL, 0, NULL},
 };
 
