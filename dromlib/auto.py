@@ -10,6 +10,7 @@ A program that calls `dromlib.attach` decides for itself, and this does nothing 
 
 from __future__ import annotations
 
+import os
 import sys
 from _thread import get_ident, start_new_thread
 from time import sleep
@@ -158,6 +159,8 @@ class Auto:
 
     def start(self) -> None:
         """Follow the grants: at once when a library is loaded already, else from its import on."""
+        if os.environ.get("DROM_MALLEABILITY") == "bind-only":
+            return
         say.asked = False
         sys.meta_path.insert(0, self._watch)
         if any(name in sys.modules for name in LIBRARIES):

@@ -253,6 +253,17 @@ print(torch.threads)
         program.library("torch", TORCH.replace("threads = 4", "threads = 3"))
         assert program.run_alone(code) == "3 False\n4\n"
 
+    def test_a_program_that_is_to_be_bound_only(self, program: Program) -> None:
+        """Nothing is done in it, also where it, or an outer launch, loads this all the same."""
+        code = """
+import os
+os.environ["DROM_MALLEABILITY"] = "bind-only"
+import dromlib.auto, torch
+print(torch.threads, dromlib.auto._auto._session)
+"""
+        program.library("torch", TORCH.replace("threads = 4", "threads = 3"))
+        assert program.run_alone(code) == "3 None\n"
+
     def test_it_attaches_once(self, program: Program) -> None:
         """Also when another call is due meanwhile."""
         code = """

@@ -32,6 +32,14 @@ int main(void)
 }
 """
 """A loader that says in a file who it is, and does not stop to speak."""
+REGION = """
+int main(void)
+{
+#pragma omp parallel
+    ;
+    return 0;
+}
+"""
 
 
 def run_granted(folder: Path, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -89,6 +97,34 @@ def test_a_granted_command_finds_the_library_before_what_the_user_loads(tmp_path
 def test_a_command_that_is_not_to_change_itself_is_left_as_it_is(tmp_path: Path, words: tuple[str, ...]) -> None:
     """Nothing is loaded with bind-only, nor into a job whose CPUs never change."""
     assert run_granted(tmp_path, *words, "--", *PRELOAD).stdout == "\n"
+
+
+@pytest.mark.parametrize("words", ["--malleability bind-only", "--class rigid"])
+def test_a_launch_below_a_launch_takes_out_what_that_has_loaded(tmp_path: Path, words: str) -> None:
+    """What the user loads stays, and a list of nothing else is unset."""
+    show = "echo $LD_PRELOAD,$PYTHONPATH,${LD_PRELOAD-unset},${PYTHONPATH-unset}"
+    command = f"{native.run_path()} {words} -- sh -c '{show}'; {native.run_path()} -- sh -c 'echo $LD_PRELOAD'"
+    mine = {"LD_PRELOAD": "libc.so.6:libm.so.6", "PYTHONPATH": ":/mine"}
+
+    bare = run_granted(tmp_path, "--", "sh", "-c", command, PYTHONPATH="")
+    assert (bare.stdout, bare.stderr) == (f",,unset,unset\n{native.preload_path()}\n", "")
+    assert run_granted(tmp_path, "--", "sh", "-c", command, **mine).stdout.splitlines() == [
+        "libc.so.6:libm.so.6,:/mine,libc.so.6:libm.so.6,:/mine",
+        f"{native.preload_path()}:libc.so.6:libm.so.6",
+    ]
+
+
+@pytest.mark.parametrize("malleability", ["auto", "bind-only"])
+def test_a_library_of_another_launch_leaves_a_program_that_is_to_be_bound_only(
+    tmp_path: Path, malleability: str
+) -> None:
+    """It asks the agent for nothing."""
+    program = compiled(tmp_path, "regions", "-fopenmp", text=REGION)
+    with open_door(tmp_path, lambda knock: knock.reply("unmanaged")) as door:
+        loads = {"LD_PRELOAD": str(native.preload_path()), "DROM_MALLEABILITY": malleability}
+        subprocess.run([program], env=clean_environment(DROM_RUNTIME_DIR=str(tmp_path), **loads), check=True)
+
+    assert len(door.knocks) == (malleability == "auto")
 
 
 def test_nothing_is_loaded_without_a_grant(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 #include "session.h"
@@ -59,6 +60,9 @@ static void read_environment(void)
 {
     session.pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
     session.placing = session.pinned;
+    const char *malleability = getenv("DROM_MALLEABILITY");
+    if (malleability && strcmp(malleability, "bind-only") == 0)
+        session.epoch = &never_news;
 }
 
 /* After libdrom's own handlers, so that fork takes the locks in the order in which take_news() does. */

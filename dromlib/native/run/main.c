@@ -119,8 +119,10 @@ int main(int argc, char **argv)
     switch (ask_for_cpus(dir, &request, &answer, options.wait)) {
     case VERDICT_GRANTED:
         accept_grant(&answer, dir);
-        if (only_observes(&answer))
+        if (only_observes(&answer)) {
+            preload_nothing();
             break;
+        }
         preload(&options, options.job_class == DROM_CLASS_MALLEABLE);
         if (request.local_size == 0) /* ranks below the command share its CPUs: one that waits gives way */
             setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);

@@ -94,58 +94,87 @@ static const char *why_not(const struct program *program, const char *path)
     return NULL;
 }
 
-/* Put `first` in front of a list whose parts are separated by colons. */
-static void add_to_list(const char *name, const char *first)
+/* Where a list whose parts are separated by colons has this part, or NULL. */
+static char *find_in_list(char *list, const char *part)
 {
-    const char *before = getenv(name);
-    if (before && strstr(before, first))
-        return; /* drom-run below drom-run */
-    size_t size = strlen(first) + (before ? strlen(before) : 0) + 2;
-    char *both = malloc(size);
-    if (!both)
+    size_t length = strlen(part);
+    for (char *at = list; (at = strstr(at, part)); at += length)
+        if ((at == list || at[-1] == ':') && (!at[length] || at[length] == ':'))
+            return at;
+    return NULL;
+}
+
+static void take_from_list(const char *name, const char *part)
+{
+    char *before = getenv(name), *rest = before ? strdup(before) : NULL, *at = rest ? find_in_list(rest, part) : NULL;
+    char *end = at ? at + strlen(part) : NULL;
+    if (end && *end)
+        memmove(at, end + 1, strlen(end));
+    else if (end)
+        at[at > rest ? -1 : 0] = '\0';
+    if (end && *rest)
+        setenv(name, rest, 1);
+    else if (end)
+        unsetenv(name);
+    free(rest);
+}
+
+static void put_first(const char *name, const char *part)
+{
+    char *before = getenv(name), *all = NULL;
+    if (before && find_in_list(before, part))
         return;
-    snprintf(both, size, before && *before ? "%s:%s" : "%s", first, before);
-    setenv(name, both, 1);
-    free(both);
+    if (asprintf(&all, "%s%s%s", part, before && *before ? ":" : "", before ? before : "") < 0)
+        return;
+    setenv(name, all, 1);
+    free(all);
 }
 
 /* The library comes first, and `runtime`, if any, behind it. The library takes that out of the environment again: what the
  * program starts has needs of its own. */
 static void load_first(const char *library, const char *runtime)
 {
-    const char *before = getenv("LD_PRELOAD");
-    size_t length = strlen(library);
-    char *all = NULL;
-    if (before && strncmp(before, library, length) == 0)
-        before += length + (before[length] == ':'); /* drom-run below drom-run */
-    if (asprintf(&all, "%s%s%s%s%s", library, runtime ? ":" : "", runtime ? runtime : "", before && *before ? ":" : "",
-                 before ? before : "") < 0)
-        return;
-    setenv("LD_PRELOAD", all, 1);
-    if (runtime)
+    if (runtime) {
+        put_first("LD_PRELOAD", runtime);
         setenv("DROM_PRELOADED_RUNTIME", runtime, 1);
-    free(all);
+    }
+    put_first("LD_PRELOAD", library);
 }
 
 /* A child built with the address sanitizer would refuse to start because it is not loaded first. It need not be: nothing of
  * ours stands in front of what it replaces. */
 static void spare_asan(void)
 {
-    add_to_list("ASAN_OPTIONS", "verify_asan_link_order=0");
+    put_first("ASAN_OPTIONS", "verify_asan_link_order=0");
+}
+
+/* The folder that Python is to look in first. */
+static bool find_hook(char folder[PATH_MAX])
+{
+    if (!find_part("startup/sitecustomize.py", folder))
+        return false;
+    *strrchr(folder, '/') = '\0';
+    return true;
 }
 
 /* Whatever the command is: it may be a script that starts Python. */
 static void hook_python(void)
 {
-    char hook[PATH_MAX];
-    if (!find_part("startup/sitecustomize.py", hook)) {
+    char folder[PATH_MAX];
+    if (!find_hook(folder))
         dromi_say("startup/sitecustomize.py is not where drom-run is installed: Python programs are bound from outside. "
                   "Install drom again.");
-        return;
-    }
-    *strrchr(hook, '/') = '\0';
-    if (!strchr(hook, ':'))
-        add_to_list("PYTHONPATH", hook);
+    else if (!strchr(folder, ':'))
+        put_first("PYTHONPATH", folder);
+}
+
+void preload_nothing(void)
+{
+    char path[PATH_MAX];
+    if (find_part("lib/" LIBRARY, path))
+        take_from_list("LD_PRELOAD", path);
+    if (find_hook(path))
+        take_from_list("PYTHONPATH", path);
 }
 
 void preload(const struct options *options, bool malleable)
@@ -154,6 +183,7 @@ void preload(const struct options *options, bool malleable)
     char library[PATH_MAX], command[PATH_MAX];
     struct program program;
     setenv("DROM_MALLEABILITY", names[options->malleability], 1);
+    preload_nothing();
     if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY)
         return;
     hook_python();

@@ -49,6 +49,9 @@ void copy_name(char name[DROM_NAME_SIZE], const char *text);
  * grant may change while it runs. */
 void preload(const struct options *options, bool malleable);
 
+/* Take out of the environment what a drom-run above us has loaded into its command. */
+void preload_nothing(void);
+
 /* What the loader will make of a program file. */
 struct program {
     bool is_elf;  /* else a script */
