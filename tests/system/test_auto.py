@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import dromlib
-from dromlib import _handle
+from dromlib import _handle, native
 from tests.agents import Agent, Programs, environment, start_agent
 
 if TYPE_CHECKING:
@@ -173,24 +173,33 @@ def test_the_users_own_start_up_file_is_loaded(agent: Agent, start: Programs, tm
     assert (program.out, program.err) == ("42\n", "")
 
 
-def test_a_python_that_drom_is_not_installed_for(agent: Agent, start: Programs, tmp_path: Path) -> None:
-    """It takes dromlib, and nothing else, from the installation of the launcher."""
-    package = tmp_path / "site" / "dromlib"
+def copy_installation(package: Path) -> Path:
+    """Make an installation that has its sources beside what is built; return its launcher."""
     shutil.copytree(Path(dromlib.__file__).parent, package, ignore=shutil.ignore_patterns("native", "__pycache__"))
     shutil.copy(_handle.__file__, package)
-    (package / "startup").mkdir()
     hook = Path(__file__).parents[2] / "dromlib" / "native" / "python" / "sitecustomize.py"
-    shutil.copy(hook, package / "startup")
+    for file, folder in ((hook, "startup"), (native.preload_path(), "lib"), (native.run_path(), "bin")):
+        (package / folder).mkdir(exist_ok=True)
+        shutil.copy(file, package / folder)
+    return package / "bin" / native.run_path().name
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["copied", "as it is"])
+def test_a_python_that_drom_is_not_installed_for(
+    agent: Agent, start: Programs, tmp_path: Path, *, copied: bool
+) -> None:
+    """It takes dromlib, and nothing else, from the installation of the launcher, be that for use or for development."""
+    launcher = copy_installation(tmp_path / "site" / "dromlib") if copied else native.run_path()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "numba.py").write_text(NUMBA_IN_NAME, encoding="utf-8")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
-    path = f"{package / 'startup'}{os.pathsep}{tmp_path / 'mine'}"
     words = agent.run("--job", "a", tmp_path / "venv" / "bin" / "python", "-c", "import numba\nwhile True: pass")
-    program = start.start(*words, PYTHONPATH=path)
+    program = start.start(launcher, *words[1:], PYTHONPATH=str(tmp_path / "mine"))
     program.await_out("^told 2$")
     agent.order("resize", job="a", cpus=1)
     agent.await_tasks(a="0")
     program.await_out("^told 1$")
+    assert program.err == ""
 
 
 def test_without_an_agent_nothing_happens() -> None:

@@ -14,13 +14,24 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
 
 
+def _places() -> list[str]:
+    """Return the folder beside this directory; in front of it that of the sources, where they are not installed."""
+    places = [os.path.dirname(_HERE)]  # noqa: PTH120
+    try:
+        with open(os.path.join(_HERE, "sources"), "rb") as file:  # noqa: PTH118
+            places.insert(0, os.fsdecode(file.read()))
+    except OSError:
+        pass
+    return places
+
+
 def _find_dromlib() -> bool:
     """Say whether dromlib can be imported; where it is not installed, load it from beside this directory."""
     if find_spec("dromlib"):
         return True
-    package = os.path.dirname(_HERE)  # noqa: PTH120
-    source = os.path.join(package, "__init__.py")  # noqa: PTH118
-    spec = spec_from_file_location("dromlib", source, submodule_search_locations=[package])
+    places = _places()
+    source = os.path.join(places[0], "__init__.py")  # noqa: PTH118
+    spec = spec_from_file_location("dromlib", source, submodule_search_locations=places)
     if not (spec and spec.loader and os.path.exists(source)):  # noqa: PTH110
         return False
     module = sys.modules["dromlib"] = module_from_spec(spec)
