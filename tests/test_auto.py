@@ -176,6 +176,20 @@ print(torch.threads)
 """
         assert program.run(code, "-W", "error") == "2\n"
 
+    def test_of_two_openmp_runtimes_nothing_is_said(self, program: Program) -> None:
+        """Both are sized, also where the warning of threadpoolctl about Intel's and LLVM's would be an error."""
+        code = f"""
+import ctypes, shutil
+runtimes = [ctypes.CDLL("libgomp.so.1")]
+path = next(word for word in open("/proc/self/maps").read().split() if "libgomp.so" in word)
+for name in ("libomp.so", "libiomp5.so"):
+    runtimes.append(ctypes.CDLL(shutil.copy(path, {str(program.folder)!r} + "/" + name)))
+import dromlib.auto, torch
+fake.wait_applied(fake.grant("0-2"))
+print([runtime.omp_get_max_threads() for runtime in runtimes])
+"""
+        assert program.run(code, "-W", "error::RuntimeWarning") == "[3, 3, 3]\n"
+
     def test_what_goes_wrong_stays_out_of_the_program(self, program: Program) -> None:
         """Neither the import nor an instruction raises it; a program that logs can read it, and later grants count."""
         program.library("torch", TORCH + "    if number != 1: raise ValueError(number)")

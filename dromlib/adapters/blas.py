@@ -22,11 +22,10 @@ class Blas:
     def available(self) -> bool:
         """Some pool is loaded; looked up anew each time. Without threadpoolctl none is found, with a warning."""
         try:
-            from threadpoolctl import ThreadpoolController
+            self._pools = _find_pools()
         except ImportError:
             say.warn("threadpoolctl 3 is not installed: the threads of BLAS and OpenMP stay as many as they are.")
             return False
-        self._pools = ThreadpoolController()
         return bool(self._pools.lib_controllers)
 
     def limit(self) -> None:
@@ -46,3 +45,14 @@ class Blas:
                 f"Two OpenMP runtimes are loaded, {names}: both are given the grant's number of threads; build the "
                 "program's libraries with one of them, or its threads are more than its CPUs."
             )
+
+
+def _find_pools() -> ThreadpoolController:
+    """Find all pools, without the warning that Intel's and LLVM's OpenMP are both loaded: whoever asks hears ours."""
+    from threadpoolctl import ThreadpoolController
+
+    class Pools(ThreadpoolController):  # type: ignore[misc]
+        def _warn_if_incompatible_openmp(self) -> None:
+            pass
+
+    return Pools()
