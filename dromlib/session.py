@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from time import monotonic
 
 from dromlib import adapters as adapting
 from dromlib import say
@@ -107,7 +108,14 @@ class Session(Handle):
         None after `timeout` seconds, and at once when nothing will ever come: without an agent, or closed. Raises
         RuntimeError when another thread waits in this session.
         """
-        return self._take() if self._wait_for_news(timeout) else None
+        end = None if timeout is None else monotonic() + timeout
+        while self._wait_for_news(timeout):
+            grant = self._take()
+            if grant:
+                return grant
+            if end is not None:  # the news is another agent, which has granted nothing yet
+                timeout = end - monotonic()
+        return None
 
     async def changed(self) -> Grant | None:
         """Wait in an asyncio loop until there is a grant to apply, and return it; None when none will ever come.

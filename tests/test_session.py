@@ -466,6 +466,23 @@ class TestWait:
             assert got == [(None, None)]
             assert session.mode == "unmanaged"
 
+    @pytest.mark.parametrize("timeout", [None, SECONDS])
+    def test_the_next_agent_is_given_time_to_grant(self, fake: FakeAgent, timeout: float | None) -> None:
+        """Who waits sits down with it and gets its first grant; None only when the time is up."""
+        got: list[Any] = []
+        with dromlib.attach([]) as session, FakeAgent() as second, FakeAgent() as third:
+            fake.retire()
+            assert session.wait(0.01) is None
+            third.retire()
+            os.environ["DROM_RUNTIME_DIR"] = str(second.folder)
+            thread = threading.Thread(target=lambda: got.append(session.wait(timeout)))
+            thread.start()
+            second.wait_attached()
+            until(lambda: asleep(thread) or not thread.is_alive())
+            second.grant("5")
+            thread.join(SECONDS)
+        assert [grant and grant.cpus for grant in got] == [(5,)]
+
     def test_threads_may_do_all_at_once(self, fake: FakeAgent) -> None:
         """Threads that wait, poll, apply and close while grants rain never crash the program."""
         with dromlib.attach([]) as session:
