@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 REFUSALS_A_SECOND = 10
 """Lines of the log about refusals, of which anybody can cause as many as he likes."""
-LINES_AT_ONCE, LINES_A_SECOND = 4096, 1.0
+LINES_AT_ONCE, LINES_A_SECOND = 4096, 10.0
 """Lines of the log about who comes and goes that a user can cause: so many, and so many in each second from then on."""
 FAILURES = ("keep", "failed"), ("fence", "failed")
 """Changes that are counted from the start, as nobody sees that a number has grown which was not there before."""
