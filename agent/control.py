@@ -104,7 +104,8 @@ class Server:
         self._crowds += [Crowd(self._context, sock, runtime_dir.absolute() / name, share) for sock, name in pairs]
         self._counters = [self._orders, *([gate.sock] if gate else [])]
         fds = [int(sock.getsockopt(zmq.FD)) for sock in (*self._counters, self._signals)]
-        self.fds = [*fds, *(crowd.fd for crowd in self._crowds)]
+        self._lookers: list[Crowd | Gate] = [*self._crowds, *([gate] if gate else [])]
+        self.fds = [*fds, *(looker.fd for looker in self._lookers)]
 
     def _bind(self, kind: int, address: str, mode: int) -> zmq.Socket[bytes]:
         sock: zmq.Socket[bytes] = self._context.socket(kind)
@@ -124,7 +125,7 @@ class Server:
 
     def serve(self, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
         """Answer orders that are waiting; say whether there may be more. `answer` returns or raises `ControlError`."""
-        more = [crowd.look() for crowd in self._crowds]
+        more = [looker.look() for looker in self._lookers]
         more.append(_repeat(self._hear_listener, self._turn))
         more += [_repeat(partial(_serve_one, counter, answer), self._turn) for counter in self._counters]
         return any(more)

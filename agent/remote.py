@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +14,9 @@ import zmq
 
 from agent import keys
 from agent.control import ControlError
-from agent.crowd import next_event
+from agent.crowd import PER_LOOK, next_event
+from agent.processes import raise_fd_limit
+from agent.quotas import MOST_CONNECTIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +33,16 @@ _NOT_IT = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DE
 class Gate:
     """The endpoint of an agent for the peers of its keys: a ROUTER at `address` (``HOST:PORT``).
 
+    Connections beyond `most` (0: an eighth of the descriptors, and no more than a user of this node has) are closed by
+    `look`, which has something to do when `fd` is readable: ZeroMQ lets everybody in until descriptors run out, and
+    then aborts the process.
+
     Raises `ControlError` with a sentence when it cannot be bound.
     """
 
-    def __init__(self, address: str, own: Keys) -> None:
+    def __init__(self, address: str, own: Keys, most: int = 0) -> None:
+        self._most = most or min(MOST_CONNECTIONS, max(1, raise_fd_limit() // 8))
+        self._inside: set[int] = set()
         self._context = zmq.Context()
         self._guard = keys.Guard(self._context, own)
         self.sock: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -40,6 +51,11 @@ class Gate:
         self.sock.setsockopt(zmq.HEARTBEAT_IVL, HANDSHAKE_MS)  # a node that is gone does not stay connected
         self.sock.setsockopt(zmq.IPV6, 1)
         keys.guard_server(self.sock, own)
+        self.sock.monitor("inproc://gate", zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
+        self._monitor.setsockopt(zmq.RCVHWM, 1)
+        self._monitor.connect("inproc://gate")
+        self.fd = int(self._monitor.getsockopt(zmq.FD))
         try:
             self.sock.bind(f"tcp://{address}")
         except zmq.ZMQError as error:
@@ -48,9 +64,41 @@ class Gate:
             raise ControlError(msg) from error
         self.port = int(self.sock.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
+    def look(self) -> bool:
+        """Take in who has come and gone, and close what is too many; say whether there may be more."""
+        for _ in range(PER_LOOK):
+            try:
+                event, fd = next_event(self._monitor, zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            self._inside.discard(fd)
+            if event == zmq.EVENT_ACCEPTED and len(self._inside) < self._most:
+                self._inside.add(fd)
+            elif event == zmq.EVENT_ACCEPTED:
+                self._turn_away(fd)
+        return True
+
+    def _turn_away(self, fd: int) -> None:
+        """Close the connection with this number, unless the number is another file's by now."""
+        with suppress(OSError):
+            copy = os.dup(fd)
+            try:
+                connection = socket.socket(fileno=copy)
+            except OSError:
+                os.close(copy)
+                return
+            with connection:
+                if connection.family in {socket.AF_INET, socket.AF_INET6} and connection.getsockname()[1] == self.port:
+                    connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
+
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more, and look no longer: ZeroMQ must not wait for us when the socket is closed."""
         self._guard.stop()
+        with suppress(zmq.ZMQError):
+            self.sock.unbind(self.sock.getsockopt_string(zmq.LAST_ENDPOINT))
+        while self.look():
+            pass
+        self._monitor.close(linger=0)
         self._context.destroy(linger=0)
 
 

@@ -3,15 +3,16 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
 
-from agent import control, keys, remote
+from agent import control, keys, processes, remote
 from agent.control import Caller, ControlError, Server, order
 from agent.remote import Gate, Remote
-from tests.test_control import SECONDS, ask, folder  # noqa: F401 - a fixture
+from tests.test_control import SECONDS, ask, folder, serve_until  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,6 +116,53 @@ class TestKeys:
             ask(server, lambda: order(remote_with(gate, own), "ps"), lambda _, caller: heard.append(caller))
 
         assert [caller.key for caller in heard] == ["ourselves"]
+
+
+def test_connections_beyond_the_cap_are_closed(folder: Path, own: Keys) -> None:  # noqa: F811 - the fixture
+    """Who comes without a key cannot use up the descriptors; when some have gone there is room again."""
+    gate = Gate("127.0.0.1:0", own, 3)
+    with closing(Server(folder, 0o666, gate)) as server, ExitStack() as stack:
+        strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", gate.port))) for _ in range(6)]
+
+        def ended() -> list[socket.socket]:
+            return [one for one in strangers if _has_ended(one)]
+
+        serve_until(server, lambda: len(ended()) == 3, lambda *_: None)
+        with pytest.raises(ControlError):
+            ask_as(server, gate, own)
+        assert len(ended()) == 3
+        for one in strangers:
+            one.close()
+        strangers.clear()
+        serve_until(server, lambda: not gate._inside, lambda *_: None)
+        assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Say whether the other side has closed a connection; ZeroMQ may have said something before."""
+    try:
+        while connection.recv(100, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_a_number_that_is_another_files_by_now_is_left_alone(gate: Gate) -> None:
+    """Neither a pipe nor a connection of somebody else's is closed, and no copy of one stays open."""
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    with closing(gate), ours, theirs:
+        before = len(processes.numbers("/proc/self/fd"))
+        for fd in (read, ours.fileno(), 1 << 20):
+            gate._turn_away(fd)
+        assert len(processes.numbers("/proc/self/fd")) == before
+        ours.sendall(b"x")
+        assert theirs.recv(1) == b"x"
+    os.close(read)
+    os.close(write)
 
 
 class TestAddresses:

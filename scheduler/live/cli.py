@@ -16,6 +16,7 @@ import typer
 from agent import control, keys, output
 from agent.cli_orders import AsJson, reader
 from agent.log import Log
+from agent.processes import raise_fd_limit
 from agent.remote import Gate, Remote
 from agent.service_manager import ServiceManager
 from scheduler.errors import SchedulerError
@@ -177,7 +178,11 @@ def scheduler(
     if words := announcement(found):
         log("compiling", text=words)
     folder = key_folder or keys.default_folder(os.environ, os.geteuid())
-    gates = tuple(Gate(address, keys.load(folder)) if address else None for address in (users, agents))
+    most = (0, raise_fd_limit() // 2)  # a cluster may have many nodes
+    gates = tuple(
+        Gate(address, keys.load(folder), many) if address else None
+        for address, many in zip((users, agents), most, strict=True)
+    )
     server = Server(state.absolute(), found, settings, log, durable=durable, gates=(gates[0], gates[1]))
     stop = _serve_metrics(server, metrics, log) if metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}

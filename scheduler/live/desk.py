@@ -69,13 +69,15 @@ class Desk:
             path, reason = address.removeprefix("ipc://"), os.strerror(error.errno or 0)
             raise ControlError(f"cannot open {path}: {reason}: check the folder, or choose another --state.") from error
         Path(address.removeprefix("ipc://")).chmod(0o600)
-        self.fds = [int(sock.getsockopt(zmq.FD)) for sock in self._sockets]
+        self.fds = [*(int(sock.getsockopt(zmq.FD)) for sock in self._sockets), *([gate.fd] if gate else [])]
         self._peers: dict[str, Peer] = {}
         self._names: dict[Peer, str] = {}
         self._spoke: dict[Peer, float] = {}
 
     def read(self) -> Iterator[Said]:
         """Yield what agents have said; what is no message is dropped and told in the log."""
+        while self._gate and self._gate.look():
+            pass
         for number, sock in enumerate(self._sockets):
             while True:
                 try:
