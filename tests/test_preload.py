@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -337,6 +338,19 @@ def test_a_program_of_gcc_runs_on_llvms_runtime(tmp_path: Path) -> None:
     assert run_granted(tmp_path, "--openmp-runtime", "libgomp", "--", program).stdout == f"{mine}\n"
     assert run_granted(tmp_path, "--", program, LD_PRELOAD="libc.so.6").stdout == f"libomp\n{mine}:libc.so.6\n"
     assert run_granted(tmp_path, "--", program, DROM_OPENMP_RUNTIME="libgomp").stdout == f"{mine}\n"
+
+
+def test_a_launcher_that_ignores_its_children_still_asks_the_loader(tmp_path: Path) -> None:
+    """And the program finds them ignored as before."""
+    program = openmp_program(tmp_path, ASKS)
+    command = ("env", "--ignore-signal=CHLD", native.run_path(), "--")
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        words = [(program,), ("grep", "SigIgn", "/proc/self/status")]
+        env = clean_environment(DROM_RUNTIME_DIR=str(tmp_path))
+        said = [subprocess.check_output([*command, *word], text=True, env=env) for word in words]
+
+    assert said[0] == f"libomp\n{native.preload_path()}\n"
+    assert int(said[1].split()[1], 16) >> (signal.SIGCHLD - 1) & 1
 
 
 @pytest.mark.parametrize("choice", ["auto", "libomp"])

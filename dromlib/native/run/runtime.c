@@ -2,6 +2,7 @@
 /* Which OpenMP runtime a program gets. LLVM's has gcc's entry points too, keeps its threads over resizes and resizes faster. Loaded
  * before libgomp it takes every symbol it has: whether that is all a program needs, the loader itself says, asked to bind the
  * program and its libraries without running them. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,9 +63,11 @@ static bool ask_loader(struct binding *found, const struct program *program, con
     int ends[2], status = -1;
     char *line = NULL;
     size_t size = 0;
+    struct sigaction known = {.sa_handler = SIG_DFL}, before;
     memset(found, 0, sizeof *found);
     if (pipe(ends) < 0)
         return false;
+    sigaction(SIGCHLD, &known, &before); /* of children of who ignores it nobody can know how they ended */
     pid_t child = fork();
     if (child == 0)
         load(program, path, library, bound, ends);
@@ -77,7 +80,9 @@ static bool ask_loader(struct binding *found, const struct program *program, con
         fclose(out);
     else
         close(ends[0]);
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    bool ended = child > 0 && waitpid(child, &status, 0) == child;
+    sigaction(SIGCHLD, &before, NULL);
+    return ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 bool takes_library(const struct program *program, const char *path, const char *library)
