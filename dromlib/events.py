@@ -56,7 +56,7 @@ class Listener:
             self._subscription = self._subscription or Subscription(*self.place)
             while self._subscription.receive() is not None:
                 found = True
-        except OSError:
+        except (OSError, ValueError):  # no agent listens; or its path, as this process knows it, is too long
             self._unsubscribe()
         return found
 

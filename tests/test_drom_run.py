@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +121,29 @@ def test_a_path_too_long_for_a_socket_is_no_agent(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert done.stderr.startswith(f"drom: no agent answers in {folder}:")
+
+
+def test_a_short_name_of_a_long_path_is_kept(tmp_path: Path) -> None:
+    """What a socket's address has room for is used as it is, absolute, by the command too."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    with tempfile.TemporaryDirectory() as short:
+        link = Path(short, "l")
+        link.symlink_to(folder)
+        with open_door(link, lambda knock: knock.grant(1)):
+            told = [
+                subprocess.run(
+                    [native.run_path(), "--runtime-dir", directory, "sh", "-c", "echo $DROM_RUNTIME_DIR"],
+                    cwd=short,
+                    env=clean_environment(),
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                for directory in (link, "l")
+            ]
+
+    assert [(done.stdout, done.stderr) for done in told] == [(f"{link}\n", "")] * 2
 
 
 @pytest.mark.parametrize(

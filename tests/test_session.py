@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import nullcontext, suppress
@@ -632,6 +633,33 @@ class TestAsyncio:
             return await asyncio.wait_for(task, SECONDS)
 
         assert asyncio.run(drive())[-3:] == [(0,), (1, 2), (5,)]
+
+    @pytest.mark.parametrize("relative", [False, True])
+    def test_a_loop_hears_an_agent_behind_a_link_to_a_long_path(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, relative: bool
+    ) -> None:
+        """By its short name; where there is none, by looking from time to time."""
+        folder = tmp_path / ("x" * 120)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+
+        async def drive() -> Grant | None:
+            with FakeAgent() as fake:
+                if relative:
+                    os.environ["DROM_RUNTIME_DIR"] = fake.folder.name
+                with dromlib.attach([]) as session:
+                    waiting = asyncio.create_task(session.changed())
+                    await asyncio.sleep(0)
+                    assert relative or session._place == (str(fake.folder), 0)
+                    fake.grant("2")
+                    return await asyncio.wait_for(waiting, SECONDS)
+
+        with tempfile.TemporaryDirectory() as short:
+            Path(short, "l").symlink_to(folder)
+            monkeypatch.setattr(tempfile, "tempdir", str(Path(short, "l")))
+            grant = asyncio.run(drive())
+        assert grant
+        assert grant.cpus == (2,)
 
     def test_a_signal_is_enough(self, fake: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
         """Once subscribed, the loop does not look by itself to hear of a grant."""

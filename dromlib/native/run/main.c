@@ -9,16 +9,13 @@
 
 #include "run.h"
 
-/* Absolute, because the command may change its directory. */
 static void find_directory(const char *given, char dir[PATH_MAX])
 {
-    char real[PATH_MAX];
     if (given)
         snprintf(dir, PATH_MAX, "%s", given);
     else if (dromi_runtime_dir(dir, PATH_MAX) < 0)
         dir[0] = '\0';
-    if (realpath(dir, real))
-        memcpy(dir, real, PATH_MAX);
+    dromi_make_absolute(dir);
 }
 
 static void fill_request(struct drom_request_message *request, const struct options *options)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -155,10 +156,9 @@ static void complain(int error, const char *dir)
                   dir);
 }
 
-/* The program may change its directory. */
-static void make_absolute(char dir[PATH_MAX])
+void dromi_make_absolute(char dir[PATH_MAX])
 {
-    char *real = dir[0] == '/' ? NULL : realpath(dir, NULL);
+    char *real = *dir == '/' ? NULL : realpath(dir, NULL);
     if (real && strlen(real) < PATH_MAX)
         memcpy(dir, real, strlen(real) + 1);
     free(real);
@@ -177,7 +177,7 @@ int dromi_sit(struct handle *h)
     if (rc == 0)
         rc = take_place(h, answer);
     if (rc == 0) {
-        make_absolute(h->directory);
+        dromi_make_absolute(h->directory);
         dromi_log("attached", "task=%d slot=%u mode=%s", h->task_pid, answer->reply.slot,
                   h->mode == DROM_FOLLOWER ? "follower" : "responder");
     } else {
