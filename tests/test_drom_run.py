@@ -176,6 +176,10 @@ def test_a_short_name_of_a_long_path_is_kept(tmp_path: Path) -> None:
                 "default",
             )
         ),
+        (
+            ["--distribution", "compact", "--distribution", "close", "true"],
+            "--distribution takes compact, spread or per-socket=N, each with or without !, not 'close'.",
+        ),
         *(
             (["--mem", text, "true"], f"--mem takes a size such as 800M or 4G, not '{text}'.")
             for text in ("", "0", "G", "4g", "4GB", "-1", "1.5G", "16777217T", "9" * 16)

@@ -91,7 +91,7 @@ static void distribution_or_leave(struct options *options, const char *text)
     size_t length = strlen(text);
     options->strict = length > 0 && text[length - 1] == '!';
     length -= options->strict;
-    options->per_socket = 0;
+    options->distribution = options->per_socket = 0;
     if (length == 7 && strncmp(text, "compact", 7) == 0)
         options->distribution = DROM_DISTRIBUTION_COMPACT;
     else if (length == 6 && strncmp(text, "spread", 6) == 0)
