@@ -100,6 +100,22 @@ def test_a_command_that_is_not_to_change_itself_is_left_as_it_is(tmp_path: Path,
     assert run_granted(tmp_path, *words, "--", *PRELOAD).stdout == "\n"
 
 
+@pytest.mark.parametrize("path", [None, "", "/nowhere:"])
+def test_the_command_is_found_where_the_kernel_is_told_to_look(tmp_path: Path, path: str | None) -> None:
+    """Without PATH that is where the system keeps its commands; an empty part of it is the folder one is in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "command").symlink_to("/bin/sh")
+    env = {**clean_environment(DROM_RUNTIME_DIR=str(tmp_path)), "PATH": path or ""}
+    if path is None:
+        del env["PATH"]
+    command = [str(native.run_path()), "--", "sh" if path is None else "command", *PRELOAD[1:]]
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=True)
+
+    assert (done.stdout, done.stderr) == (f"{native.preload_path()}\n", "")
+
+
 @pytest.mark.parametrize("words", ["--malleability bind-only", "--class rigid"])
 def test_a_launch_below_a_launch_takes_out_what_that_has_loaded(tmp_path: Path, words: str) -> None:
     """What the user loads stays, and a list of nothing else is unset."""

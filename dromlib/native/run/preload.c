@@ -58,15 +58,19 @@ static bool find_command(const char *name, char path[PATH_MAX])
 {
     if (strchr(name, '/'))
         return snprintf(path, PATH_MAX, "%s", name) < PATH_MAX;
+    char standard[PATH_MAX];
     const char *folders = getenv("PATH");
-    while (folders && *folders) {
+    if (!folders)
+        folders = confstr(_CS_PATH, standard, sizeof standard) ? standard : "";
+    for (;;) {
         int length = (int)strcspn(folders, ":");
         if (snprintf(path, PATH_MAX, "%.*s/%s", length ? length : 1, length ? folders : ".", name) < PATH_MAX &&
             access(path, X_OK) == 0)
             return true;
-        folders += length + (folders[length] == ':');
+        if (!folders[length])
+            return false;
+        folders += length + 1;
     }
-    return false;
 }
 
 /* The loader ignores what a user wants loaded into a program that runs with more rights than his. */
