@@ -26,7 +26,7 @@ THREADS = {
     "NUMBA_THREADING_LAYER_PRIORITY": "omp tbb workqueue",
 }
 """What a program is told of its threads that can be granted at most 8 CPUs."""
-OURS = ("DROM_TASK", "DROM_RUNTIME_DIR", "DROM_CPUS", *THREADS, "XDG_RUNTIME_DIR")
+OURS = ("DROM_TASK", "DROM_RUNTIME_DIR", "DROM_CPUS", "DROM_MAX_CPUS", *THREADS, "XDG_RUNTIME_DIR")
 SHOW = f"""
 import os
 for name in {OURS[:-1]}:
@@ -276,6 +276,7 @@ def test_a_granted_command_finds_its_grant_in_the_environment(tmp_path: Path) ->
     assert int(start) > 0
     assert words["DROM_RUNTIME_DIR"] == str(tmp_path)
     assert words["DROM_CPUS"] == "0-3,8,100"
+    assert words["DROM_MAX_CPUS"] == "8"
     assert {name: words[name] for name in THREADS} == THREADS
     assert words["cpus"] == str(sorted(os.sched_getaffinity(0)))
 
@@ -307,6 +308,7 @@ def test_threads_set_by_the_user_stay(tmp_path: Path, name: str, value: str) -> 
 
     words = shown(done.stdout)
     assert {other: words[other] for other in THREADS} == {**THREADS, name: value}
+    assert words["DROM_MAX_CPUS"] == "8"
 
 
 @pytest.mark.parametrize("inner", [4, 16])

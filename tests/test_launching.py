@@ -34,7 +34,8 @@ def test_patterns_are_expanded(pattern: str, path: str) -> None:
 
 def test_a_job_does_not_take_itself_for_another_task() -> None:
     """What a program inside a task or a rank of a launch had is not handed on by its submission."""
-    env = {"DROM_TASK": "1:2", "DROM_CPUS": "0", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1", "MINE": "x"}
+    task = {"DROM_TASK": "1:2", "DROM_CPUS": "0", "DROM_MAX_CPUS": "2"}
+    env = {**task, "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1", "MINE": "x"}
 
     found = launching.environment(start(7, "true", env=env, attempt=2), HERE)
 

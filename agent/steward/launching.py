@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent.steward.protocol import Start
     from agent.steward.spool import Status
 
-ALREADY = ("DROM_TASK", "DROM_CPUS")
+ALREADY = ("DROM_TASK", "DROM_CPUS", "DROM_MAX_CPUS")
 """What a program inside a task has in its environment, and one outside may not have."""
 RANKS = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MV2_COMM_WORLD_", "MPI_LOCAL", "PALS_LOCAL", "PALS_RANKID")
 """Beginnings of the variables by which a program takes itself for a rank of a launch."""

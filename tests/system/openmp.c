@@ -2,7 +2,8 @@
 /* Programs that know nothing of drom, one for each way to depend on the number of threads:
  *
  *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | restores |
- *            outside | lazy | lazy-maximum | lazy-late | lazy-helper | closes | roots | narrow
+ *            outside | lazy | lazy-maximum | lazy-late | lazy-helper | closes | roots | narrow |
+ *            processors | sets-processors
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
@@ -53,6 +54,8 @@ static void check(int right, const char *what)
     exit(1);
 }
 
+static int processors = MOST;
+
 static void loop(void)
 {
     int threads = 0;
@@ -67,6 +70,7 @@ static void loop(void)
             sum += i;
     }
     check(sum == ITEMS * (ITEMS - 1) / 2, "sum");
+    check(threads <= processors, "more threads than processors");
     double product = 0;
 #pragma omp parallel for schedule(dynamic, 10) reduction(+ : product)
     for (int i = 0; i < ITEMS; i++)
@@ -449,8 +453,12 @@ int main(int argc, char **argv)
     int once = strcmp(kind, "buffers") == 0 || strcmp(kind, "asked-once") == 0 || strcmp(kind, "logs") == 0;
     ask_maximum = strcmp(kind, "lazy-maximum") == 0;
     int most = once ? omp_get_max_threads() : 0;
+    if (strstr(kind, "processors"))
+        processors = omp_get_num_procs();
+    if (strcmp(kind, "sets-processors") == 0)
+        omp_set_num_threads(processors);
     for (;;) {
-        if (strcmp(kind, "loop") == 0)
+        if (strcmp(kind, "loop") == 0 || strstr(kind, "processors"))
             loop();
         else if (strcmp(kind, "asks") == 0)
             by_hand(omp_get_max_threads());

@@ -208,6 +208,25 @@ def test_next_region_follows_whatever_was_told(agent: Agent, start: Programs, bu
     resize(agent, build, begin(agent, start, build, *words, build.program(), "buffers"), {1: ONE, 2: BOTH})
 
 
+@pytest.mark.parametrize(
+    ("how", "small"),
+    [("auto processors", ONE), ("auto sets-processors", BOUND), ("next-region sets-processors", ONE)],
+)
+def test_processors_are_those_that_the_job_can_have(
+    agent: Agent, start: Programs, build: Build, how: str, small: str
+) -> None:
+    """Launched on one CPU of two, a program never has more threads than processors, and grows if it sets as many."""
+    other = start.start(*agent.run("--job", "b", "--class", "rigid", "--cpus", "1", "sleep", "600"))
+    agent.await_tasks(b="1")
+    malleability, kind = how.split()
+    program = begin(agent, start, build, "--malleability", malleability, build.program(), kind)
+    agent.await_tasks(a="0", b="1")
+    await_line(program, small)
+    other.kill()
+    agent.await_tasks(a="0-1")
+    await_line(program, BOTH)
+
+
 def test_bind_only_is_bound_from_outside(agent: Agent, start: Programs, build: Build) -> None:
     """With --malleability bind-only nothing is loaded into the program, and `drom ps` says that nobody answers."""
     program = begin(agent, start, build, "--malleability", "bind-only", build.program(), "loop")

@@ -51,6 +51,7 @@ struct runtime {
     int (*get_num_threads)(void);
     int (*get_team_size)(int);
     int (*get_proc_bind)(void);
+    int (*get_num_procs)(void);
     void *entry[GOMP_ENTRY_COUNT]; /* by entry_of() */
     const struct runtime *next;
 };
@@ -142,6 +143,9 @@ int tell_max_threads(struct site *site);
 int tell_num_threads(const struct site *site);
 int tell_team_size(const struct site *site, int level);
 void obey_num_threads(struct site *site, int count);
+
+/* What omp_get_num_procs() does: the CPUs that the program's job can come to have, the same for as long as it runs. */
+int tell_num_procs(const struct site *site);
 
 /* libomp.c: the region that this thread is about to fork in LLVM's runtime through an entry point of libgomp, or NULL. */
 extern _Thread_local struct site *gomp_region;

@@ -34,7 +34,7 @@ static void nothing(int unused)
 /* Where nothing is found. */
 const struct runtime no_runtime = {
     .number = RUNTIMES_MOST, .get_max_threads = one, .set_num_threads = nothing, .get_level = zero, .get_thread_num = zero,
-    .get_num_threads = one, .get_team_size = one_at, .get_proc_bind = zero,
+    .get_num_threads = one, .get_team_size = one_at, .get_proc_bind = zero, .get_num_procs = one,
 };
 static const char *const entry_names[] = {
 #define NAME(name) #name,
@@ -95,6 +95,7 @@ static struct runtime *read_runtime(const void *base, const char *path)
     FIND(in, runtime, get_num_threads, one);
     FIND(in, runtime, get_team_size, one_at);
     FIND(in, runtime, get_proc_bind, zero);
+    FIND(in, runtime, get_num_procs, one);
     for (int i = 0; i < GOMP_ENTRY_COUNT; i++)
         runtime->entry[i] = find(in, entry_names[i]);
     return runtime;

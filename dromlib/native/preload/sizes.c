@@ -190,3 +190,27 @@ void obey_num_threads(struct site *site, int count)
     if (!object->is_blas)
         keep_number(&object->answers, &site->place, is_old && team->size < team->ceiling ? team->size : WHOLE);
 }
+
+/* What drom-run has written down of the launch; 1 where it has not launched the program. */
+static int most_cpus(void)
+{
+    static int known;
+    int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (now == 0) {
+        const char *said = getenv("DROM_MAX_CPUS");
+        uint64_t number;
+        now = said && dromi_number(&said, &number) && number >= 1 && number <= DROM_MAX_MASK_BITS ? (int)number : 1;
+        __atomic_store_n(&known, now, __ATOMIC_RELAXED);
+    }
+    return now;
+}
+
+/* drom-run launches the program on fewer CPUs with as many threads as it can ever use. Alone it would find as many CPUs as
+ * threads, make buffers for them, or set its number by them. So it finds the most that its grant can have, whoever has set
+ * OMP_NUM_THREADS: a user's larger number is beyond the CPUs without us, too. As the answer never changes, it is no question
+ * by which a round is counted (answers.h), and no region ever has more threads by our doing. */
+int tell_num_procs(const struct site *site)
+{
+    int real = site->object->runtime->get_num_procs(), most = most_cpus();
+    return real > most ? real : most;
+}

@@ -74,6 +74,9 @@ static void export_grant(const struct answer *answer, const char *dir, const cha
     if (only_observes(answer))
         return;
     setenv("DROM_CPUS", cpus, 1);
+    char most[16];
+    snprintf(most, sizeof most, "%" PRIu32, answer->reply.max_cpus);
+    setenv("DROM_MAX_CPUS", most, 1); /* for omp_get_num_procs() */
     /* What is bound to fewer CPUs would be launched with fewer threads, and numba's can never be more: on oneTBB, its own
      * first choice, they stay as few as the CPUs at the launch. */
     export_number("OMP_NUM_THREADS", answer->reply.max_cpus);
