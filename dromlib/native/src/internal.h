@@ -67,8 +67,8 @@ int dromi_above_stdio(int fd);
 
 /* seat.c: take a handle from unmanaged to managed and back. */
 int dromi_sit(struct handle *h);
-/* The agent's directory, because the program may change its own. One that is absolute keeps its name: without links it may be too
- * long for the agent's sockets. */
+/* The agent's directory, because the program may change its own. Links in it stay where it would be too long for the agent's
+ * sockets without them. */
 void dromi_make_absolute(char dir[PATH_MAX]);
 void dromi_leave(struct handle *h);
 /* The fewest and the most CPUs of use, unless the mailbox of a responder says so already. */

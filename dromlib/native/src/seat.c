@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -157,10 +160,18 @@ static void complain(int error, const char *dir)
 
 void dromi_make_absolute(char dir[PATH_MAX])
 {
-    char *real = *dir == '/' ? NULL : realpath(dir, NULL);
-    if (real && strlen(real) < PATH_MAX)
-        memcpy(dir, real, strlen(real) + 1);
-    free(real);
+    char *made = NULL, *here = NULL;
+    if (*dir && *dir != '/')
+        made = realpath(dir, NULL);
+    if (made && strlen(made) + sizeof "/signals" > sizeof ((struct sockaddr_un *)NULL)->sun_path && (here = getcwd(NULL, 0))) {
+        free(made);
+        if (asprintf(&made, "%s/%s", here, dir) < 0)
+            made = NULL;
+    }
+    if (made && strlen(made) < PATH_MAX)
+        memcpy(dir, made, strlen(made) + 1);
+    free(here);
+    free(made);
 }
 
 /* In any thread of the program: its stack may be the smallest that there is, so that paths and masks have no room there. */
