@@ -28,8 +28,8 @@ static const char HELP[] =
     "  --help, --version\n"
     "\n"
     "DROM_MALLEABILITY and DROM_OPENMP_RUNTIME in the environment stand for these two options where they are not given.\n"
-    "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS and, unless they are set already, OMP_NUM_THREADS,\n"
-    "NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER_PRIORITY in its environment.\n"
+    "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS, DROM_MAX_CPUS and, unless they are set already,\n"
+    "OMP_NUM_THREADS, NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER_PRIORITY in its environment.\n"
     "Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
 
 static const char *const CLASSES[] = {"malleable", "moldable", "rigid"};
