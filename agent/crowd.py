@@ -40,6 +40,26 @@ def next_event(monitor: zmq.Socket[bytes], flags: int = 0) -> tuple[int, int]:
     return cast("tuple[int, int]", _EVENT.unpack(monitor.recv_multipart(flags)[0]))
 
 
+def watch(context: zmq.Context[zmq.Socket[bytes]], sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """Return the socket on which `hear` learns who connects to `sock`, and who goes."""
+    address = f"inproc://watch-{id(sock)}"
+    sock.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+    monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.RCVHWM, 1)
+    monitor.connect(address)
+    return monitor
+
+
+def hear(monitor: zmq.Socket[bytes], heed: Callable[[int, int], None]) -> bool:
+    """Call `heed` with each event and its value; say whether there may be more."""
+    try:
+        for _ in range(PER_LOOK):
+            heed(*next_event(monitor, zmq.NOBLOCK))
+    except zmq.Again:
+        return False
+    return True
+
+
 class Crowd:
     """The connections of `sock`, bound at `path`; `share` returns how many of them a user may have."""
 
@@ -47,11 +67,7 @@ class Crowd:
         self, context: zmq.Context[zmq.Socket[bytes]], sock: zmq.Socket[bytes], path: Path, share: Callable[[int], int]
     ) -> None:
         self._sock = sock
-        address = f"inproc://crowd-{id(self)}"
-        sock.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-        self._monitor.setsockopt(zmq.RCVHWM, 1)
-        self._monitor.connect(address)
+        self._monitor = watch(context, sock)
         self.fd = int(self._monitor.getsockopt(zmq.FD))
         self._path = os.fspath(path)
         self._share = share
@@ -73,15 +89,12 @@ class Crowd:
 
     def look(self) -> bool:
         """Take in who has come and gone; say whether there may be more."""
-        for _ in range(PER_LOOK):
-            try:
-                event, fd = next_event(self._monitor, zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            self._forget(fd)
-            if event == zmq.EVENT_ACCEPTED:
-                self._take_in(fd)
-        return True
+        return hear(self._monitor, self._heed)
+
+    def _heed(self, event: int, fd: int) -> None:
+        self._forget(fd)
+        if event == zmq.EVENT_ACCEPTED:
+            self._take_in(fd)
 
     def _take_in(self, fd: int) -> None:
         if (who := self._peer(fd)) is None:
@@ -100,7 +113,7 @@ class Crowd:
 
     def _peer(self, fd: int) -> tuple[int, int] | None:
         """Return pid and uid of who connected, or None where the number is another file's by now."""
-        with suppress(OSError), _connection(fd) as connection:
+        with suppress(OSError), connection_of(fd) as connection:
             if connection.family == socket.AF_UNIX and connection.getsockname() == self._path:
                 return peer_credentials(connection)[:2]
         return None
@@ -108,11 +121,11 @@ class Crowd:
     def _close(self, fd: int, pid: int) -> None:
         """Close the connection with this number, if it is still that of the process."""
         if (who := self._peer(fd)) and who[0] == pid:
-            with suppress(OSError), _connection(fd) as connection:
+            with suppress(OSError), connection_of(fd) as connection:
                 connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
 
 
-def _connection(fd: int) -> socket.socket:
+def connection_of(fd: int) -> socket.socket:
     """Return a socket of our own for a descriptor of ZeroMQ's. Raises OSError where that is closed, or no socket."""
     copy = os.dup(fd)
     try:

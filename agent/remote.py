@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from contextlib import suppress
@@ -14,7 +13,7 @@ import zmq
 
 from agent import keys
 from agent.control import ControlError
-from agent.crowd import PER_LOOK, next_event
+from agent.crowd import connection_of, hear, next_event, watch
 from agent.processes import raise_fd_limit
 from agent.quotas import MOST_CONNECTIONS
 
@@ -51,10 +50,7 @@ class Gate:
         self.sock.setsockopt(zmq.HEARTBEAT_IVL, HANDSHAKE_MS)  # a node that is gone does not stay connected
         self.sock.setsockopt(zmq.IPV6, 1)
         keys.guard_server(self.sock, own)
-        self.sock.monitor("inproc://gate", zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._monitor: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)
-        self._monitor.setsockopt(zmq.RCVHWM, 1)
-        self._monitor.connect("inproc://gate")
+        self._monitor = watch(self._context, self.sock)
         self.fd = int(self._monitor.getsockopt(zmq.FD))
         try:
             self.sock.bind(f"tcp://{address}")
@@ -66,30 +62,20 @@ class Gate:
 
     def look(self) -> bool:
         """Take in who has come and gone, and close what is too many; say whether there may be more."""
-        for _ in range(PER_LOOK):
-            try:
-                event, fd = next_event(self._monitor, zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            self._inside.discard(fd)
-            if event == zmq.EVENT_ACCEPTED and len(self._inside) < self._most:
-                self._inside.add(fd)
-            elif event == zmq.EVENT_ACCEPTED:
-                self._turn_away(fd)
-        return True
+        return hear(self._monitor, self._heed)
+
+    def _heed(self, event: int, fd: int) -> None:
+        self._inside.discard(fd)
+        if event == zmq.EVENT_ACCEPTED and len(self._inside) < self._most:
+            self._inside.add(fd)
+        elif event == zmq.EVENT_ACCEPTED:
+            self._turn_away(fd)
 
     def _turn_away(self, fd: int) -> None:
         """Close the connection with this number, unless the number is another file's by now."""
-        with suppress(OSError):
-            copy = os.dup(fd)
-            try:
-                connection = socket.socket(fileno=copy)
-            except OSError:
-                os.close(copy)
-                return
-            with connection:
-                if connection.family in {socket.AF_INET, socket.AF_INET6} and connection.getsockname()[1] == self.port:
-                    connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
+        with suppress(OSError), connection_of(fd) as connection:
+            if connection.family in {socket.AF_INET, socket.AF_INET6} and connection.getsockname()[1] == self.port:
+                connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
 
     def close(self) -> None:
         """Let nobody in any more, and look no longer: ZeroMQ must not wait for us when the socket is closed."""
