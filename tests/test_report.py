@@ -108,7 +108,7 @@ def test_who_comes_and_goes_all_the_time_does_not_fill_the_log(told: Told, monke
     assert told.text.getvalue().count("\n") == LINES_AT_ONCE
     told.report.visited(2, "arrived", job="b", uid=2)
     assert told.line == "event=arrived job=b uid=2"
-    now += 1 / LINES_A_SECOND
+    now += 1.5 / LINES_A_SECOND
     for _ in range(3):
         told.report.visited(1, "seated", job="a")
     assert told.line == "event=seated job=a unsaid=7"
