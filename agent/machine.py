@@ -20,14 +20,14 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
 
     Raises `TopologyError`, also where nothing is recorded below `root`.
     """
-    if words and emulate:
+    if words is not None and emulate is not None:
         raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
-    if emulate:
+    if emulate is not None:
         return synthetic_topology(emulate)
     if not any(Root(Path(root)).has_folder(name) for name in ("sys", "proc")):
         raise TopologyError(f"{root} holds no machine: name a folder with sys/ or proc/ in it.")
     real = read_topology(root)
-    if not words:
+    if words is None:
         return real
     machine = synthetic_topology(words, real.allowed)
     memory = machine.memory or real.memory

@@ -139,6 +139,7 @@ def test_without_an_agent_one_sentence_says_so(arguments: list[str], tmp_path: P
     ("arguments", "text"),
     [
         (["topology", "--emulate", "cor:4"], "drom: 'cor:4' is not a level of a topology: "),
+        (["topology", "--emulate", ""], "drom: the topology is empty: write words such as "),
         (["topology", "--emulate", "core:1", "--topology", "core:1"], "drom: --topology lays words over real CPUs"),
         (["topology", "--topology", "core:9999"], "drom: the topology 'core:9999' needs 9999 CPUs and "),
         (
