@@ -142,9 +142,11 @@ def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int,
     found: tuple[int, str] | None = None
     for group in chain:
         mask, path = next(((m, p) for name in names if (m := root.mask(p := f"{group}/{name}"))), (0, ""))
-        if found is None or found[0] & mask not in (0, found[0]):
-            found = (found[0] & mask if found else mask, path) if mask else found
-        if mask and "effective" in path:
+        if mask and not found:
+            found = mask, path
+        elif found and (narrowed := found[0] & mask) not in (0, found[0]):
+            found = narrowed, path
+        if "effective" in path:
             break
     return found
 

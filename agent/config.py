@@ -119,7 +119,7 @@ def _parsed(path: Path, text: str) -> File:
         line = int(told[2]) if told and told[2] else len(_lines(text))
         if twice := _said_twice(text, line):
             key, first, second = twice
-            file.faults.append(f"{path}:{second}: {key} is said in line {first} already: leave one of the two.")
+            file.faults.append(_said_again(f"{path}:{second}", key, first))
             return file
         file.faults.append(f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value.")
         return file
@@ -139,7 +139,7 @@ def _parsed(path: Path, text: str) -> File:
             )
         elif option.name in file.settings:  # in two tables of an array
             before = file.settings[option.name].origin.rpartition(":")[2]
-            file.faults.append(f"{where}: {entry.path} is said in line {before} already: leave one of the two.")
+            file.faults.append(_said_again(where, entry.path, before))
         else:
             try:
                 file.settings[option.name] = Setting(option, option.about.kind.from_value(entry.value), where)
@@ -147,6 +147,10 @@ def _parsed(path: Path, text: str) -> File:
                 shown = f"{entry.path} = {toml(entry.value)}"
                 file.faults.append(f"{where}: {shown} is not {option.about.kind.expected}.")
     return file
+
+
+def _said_again(where: str, key: str, line: int | str) -> str:
+    return f"{where}: {key} is said in line {line} already: leave one of the two."
 
 
 def _said_twice(text: str, last: int) -> tuple[str, int, int] | None:

@@ -21,7 +21,6 @@ from agent.processes import Identity
 from agent.steward.link import host_of
 from agent.synthetic import TopologyError
 from agent.topology import usable_cores, warnings_of, without
-from agent.words import cpus_are
 from dromlib import layout, native
 from dromlib.cpulist import cpus, parse_cpulist
 
@@ -38,7 +37,7 @@ MOMENT = 0.5
 
 def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -> list[Finding]:
     """Return every finding about this node for an agent with these options, after `told`, those about the options."""
-    machine, topology = None, []
+    machine: Topology | None = None
     try:
         machine = find_machine(options.topology, options.emulate)
         topology = _topology(options, environ, machine)
@@ -76,9 +75,7 @@ def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -
     mask = sum(row[2] for row in usable_cores(without(machine, reserved), options.unit))
     if not mask:
         return [Finding("topology", "fail", "No CPU may be managed: check affinity, cpuset and the option reserved.")]
-    found = [Finding("topology", "warn", warning) for warning in warnings_of(machine, options.unit)]
-    if absent := reserved & ~machine.online:
-        found.append(Finding("topology", "warn", f"{cpus_are(absent)} reserved and not on this machine."))
+    found = [Finding("topology", "warn", warning) for warning in warnings_of(machine, options.unit, reserved)]
     if not found:
         many = mask.bit_count()
         found = [Finding("topology", "ok", f"{many} CPU{'' if many == 1 else 's'} may be managed.")]

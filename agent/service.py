@@ -29,7 +29,7 @@ from agent.synthetic import TopologyError
 from agent.sysfs import read_topology
 from agent.topology import warnings_of, without
 from agent.users import group_number
-from agent.words import cpus_are, parse_size
+from agent.words import parse_size
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
@@ -95,10 +95,8 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         unit = _unit(directory, options.unit, log)
     except RegistryError as error:
         raise ControlError(str(error)) from error
-    for warning in warnings_of(machine, unit):
+    for warning in warnings_of(machine, unit, reserved):
         log("warning", topology=warning)
-    if absent := reserved & ~machine.online:
-        log("warning", reserved=f"{cpus_are(absent)} not on this machine: check the option reserved.")
     for name in find_users(options.exclude_users)[1]:
         log("warning", exclude=f"{name} is no user here: check exclude.users.")
     masters = _masters(options)

@@ -140,18 +140,20 @@ def without(topology: Topology, reserved: int) -> Topology:
     return replace(topology, allowed=topology.allowed & ~whole)
 
 
-def warnings_of(topology: Topology, unit: str = "core") -> list[str]:
-    """Return what is odd about a machine, and what its CPU quota keeps from being managed in such units."""
+def warnings_of(topology: Topology, unit: str = "core", reserved: int = 0) -> list[str]:
+    """Return what is odd about a machine, or `reserved` on it, and what its CPU quota keeps from being managed."""
+    absent = reserved & ~topology.online
+    warnings = [*topology.warnings, *([f"{cpus_are(absent)} reserved and not on this machine."] if absent else [])]
     managed, every = usable_cores(topology, unit), usable_cores(replace(topology, quota=None), unit)
     if topology.quota is None or len(managed) == len(every):
-        return list(topology.warnings)
+        return warnings
     noun = "core" if unit == "core" else "hardware thread"
     mask = sum(cpus for *_, cpus in managed)
     room = f"has room for {counted(len(managed), noun)} of {len(every)}"
     if mask.bit_count() > topology.quota:
         room = f"is less than a whole {noun}, so that programs will be held up"
     quota = f"The CPU quota of {counted(topology.quota, 'CPU')} {room}"
-    return [*topology.warnings, f"{quota}: {cpus_are(mask)} managed of {format_cpulist(topology.allowed)}."]
+    return [*warnings, f"{quota}: {cpus_are(mask)} managed of {format_cpulist(topology.allowed)}."]
 
 
 def digest(topology: Topology) -> int:

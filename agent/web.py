@@ -222,9 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass(slots=True)
 class _Client:
-    """A connection that began at `since` (CLOCK_MONOTONIC); `waits` for its answer to be made."""
+    """Whose connection began at `since` (CLOCK_MONOTONIC), and who perhaps `waits` for an answer to be made."""
 
-    connection: socket.socket
     since: float
     waits: bool = False
 
@@ -261,7 +260,7 @@ class _Server(socketserver.ThreadingTCPServer):
         with self._lock:
             room = self._make_room()
             if room:
-                self._clients[request] = _Client(request, time.monotonic())
+                self._clients[request] = _Client(time.monotonic())
                 self._places += 1
         if not room:
             self.shutdown_request(request)
@@ -289,25 +288,25 @@ class _Server(socketserver.ThreadingTCPServer):
         """Send away who has taken too long."""
         late = time.monotonic() - TIMEOUT
         with self._lock:
-            for client in [one for one in self._clients.values() if one.since < late and not one.waits]:
-                self._send_away(client)
+            for slow in [at for at, client in self._clients.items() if client.since < late and not client.waits]:
+                self._send_away(slow)
 
     def _make_room(self) -> bool:
         """Return whether there is room for another client, if need be because another one has been sent away."""
         if self._places >= 2 * MOST_AT_ONCE:  # those sent away have not been able to go yet
             return False
         if len(self._clients) >= MOST_AT_ONCE:
-            slow = next((one for one in self._clients.values() if not one.waits), None)
+            slow = next((at for at, client in self._clients.items() if not client.waits), None)
             if slow is None:
                 return False
             self._send_away(slow)
         return True
 
-    def _send_away(self, client: _Client) -> None:
+    def _send_away(self, connection: socket.socket) -> None:
         """End a client's connection: its thread, which waits for it, sees that and closes it."""
-        del self._clients[client.connection]
+        del self._clients[connection]
         with suppress(OSError):
-            client.connection.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
         """Do nothing about a client that has gone."""
