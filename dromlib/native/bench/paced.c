@@ -132,8 +132,11 @@ static int lead(double work, const double *speeds, int most)
             return fail("the other nodes cannot be reached.");
         }
     take(d, &cores[0]);
-    double speed = speed_of(speeds, most, cores, nodes), done = 0, began = speed > 0 ? seconds(CLOCK_REALTIME) : 0;
+    double done = 0, began = 0;
     for (double last = seconds(CLOCK_MONOTONIC); done < work;) {
+        double speed = speed_of(speeds, most, cores, nodes);
+        if (began == 0 && speed > 0)
+            began = seconds(CLOCK_REALTIME);
         double left_ms = speed > 0 ? ceil(1e3 * (work - done) / speed) : BEGIN_MS;
         double most_ms = nodes > 1 ? LOOK_MS : TELL_MS;
         drom_wait(d, (int)fmin(left_ms, most_ms));
@@ -142,9 +145,6 @@ static int lead(double work, const double *speeds, int most)
         last = now;
         if (drom_poll(d))
             take(d, &cores[0]);
-        speed = speed_of(speeds, most, cores, nodes);
-        if (began == 0 && speed > 0)
-            began = seconds(CLOCK_REALTIME);
         drom_progress(d, (uint64_t)(1e3 * done));
         if (nodes > 1 && waitpid(-1, NULL, WNOHANG) > 0) {
             unlink(path);
