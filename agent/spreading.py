@@ -24,26 +24,31 @@ if TYPE_CHECKING:
     from agent.node import Node
 
 LOOKS = (0.001, 0.003, 0.01, 0.03, 0.1)
-"""Seconds after a change at which its threads are looked at."""
+"""Seconds after a change at which its threads are looked at; once they are apart only the last look is left."""
 ACTIVE = 0.05
 """Share of a CPU from which on a thread is active."""
 
 
-def moves(
-    before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: float, granted: Iterable[int]
-) -> dict[int, int]:
-    """Return which threads, by id, should go on on which of the `granted` OS CPUs, none of which had an active thread.
+def crowds(before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: float) -> dict[int, list[int]]:
+    """Return the active threads, by id, of each OS CPU that has any: those that run, or did for some of the `seconds`.
 
-    `before` and `now` are the threads at two moments, `seconds` apart. Of those that share a CPU the ones that run are
-    moved: the others would not go until they do.
+    `before` and `now` are the threads at two moments, so many seconds apart.
     """
-    crowds = defaultdict(list)
+    found = defaultdict(list)
     for tid, thread in now.items():
         used = thread.used - (before[tid].used if tid in before else 0)
         if thread.runs or used > ACTIVE * seconds * 1e9:
-            crowds[thread.cpu].append(tid)
-    spare = [tid for crowd in crowds.values() for tid in sorted(crowd, key=lambda tid: now[tid].runs)[1:]]
-    idle = (cpu for cpu in granted if cpu not in crowds)
+            found[thread.cpu].append(tid)
+    return found
+
+
+def moves(crowded: Mapping[int, list[int]], now: Mapping[int, Thread], granted: Iterable[int]) -> dict[int, int]:
+    """Return which threads, by id, should go on on which of the `granted` OS CPUs, none of which has a crowd.
+
+    Of those that share a CPU the ones that run are moved: the others would not go until they do.
+    """
+    spare = [tid for crowd in crowded.values() for tid in sorted(crowd, key=lambda tid: now[tid].runs)[1:]]
+    idle = (cpu for cpu in granted if cpu not in crowded)
     return dict(zip(sorted(spare, key=lambda tid: not now[tid].runs), idle, strict=False))
 
 
@@ -102,7 +107,11 @@ class Spreading:
 
     def _see(self, watch: _Watch, pid: int) -> None:
         now, threads, mask = time.monotonic(), cpu_times.of_threads(pid), watch.task.applied
-        for tid, cpu in moves(watch.threads, threads, now - watch.at, cpus(mask)).items():
+        granted = cpus(mask)
+        crowded = crowds(watch.threads, threads, now - watch.at)
+        for tid, cpu in moves(crowded, threads, granted).items():
             affinity.push(tid, cpu, mask)
-        if watch.looks + 1 < len(LOOKS):
-            self._watches[watch.task.slot] = watch._replace(looks=watch.looks + 1, at=now, threads=threads)
+        apart = watch.looks > 0 and crowded.keys() >= set(granted)
+        looks = len(LOOKS) - 1 if apart and watch.looks < len(LOOKS) - 1 else watch.looks + 1
+        if looks < len(LOOKS):
+            self._watches[watch.task.slot] = watch._replace(looks=looks, at=now, threads=threads)

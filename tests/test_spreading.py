@@ -12,7 +12,7 @@ from agent import affinity, cpu_times
 from agent.cpu_times import Thread
 from agent.jobs import Arrival, Done
 from agent.mailboxes import Mail
-from agent.spreading import LOOKS, Spreading, moves
+from agent.spreading import LOOKS, Spreading, crowds, moves
 from dromlib.cpulist import mask_of
 from tests.children import NOW, ONE, needs_two_cpus
 from tests.nodes import make_node
@@ -37,7 +37,7 @@ class TestMoves:
         """Return the moves when each thread was on a CPU, runs or not, and has used some of ten milliseconds."""
         before = {tid: Thread(cpu, False, 7) for tid, (cpu, _, _) in threads.items()}
         now = {tid: Thread(cpu, runs, 7 + int(used * MS)) for tid, (cpu, runs, used) in threads.items()}
-        return moves(before, now, 0.01, granted)
+        return moves(crowds(before, now, 0.01), now, granted)
 
     def test_of_two_that_take_turns_the_one_that_runs_is_moved(self) -> None:
         """The other one sleeps, and would wake up where it was."""
@@ -64,7 +64,7 @@ class TestMoves:
         """It was born after the look before."""
         now = {10: Thread(1, True, 5 * MS), 11: Thread(1, False, 4 * MS)}
 
-        assert moves({10: Thread(1, True, 0)}, now, 0.01, [0, 1]) == {10: 0}
+        assert moves(crowds({10: Thread(1, True, 0)}, now, 0.01), now, [0, 1]) == {10: 0}
 
 
 @needs_two_cpus
@@ -135,6 +135,23 @@ class TestSpreading:
 
         assert looks == len(LOOKS)
         assert pushed == [(10, 0, 3)] * looks
+
+    def test_threads_that_are_apart_are_left_alone_till_the_last_look(
+        self, node: Node, task: Task, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first look comes too soon to tell; between it and the last one there is one more."""
+        used = iter(range(0, 10**12, 10**9))
+        monkeypatch.setattr(cpu_times, "of_threads", lambda _: {n: Thread(n - 10, True, next(used)) for n in (10, 11)})
+        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
+        start = time.monotonic()
+        spreading.watch(self.applied(task))
+        looks = []
+        while (due := spreading.next_look()) is not None:
+            looks.append(due)
+            spreading.look(due)
+
+        assert len(looks) == 3
+        assert start + LOOKS[-1] - LOOKS[-2] <= looks[-1] < time.monotonic() + LOOKS[-1]
 
     @pytest.mark.parametrize("what", ["superseded", "frozen", "ended", "left"])
     def test_nobody_is_moved_when_things_have_changed(
