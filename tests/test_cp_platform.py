@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from scheduler.cp.jobs import Chunk, Job, chunk_of, table_of
+from scheduler.cp.placement import State, planned
 from scheduler.cp.platform import load_platform, parse_platform
 from scheduler.errors import SchedulerError
+from scheduler.interface import NEVER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +104,37 @@ def test_files(tmp_path: Path) -> None:
             load_platform(str(tmp_path / name))
     with pytest.raises(SchedulerError, match="'mars' is not a platform: choose eurora, or name a file"):
         load_platform("mars")
+
+
+WIDE_FIRST = """
+resources = ["cores", "gpu"]
+[[group]]
+name = "fat"
+nodes = 1
+cores = 8
+gpu = 2
+[[group]]
+name = "thin"
+nodes = 2
+cores = 5
+[[queue]]
+name = "day"
+expected_wait_s = 60
+maximum_wait_s = 600
+"""
+
+
+def test_what_is_let_in_is_what_can_start() -> None:
+    """Units go where they waste least: four cores each onto thin nodes, so that what needs more has the fat one."""
+    platform = parse_platform(WIDE_FIRST, "wide.toml")
+    four, eight, fives = Chunk(1, (4, 0)), Chunk(1, (8, 0)), Chunk(2, (5, 0))
+
+    jobs = table_of([Job(0, 0, 9, 9, (four, eight))], platform)
+    state = State(0, np.empty(0, np.int64), np.array([0]), platform.capacity, np.array([NEVER]), np.full(2, -1))
+    assert planned(state, jobs, np.array([0]), 1, whole=True).start.tolist() == [0]
+
+    with pytest.raises(SchedulerError, match="job 1: 2 units of 5 cores are more than wide has room for"):
+        table_of([Job(0, 0, 9, 9, (Chunk(2, (4, 0)), fives))], platform)
 
 
 @pytest.mark.parametrize(

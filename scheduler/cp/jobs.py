@@ -113,17 +113,21 @@ def _check(job: Job, number: int, platform: Platform) -> None:
         asked = ", ".join(f"{n} {name}" for n, name in zip(chunk.request, platform.resources, strict=True) if n)
         if not fitting(platform.capacity, chunk.request).any():
             _refuse(where, f"a unit asks for {asked}, which no node of {platform.name} has: ask for less")
-        if _take(left, chunk) > 0:
+        order = _preferred(np.array([chunk.request], np.int64), platform.capacity)[0]
+        if _take(left, chunk, order) > 0:
             _refuse(where, f"{chunk.units} units of {asked} are more than {platform.name} has room for: ask for less")
 
 
-def _take(left: Ints, chunk: Chunk) -> int:
-    """Take the units of a chunk from what nodes have left, and return how many found no room."""
-    rest = chunk.units
-    for node, room in enumerate(fitting(left, chunk.request)):
+def _take(left: Ints, chunk: Chunk, order: Ints) -> int:
+    """Take the units of a chunk from what nodes have left, in their `order`, as `placement.pack` does.
+
+    Return how many found no room.
+    """
+    rest, rooms = chunk.units, fitting(left, chunk.request)
+    for node in order:
         if rest == 0:
             break
-        here = min(rest, int(room))
+        here = min(rest, int(rooms[node]))
         left[node] -= here * np.array(chunk.request)
         rest -= here
     return rest

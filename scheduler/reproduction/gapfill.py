@@ -14,9 +14,11 @@ lengths. The paper's t, starting and saving together, is half and half.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import signal
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -173,19 +175,23 @@ def points(seed: int, days: int, at_once: int, show: Callable[[float], None]) ->
     Raises SchedulerError where a process that simulates is killed.
     """
     tasks = [(accuracy, one, days) for accuracy in ACCURACIES for one in range(seed, seed + SEEDS)]
-    found: list[Row] = []
+    found: dict[int, list[Row]] = {}
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"), _end_by_interrupts) as pool:
+        # No more are handed in than run: what waited there would be cancelled at the end, and a pool whose processes
+        # end at that moment cannot bear it in every Python.
+        left, running = deque(enumerate(tasks)), dict[Future[list[Row]], int]()
         try:
-            for done, made in enumerate(pool.map(rows, *zip(*tasks, strict=True)), 1):
-                found += made
-                show(done / len(tasks))
+            while left or running:
+                while left and len(running) < at_once:
+                    number, task = left.popleft()
+                    running[pool.submit(rows, *task)] = number
+                for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                    found[running.pop(ended)] = ended.result()
+                show(len(found) / len(tasks))
         except BrokenProcessPool as error:
             raise SchedulerError("A simulation was killed: run fewer at once with --jobs.") from error
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
     groups: dict[tuple[float, str, int, int], list[Row]] = {}
-    for row in found:
+    for row in itertools.chain.from_iterable(found[number] for number in sorted(found)):
         groups.setdefault(row[:4], []).append(row)
     return [
         Point(*key, *(estimate(np.array(values, np.float64)) for values in list(zip(*group, strict=True))[4:]))
