@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from agent.log import Log
 
 
-REFUSALS_A_SECOND = 10
-"""Lines of the log about refusals, of which anybody can cause as many as he likes."""
-LINES_AT_ONCE, LINES_A_SECOND = 4096, 10.0
-"""Lines of the log about who comes and goes that a user can cause: so many, and so many in each second from then on."""
+LINES_A_SECOND = 10.0
+"""Lines of the log that people can cause in each second, once those that they have at once are used up."""
+REFUSALS_AT_ONCE, LINES_AT_ONCE = 10, 4096
+"""Lines at once about refusals, of all users together, and about who comes and goes, of each user."""
 FAILURES = ("keep", "failed"), ("fence", "failed")
 """Changes that are counted from the start, as nobody sees that a number has grown which was not there before."""
 
@@ -43,21 +43,23 @@ class Counters:
 
 @dataclass(slots=True)
 class _Share:
-    """What a user has `left` of the log at a time `at`, and how many lines he has not got."""
+    """A share of the log: at a time `at` so many lines are `left` of the `most` there can be; some were not got."""
 
+    most: int
     at: float
-    left: float = LINES_AT_ONCE
+    left: float
     unsaid: int = 0
 
-    def takes(self, now: float) -> bool:
-        """Take a line, if there is one left."""
-        self.left = min(LINES_AT_ONCE, self.left + (now - self.at) * LINES_A_SECOND)
+    def line(self, now: float) -> dict[str, int] | None:
+        """Take a line, if there is one left, and return what it is to tell of those that were not got before it."""
+        self.left = min(self.most, self.left + (now - self.at) * LINES_A_SECOND)
         self.at = now
         if self.left < 1:
             self.unsaid += 1
-            return False
+            return None
+        unsaid, self.unsaid = self.unsaid, 0
         self.left -= 1
-        return True
+        return {"unsaid": unsaid} if unsaid else {}
 
 
 class Report:
@@ -68,8 +70,7 @@ class Report:
         self.counters = Counters()
         self.hour = Hour(time.monotonic())
         self._send = signal
-        self._second = 0.0
-        self._refused = 0
+        self._refusals = _Share(REFUSALS_AT_ONCE, time.monotonic(), REFUSALS_AT_ONCE)
         self._shares: dict[int, _Share] = {}
 
     def granted(self, grant: Publish) -> None:
@@ -130,22 +131,15 @@ class Report:
     def refused(self, sentence: str) -> None:
         """A request at the door was refused: counted always, and logged as far as nobody fills the log with it."""
         self.counters.refusals += 1
-        now = time.monotonic()
-        if now - self._second >= 1:
-            unsaid = {"unsaid": self._refused - REFUSALS_A_SECOND} if self._refused > REFUSALS_A_SECOND else {}
-            self._second, self._refused = now, 0
-            self.log("refused", reason=sentence, **unsaid)
-        elif self._refused < REFUSALS_A_SECOND:
-            self.log("refused", reason=sentence)
-        self._refused += 1
+        self._say(self._refusals, "refused", reason=sentence)
 
     def visited(self, user: int, event: str, **fields: object) -> None:
         """Log that a program of a user has come or gone, as far as he does not fill the log with that."""
-        now = time.monotonic()
-        share = self._shares.setdefault(user, _Share(now))
-        if share.takes(now):
-            unsaid = {"unsaid": share.unsaid} if share.unsaid else {}
-            share.unsaid = 0
+        share = self._shares.setdefault(user, _Share(LINES_AT_ONCE, time.monotonic(), LINES_AT_ONCE))
+        self._say(share, event, **fields)
+
+    def _say(self, share: _Share, event: str, **fields: object) -> None:
+        if (unsaid := share.line(time.monotonic())) is not None:
             self.log(event, **fields, **unsaid)
 
     def _changed(self, event: str, task: Task, old: int, new: int, **fields: object) -> None:

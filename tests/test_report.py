@@ -10,7 +10,7 @@ import pytest
 from agent.affinity import Result
 from agent.jobs import Arrival, Done, Grant, Publish, Task
 from agent.log import Log
-from agent.report import LINES_A_SECOND, LINES_AT_ONCE, Report
+from agent.report import LINES_A_SECOND, LINES_AT_ONCE, REFUSALS_AT_ONCE, Report
 
 
 class Told:
@@ -97,6 +97,20 @@ def test_refusals_are_counted(told: Told) -> None:
     told.report.refused("no room.")
 
     assert (told.report.counters.refusals, told.line) == (1, 'event=refused reason="no room."')
+
+
+def test_refusals_do_not_fill_the_log(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are so many lines at once and so many in each second; all are counted, and the next line says how many."""
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for _ in range(REFUSALS_AT_ONCE + 3):
+        told.report.refused("no room.")
+    assert told.text.getvalue().count("\n") == REFUSALS_AT_ONCE
+    now += 1.5 / LINES_A_SECOND
+    told.report.refused("no room.")
+
+    assert told.line == 'event=refused reason="no room." unsaid=3'
+    assert told.report.counters.refusals == REFUSALS_AT_ONCE + 4
 
 
 def test_who_comes_and_goes_all_the_time_does_not_fill_the_log(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
