@@ -97,8 +97,9 @@ def test_one_that_fails(log: Path, tmp_path: Path) -> None:
     assert other["fault"] == "Policy idle leaves 200 jobs waiting for good, the first is 1."
 
 
-def test_interrupted(log: Path, tmp_path: Path) -> None:
-    """Ctrl-C keeps who has ended, and says who has not."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(log: Path, tmp_path: Path, how: signal.Signals) -> None:
+    """Ctrl-C, and SIGTERM, keep who has ended, and say who has not."""
     begun = tmp_path / "begun"
     endless = policy(
         tmp_path / "endless.py", f"from pathlib import Path; Path({str(begun)!r}).touch(); return state.now + 1"
@@ -126,7 +127,7 @@ def test_interrupted(log: Path, tmp_path: Path) -> None:
     )
     try:
         wait_until(begun.exists, process.poll, START_SECONDS)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         told, said = process.communicate(timeout=120)
     finally:
         process.kill()

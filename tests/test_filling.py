@@ -265,6 +265,19 @@ class TestReservations:
         assert [table[name].tolist() for name in ("start", "state")] == [[0, -1, -1], ["ended", "waiting", "waiting"]]
         assert all(0 <= told[name] <= 1 for name in ("idle", "load", "utilisation"))
 
+    def test_containers_that_come_and_go_while_nothing_regular_happens(self) -> None:
+        """A partial run ends with the last event, be it one of a container."""
+        run = Simulation.of(workload([(0, 10, 1000, 1), (100_000, 10, 10, 1)], 4), Machine(4), load_policy("easy"))
+        found = Filled.of(run, B._replace(jobs=20, gap=1000, length=10), 1)
+        run.run(until=50_000)
+        found.finish()
+        told = found.figures(metrics(run, Power()))
+
+        assert (told["completed"], told["useful_s"]) == (20, int(found.box.need.sum()) / MILLION)
+        assert found.span[1] == run.now == found.runs[:, 3].max() > 10_000
+        assert told["load"] == pytest.approx((40 + int(found.box.worked.sum()) + told["overhead_s"]) / (4 * run.now))
+        assert told["utilisation"] == pytest.approx((40 + told["useful_s"]) / (4 * run.now))
+
     def test_slots_are_filled_a_few_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """People may look on, and stop it; the outcome is the same."""
         rows = [(0, 13, 14, 2), (3, 5, 5, 1), (4, 35, 35, 2), (60, 5, 5, 1)]

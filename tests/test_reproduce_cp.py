@@ -16,7 +16,7 @@ from scheduler.cp.metrics import Metrics
 from scheduler.cp.platform import SHIPPED
 from scheduler.reproduction.cp import CP, RULES, SCHEDULERS, Task, contests
 from scheduler.reproduction.kept import NAME
-from tests.commands import drom
+from tests.commands import ROOT, drom
 from workloads.swf import write_swf
 from workloads.workload import make_workload
 
@@ -54,6 +54,18 @@ def test_stopped(tmp_path: Path) -> None:
     task = changed["task"]
     assert told["tests"][task["test"]]["schedulers"][task["scheduler"]]["wqt"]["values"][task["seed"] - 1] == 123.5
     assert len((tmp_path / NAME).read_text(encoding="utf-8").strip().splitlines()) == 2 + len(others) + 2
+
+
+def test_kept_lines_that_are_no_simulations(tmp_path: Path) -> None:
+    """One sentence, and the file stays as it is."""
+    drom(*SMALL, "--test", "1", "--first", "5", "--out", tmp_path)
+    whole = (tmp_path / NAME).read_text(encoding="utf-8")
+    for line in ("[1, 2]", '{"task": {"test": 0}, "metrics": {}}'):
+        (tmp_path / NAME).write_text(f"{whole}\n{line}", encoding="utf-8")
+        _, said = drom(*SMALL, "--test", "1", "--first", "5", "--out", tmp_path, code=1)
+
+        assert said == f"drom: {tmp_path / NAME} has lines that are no simulations: name another --out.\n"
+        assert (tmp_path / NAME).read_text(encoding="utf-8") == f"{whole}\n{line}"
 
 
 def test_kept_of_something_else(tmp_path: Path) -> None:
@@ -116,6 +128,20 @@ def test_simulate(log: Path, tmp_path: Path) -> None:
     assert [line.split(",")[2] for line in rows.splitlines()] == ["start", "0", "15", "10"]
     assert (tmp_path / "resumed" / "jobs.csv").read_text(encoding="utf-8") == rows
     assert json.loads((tmp_path / "whole" / "summary.json").read_text(encoding="utf-8"))["policy"] == "cp"
+
+
+def test_interrupts_are_heard_after_a_plan(log: Path) -> None:
+    """OR-tools would have SIGINT end the process from its first solution on."""
+    code = (
+        "import os, signal, sys\n"
+        "from agent.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('heard')\n"
+    )
+    words = ("simulate", str(log), "--nodes", "2", "--policy", "cp")
+    ended = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["heard"]), ended.stderr
 
 
 @pytest.mark.parametrize(

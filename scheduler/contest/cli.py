@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent.signalling import ended_by_sigterm
 from scheduler.errors import SchedulerError
 from scheduler.progress import Bar, saying
 from scheduler.values import json_text
@@ -96,7 +97,8 @@ def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str],
     faults: dict[Run, str] = {}
     bar = Bar(sys.stderr, f"simulating {len(runs)} policies")
     try:
-        run_all(list(runs), at_once, bar.show, lambda run, error: faults.update({run: str(error)}))
+        with ended_by_sigterm():
+            run_all(list(runs), at_once, bar.show, lambda run, error: faults.update({run: str(error)}))
     except KeyboardInterrupt:
         return faults, True
     finally:

@@ -85,6 +85,7 @@ def solve(problem: Problem, budget: Budget) -> list[Ints]:
     solver.parameters.random_seed = 1
     solver.parameters.max_deterministic_time = budget.work
     solver.parameters.max_time_in_seconds = budget.seconds
+    solver.parameters.catch_sigint_signal = False  # else SIGINT ends this process at once from then on
     solver.solve(model, Collect())
     return found
 

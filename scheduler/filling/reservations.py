@@ -65,11 +65,11 @@ def advance_filled(  # noqa: PLR0917 - numba wants them by position
             return OVER
         if now > until:
             return STOPPED
+        s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
+        s[NOW] = now
         finish(box, now)
         arrive(box, now)
         if regular == now:
-            s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
-            s[NOW] = now
             event = happen(world, now)
             if event.kinds != 0 and is_turn(world, now):
                 s[EVENTS] += 1

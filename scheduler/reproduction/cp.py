@@ -6,9 +6,7 @@ Each seed's jobs go through every scheduler. What is assumed is in docs/constrai
 
 from __future__ import annotations
 
-import signal
 from itertools import product
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +19,7 @@ from scheduler.cp.platform import load_platform
 from scheduler.cp.rules import FIFO, WALLTIME
 from scheduler.cp.run import simulate
 from scheduler.reproduction.estimates import Estimate, estimate
+from scheduler.reproduction.pools import run_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,7 +119,7 @@ def measure_all(
     """Make all simulations that are not kept, so many at once; `show` gets the fraction that is done.
 
     On Ctrl-C all stop at once; those that have ended are kept. Raises SchedulerError, before anything is simulated,
-    for jobs that cannot run.
+    for jobs that cannot run, and where a process that simulates is killed.
     """
     found = {} if kept is None else {task: kept.done[task] for task in tasks if task in kept.done}
     left = [task for task in tasks if task not in found]
@@ -129,17 +128,15 @@ def measure_all(
     for task in dict.fromkeys(task._replace(scheduler=FIFO.name) for task in left):
         setting(task)
     measure(left[0]._replace(scheduler=FIFO.name, first=1))  # compiles, so that the others need not
-    with get_context("spawn").Pool(min(at_once, len(left)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        for task, metrics in pool.imap_unordered(_measured, left):
-            found[task] = metrics
-            if kept is not None:
-                kept.keep(task, metrics)
-            show(len(found) / len(tasks))
+
+    def take(number: int, metrics: Metrics) -> None:
+        found[left[number]] = metrics
+        if kept is not None:
+            kept.keep(left[number], metrics)
+        show(len(found) / len(tasks))
+
+    run_each(measure, [(task,) for task in left], at_once, take)
     return found
-
-
-def _measured(task: Task) -> tuple[Task, Metrics]:
-    return task, measure(task)
 
 
 def values(found: dict[Task, Metrics], test: Case, scheduler: str, metric: str) -> Floats:

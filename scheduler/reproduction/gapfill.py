@@ -15,21 +15,16 @@ lengths. The paper's t, starting and saving together, is half and half.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import signal
-from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from scheduler.compiling import load_policy
-from scheduler.errors import SchedulerError
 from scheduler.filling.outcome import Filled
 from scheduler.filling.parameters import Filling
 from scheduler.reproduction.adaptive import SEEDS
 from scheduler.reproduction.estimates import Estimate, estimate
+from scheduler.reproduction.pools import run_each
 from scheduler.simulation import Machine, Simulation
 from scheduler.world import BUSY
 from workloads.distributions import DAY
@@ -176,20 +171,12 @@ def points(seed: int, days: int, at_once: int, show: Callable[[float], None]) ->
     """
     tasks = [(accuracy, one, days) for accuracy in ACCURACIES for one in range(seed, seed + SEEDS)]
     found: dict[int, list[Row]] = {}
-    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn"), _end_by_interrupts) as pool:
-        # No more are handed in than run: what waited there would be cancelled at the end, and a pool whose processes
-        # end at that moment cannot bear it in every Python.
-        left, running = deque(enumerate(tasks)), dict[Future[list[Row]], int]()
-        try:
-            while left or running:
-                while left and len(running) < at_once:
-                    number, task = left.popleft()
-                    running[pool.submit(rows, *task)] = number
-                for ended in wait(running, return_when=FIRST_COMPLETED).done:
-                    found[running.pop(ended)] = ended.result()
-                show(len(found) / len(tasks))
-        except BrokenProcessPool as error:
-            raise SchedulerError("A simulation was killed: run fewer at once with --jobs.") from error
+
+    def take(number: int, made: list[Row]) -> None:
+        found[number] = made
+        show(len(found) / len(tasks))
+
+    run_each(rows, tasks, at_once, take)
     groups: dict[tuple[float, str, int, int], list[Row]] = {}
     for row in itertools.chain.from_iterable(found[number] for number in sorted(found)):
         groups.setdefault(row[:4], []).append(row)
@@ -197,8 +184,3 @@ def points(seed: int, days: int, at_once: int, show: Callable[[float], None]) ->
         Point(*key, *(estimate(np.array(values, np.float64)) for values in list(zip(*group, strict=True))[4:]))
         for key, group in groups.items()
     ]
-
-
-def _end_by_interrupts() -> None:
-    """End at Ctrl-C without a word: the process that waits has one."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -30,7 +30,6 @@ class Kept:
     def __init__(self, folder: Path, platform: Platform) -> None:
         """Open the file, or begin one. Raises SchedulerError where that cannot be, or it rests on something else."""
         self._path = folder / NAME
-        self.done: dict[Task, Metrics] = {}
         basis = {name: metadata.version(name) for name in ("drom", "ortools")} | {"platform": platform}
         basis = json.loads(json.dumps(basis))
         try:
@@ -43,8 +42,10 @@ class Kept:
         elif told[0] != basis:
             msg = f"{self._path} is of another version of drom or OR-tools, or of another machine: name another --out."
             raise SchedulerError(msg)
-        for line in told[1:]:
-            self.done[Task(**line["task"])] = Metrics(**line["metrics"])
+        try:
+            self.done = {Task(**line["task"]): Metrics(**line["metrics"]) for line in told[1:]}
+        except (KeyError, TypeError) as error:
+            raise SchedulerError(f"{self._path} has lines that are no simulations: name another --out.") from error
 
     def keep(self, task: Task, metrics: Metrics) -> None:
         """Add a simulation. Raises SchedulerError where the file cannot be written."""

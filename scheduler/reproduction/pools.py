@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulations in processes of their own, so many at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Result = TypeVar("Result")
+
+
+def run_each(
+    function: Callable[..., Result],
+    tasks: Sequence[tuple[Any, ...]],
+    at_once: int,
+    take: Callable[[int, Result], None],
+) -> None:
+    """Call a function of a module with each of these tuples; `take` gets each one's number and result as it ends.
+
+    On Ctrl-C all stop at once. Raises SchedulerError where one of the processes is killed.
+    """
+    running: dict[Future[Result], int] = {}
+    left = deque(enumerate(tasks))
+    with ProcessPoolExecutor(min(at_once, len(tasks)), multiprocessing.get_context("spawn"), _end_by_signals) as pool:
+        try:
+            while left or running:
+                # No more are handed in than run: what waited there would have to be cancelled at the end, and a pool
+                # whose processes end at that moment cannot bear it in every Python.
+                while left and len(running) < at_once:
+                    number, task = left.popleft()
+                    running[pool.submit(function, *task)] = number
+                for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                    take(running.pop(ended), ended.result())
+        except BrokenProcessPool as error:
+            raise SchedulerError("A simulation was killed: run fewer at once with --jobs.") from error
+        except BaseException:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _end_by_signals() -> None:
+    """End at Ctrl-C without a word: the process that waits has one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

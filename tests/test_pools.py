@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulations in processes of their own: what comes back, and how they end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from scheduler.errors import SchedulerError
+from scheduler.reproduction.pools import run_each
+
+
+def square(number: int) -> int:
+    """Return the square of a number."""
+    return number * number
+
+
+def die(number: int) -> None:
+    """End as the kernel ends who has taken too much memory; with 0 just return."""
+    if number:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_after(number: int) -> int:
+    """Return 0 at once, and other numbers never."""
+    if number:
+        time.sleep(600)
+    return number
+
+
+def test_each_result_has_its_number() -> None:
+    """More tasks than run at once, in whichever order they end."""
+    found: dict[int, int] = {}
+    run_each(square, [(n,) for n in range(7)], 2, found.__setitem__)
+
+    assert found == {n: n * n for n in range(7)}
+
+
+def test_a_process_that_is_killed() -> None:
+    """Nobody waits for what will never come, and no process is left."""
+    with pytest.raises(SchedulerError, match="killed: run fewer at once"):
+        run_each(die, [(0,), (1,), (0,)], 2, lambda *_: None)
+    assert not multiprocessing.active_children()
+
+
+def test_interrupted() -> None:
+    """Those that are at work are ended, and not waited for."""
+
+    def stop(_number: int, _result: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_each(wait_after, [(0,), (1,), (1,)], 2, stop)
+    assert not multiprocessing.active_children()
