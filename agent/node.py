@@ -354,6 +354,13 @@ class Node(Reservations):
                 self._reserve(replace(reservation, tasks=places), now)
         self.plan.hand_out(now)
         actions = self._step(now)
+        self._order_again(pins, now)
+        self.plan.hand_out(now)
+        return [*actions, *self._step(now)]
+
+    def _order_again(self, pins: dict[int, int], now: float) -> None:
+        """Carry out, in the names of those who gave them, orders that an agent left on their way."""
+        ordered_by = {name: job.hold_by for name, job in self.jobs.items()}
         for slot, mask in pins.items():
             with suppress(Refused):
                 self.plan.pin(self.tasks[slot], mask, now)
@@ -364,8 +371,8 @@ class Node(Reservations):
             self.plan.touch(job)
             with suppress(Refused):
                 self.plan.hold(job.name, cpus, now, until)
-        self.plan.hand_out(now)
-        return [*actions, *self._step(now)]
+        for job in self.jobs.values():
+            job.hold_by = ordered_by[job.name] if job.hold is not None or job.pinned else None
 
     def fork(self) -> Node:
         """Return a copy on which anything may be tried: nothing that happens to it changes this node."""

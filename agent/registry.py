@@ -242,7 +242,7 @@ class Registry:
         Its epoch is now after all that were planned for the task, of which some may never have been published.
         """
         base = self._base(task.slot)
-        SLOT.write(self.memory, base, in_use=0, pid=0, start_time=0)
+        SLOT.write(self.memory, base, in_use=0, pid=0, start_time=0, ordered_by=0)
         for name in MASKS[2:]:
             self._write_mask(base, name, 0)
         self._saved.pop(task.slot, None)
@@ -308,6 +308,7 @@ def kept(task: Task, job: Job, target: int, owned: int) -> dict[str, int]:
         "responder_start": task.responder[1] if task.responder else 0,
         "hold_cores": job.hold or 0,
         "hold_until_ns": int((job.hold_until or 0) * 1e9),
+        "ordered_by": 0 if job.hold_by is None else job.hold_by + 1,
         "min_cores": job.task_min,
         "max_cores": job.task_max,
         "local_size": len(job.ranks),
@@ -369,6 +370,7 @@ def restore(record: SlotRecord) -> tuple[Task, Job]:
         ranks={},
         hold=f["hold_cores"] or None,
         hold_until=f["hold_until_ns"] / 1e9 or None,
+        hold_by=f["ordered_by"] - 1 if f["ordered_by"] else None,
         layout=arrival.layout,
         memory=arrival.memory,
     )

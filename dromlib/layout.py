@@ -184,7 +184,7 @@ SLOT = Record(
     ("u32", "local_size", "tasks of the job on this node"),
     ("u32", "distribution", "DISTRIBUTION_* the job asked for"),
     ("u32", "per_socket", "cores on each socket the job asked for; 0: unsaid"),
-    ("u32", "spare", "zero"),
+    ("u32", "ordered_by", "1 + user who gave the order behind hold_cores or pin; 0: none, or nobody knows"),
     ("u64", "memory", "bytes of memory declared for each task of the job; 0: unsaid"),
     ("u64", "hold_until_ns", "CLOCK_MONOTONIC when the order behind hold_cores ends, nanoseconds; 0: when told"),
     ("char*64", "job", "job name"),

@@ -798,14 +798,16 @@ class TestRestart:
         assert kinds(new.ended(a.slot, 6.0)) == [Forget, Publish, Start, Publish, Start]
 
     def test_orders_survive(self, stage: Stage) -> None:
-        """A held job is still held and a pin still a pin."""
+        """A held job is still held and a pin still a pin, by the same user."""
         a, b = stage.arrive("a"), stage.arrive("b")
         stage.settle()
         stage.resize("b", 2)
         stage.pin(a, 0b1)
+        stage.node.jobs["b"].hold_by = 1234
         new, _ = restarted(stage.node, 5.0)
 
         assert (new.jobs["b"].hold, new.tasks[a.slot].pin) == (2, 1)
+        assert (new.jobs["b"].hold_by, new.jobs["a"].hold_by) == (1234, stage.node.jobs["a"].hold_by)
         assert new.tasks[b.slot].granted == b.granted
 
     def test_an_order_on_its_way_is_given_again(self, stage: Stage) -> None:
@@ -813,9 +815,11 @@ class TestRestart:
         a = stage.arrive("a")
         b = stage.arrive("b")
         stage.settle()
-        stage.take(stage.node.pin(a.slot, 0b1100_0000, 4.0))
+        stage.take(stage.node.pin(a.slot, 0b1100_0000, 4.0, 0))
         assert a.granted != 0b1100_0000
         new, _ = restarted(stage.node, 5.0)
+
+        assert new.jobs["a"].hold_by == 0
 
         assert (new.tasks[a.slot].pin, new.plan.target(new.tasks[a.slot])) == (0b1100_0000, 0b1100_0000)
         assert new.plan.target(new.tasks[b.slot]) == 0b0011_1111

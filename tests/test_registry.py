@@ -214,15 +214,25 @@ class TestRestore:
 
     @pytest.mark.parametrize("strict", [True, False])
     def test_layout_memory_and_order_come_back(self, registry: Registry, strict: bool) -> None:
-        """How a job lies, what memory it declared, until when it is held and that it was taken in running."""
+        """How a job lies, what memory it declared, until when and by whom it is held, and that it was taken in."""
         wish = Layout("per_socket", 3, strict=strict)
         arrival = Arrival(100, 7, 1000, "a", layout=wish, memory=5 << 30, attached=True)
         task = Task(0, "a", 0, arrival, 1, [Grant(1, 0b11, 0.0)])
-        put(registry, task, hold=2, hold_until=12.5, layout=wish, memory=5 << 30, job_class="malleable")
+        put(registry, task, hold=2, hold_until=12.5, hold_by=1234, layout=wish, memory=5 << 30, job_class="malleable")
         again, job = reopened(registry)
 
         assert (again.arrival.layout, again.arrival.memory, again.arrival.attached) == (wish, 5 << 30, True)
-        assert (job.layout, job.memory, job.hold, job.hold_until) == (wish, 5 << 30, 2, 12.5)
+        assert (job.layout, job.memory, job.hold, job.hold_until, job.hold_by) == (wish, 5 << 30, 2, 12.5, 1234)
+
+    @pytest.mark.parametrize("user", [None, 0, (1 << 32) - 2])
+    def test_who_ordered_comes_back(self, registry: Registry, user: int | None) -> None:
+        """Root, nobody and the last of all users are told apart; who has the slot next is under nobody's order."""
+        task = task_of(0, (1, 0b1111), pin=0b1111)
+        put(registry, task, hold_by=user)
+        assert reopened(registry)[1].hold_by == user
+        registry.forget(task)
+
+        assert SLOT.read(registry.memory, "ordered_by", layout.HEADER_SIZE) == 0
 
     def test_a_pending_grant_stays_pending(self, registry: Registry) -> None:
         """What was not acknowledged is held, with the deadline it had."""

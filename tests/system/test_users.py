@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.agents import SECONDS, Agent, Program, Programs, affinity, environment, start_agent, start_time
+from tests.agents import (
+    SECONDS,
+    Agent,
+    Program,
+    Programs,
+    affinity,
+    environment,
+    launch_agent,
+    start_agent,
+    start_time,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,6 +127,32 @@ def test_orders_about_anothers_job_are_refused(agent: Agent, victim: Program) ->
     refusal = f"job {job} is another user's: only root and the agent's own user may change it."
     assert came_of(ATTACKER, agent, "give_orders", asked) == [refusal] * len(asked)
     assert_unharmed(agent, victim)
+
+
+def test_an_order_of_ones_own_can_be_ended_under_the_next_agent(folder: Path, start: Programs) -> None:
+    """Who gave it is known after a crash: the same user ends his order, and not one that root gave."""
+    agent = launch_agent(folder / "run", *TWO)
+    try:
+        program = somebody(start, VICTIM, agent, "follow")
+        (job,) = agent.tasks()
+        less: list[Any] = ["resize", {"job": job, "cpus": 1}]
+        auto = ["resize", {"job": job, "cpus": None}]
+        assert came_of(VICTIM, agent, "give_orders", [less]) == ["done"]
+        agent.kill()
+        agent = launch_agent(folder / "run", *TWO)
+        agent.await_log("event=adopted tasks=1 dead=0")
+        assert came_of(VICTIM, agent, "give_orders", [auto]) == ["done"]
+        agent.order("resize", job=job, cpus=1)
+        agent.kill()
+        agent = launch_agent(folder / "run", *TWO)
+        agent.await_log("event=adopted tasks=1 dead=0")
+        refusal = f"job {job} is under an order that somebody else gave: "
+        (said,) = came_of(VICTIM, agent, "give_orders", [auto])
+        assert said.startswith(refusal)
+        assert program.quit() == 0
+        agent.stop()
+    finally:
+        agent.discard()
 
 
 def test_a_job_named_like_a_pid_draws_no_order(agent: Agent, victim: Program, start: Programs) -> None:
