@@ -17,6 +17,8 @@ from dromlib.layout import MAILBOX
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MOST_SPACE = 4 * layout.MAILBOX_SIZE
+"""Bytes a mailbox may take up, or one block where blocks are larger: some may be allocated behind the file's end."""
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
@@ -47,6 +49,7 @@ class Mailboxes:
     """The directory of mailboxes, and an inotify watch on it.
 
     Mailbox N is the file ``mail/N``, MAILBOX_SIZE bytes, allocated in full, owned by the program's user, mode 0600.
+    Its user may let it grow: it is cut when it is read, as after each write, and before it is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -100,9 +103,12 @@ class Mailboxes:
         except OSError:
             return None
         try:
-            data = os.pread(fd, MAILBOX.size, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+            about = os.fstat(fd)
+            data = os.pread(fd, MAILBOX.size, 0) if stat.S_ISREG(about.st_mode) else b""
         finally:
             os.close(fd)
+        if _has_grown(about):
+            self._cut(number)
         if len(data) < MAILBOX.size:
             return None
         return Mail(*(MAILBOX.read(data, name) for name in Mail.__slots__))
@@ -116,8 +122,19 @@ class Mailboxes:
         finally:
             os.close(fd)
 
+    def _cut(self, number: int) -> None:
+        """Give mailbox `number` its size again, if it has grown: the space is everybody's."""
+        with suppress(OSError):  # somebody has put something else in its place
+            fd = self.open(number)
+            try:
+                if _has_grown(os.fstat(fd)):
+                    os.ftruncate(fd, layout.MAILBOX_SIZE)
+            finally:
+                os.close(fd)
+
     def remove(self, number: int) -> None:
-        """Remove mailbox `number`."""
+        """Remove mailbox `number`. Who has it open keeps it, but not what it has grown by."""
+        self._cut(number)
         with suppress(OSError):  # somebody has put something else in its place
             (self.directory / str(number)).unlink(missing_ok=True)
 
@@ -125,6 +142,8 @@ class Mailboxes:
         """Remove the mailboxes that no task has."""
         for path in self.directory.iterdir():
             if not path.name.isdigit() or int(path.name) not in numbers:
+                if path.name.isdigit():
+                    self._cut(int(path.name))
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
@@ -152,3 +171,9 @@ class Mailboxes:
     def close(self) -> None:
         """Stop watching."""
         os.close(self.watch)
+
+
+def _has_grown(about: os.stat_result) -> bool:
+    """Say whether a file takes up more than a mailbox does."""
+    space = 512 * about.st_blocks > max(_MOST_SPACE, about.st_blksize)
+    return stat.S_ISREG(about.st_mode) and (about.st_size > layout.MAILBOX_SIZE or space)

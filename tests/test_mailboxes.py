@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UID = os.geteuid()
+FALLOC_FL_KEEP_SIZE = 1
 
 
 @pytest.fixture
@@ -33,6 +36,28 @@ def say(boxes: Mailboxes, number: int, **fields: int) -> None:
     for name, value in fields.items():
         os.pwrite(fd, value.to_bytes(8, "little"), MAILBOX.fields[name].offset)
     os.close(fd)
+
+
+@contextmanager
+def kept_open(boxes: Mailboxes, number: int) -> Iterator[int]:
+    """Keep a descriptor of a mailbox, as its program has."""
+    fd = boxes.open(number)
+    yield fd
+    os.close(fd)
+
+
+def grow(fd: int, mode: int = 0) -> None:
+    """Have a mailbox take up a megabyte."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.fallocate(fd, mode, ctypes.c_long(0), ctypes.c_long(1 << 20)) == 0, os.strerror(ctypes.get_errno())
+    assert 512 * os.fstat(fd).st_blocks >= 1 << 20
+
+
+def assert_small(fd: int) -> None:
+    """A file has the size and takes up the space of a mailbox."""
+    about = os.fstat(fd)
+    assert about.st_size == layout.MAILBOX_SIZE
+    assert 512 * about.st_blocks <= max(4 * layout.MAILBOX_SIZE, about.st_blksize)
 
 
 class TestMake:
@@ -117,6 +142,41 @@ class TestRead:
             path.mkdir()
 
         assert boxes.read(number) is None
+
+    @pytest.mark.parametrize("mode", [0, FALLOC_FL_KEEP_SIZE])
+    def test_one_that_has_grown_is_cut(self, boxes: Mailboxes, mode: int) -> None:
+        """Whoever reads it finds what was said, and leaves it with its size, also where its size did not tell."""
+        number = boxes.make(UID, 0)
+        say(boxes, number, applied=7, polls=5)
+        with kept_open(boxes, number) as fd:
+            grow(fd, mode)
+            assert boxes.read(number) == Mail(7, 5, 0)
+            assert_small(fd)
+        assert boxes.read(number) == Mail(7, 5, 0)
+
+    @pytest.mark.parametrize("others", [True, False])
+    def test_one_that_has_grown_is_cut_before_it_is_removed(self, boxes: Mailboxes, others: bool) -> None:
+        """Who keeps it open keeps the space of a mailbox, which its program may still have in its memory."""
+        number = boxes.make(UID, 0)
+        with kept_open(boxes, number) as fd:
+            grow(fd)
+            if others:
+                boxes.remove_all_but(set())
+            else:
+                boxes.remove(number)
+            assert_small(fd)
+            assert os.fstat(fd).st_nlink == 0
+
+    def test_a_link_to_a_large_file_does_not_cut_it(self, boxes: Mailboxes, tmp_path: Path) -> None:
+        """Only what lies in the directory itself is a mailbox."""
+        number = boxes.make(UID, 0)
+        (tmp_path / "large").write_bytes(bytes(1 << 20))
+        (boxes.directory / str(number)).unlink()
+        (boxes.directory / str(number)).symlink_to(tmp_path / "large")
+
+        assert boxes.read(number) is None
+        boxes.remove(number)
+        assert (tmp_path / "large").stat().st_size == 1 << 20
 
     def test_clear_forgets_the_acknowledgement_alone(self, boxes: Mailboxes) -> None:
         """The next responder starts with nothing applied; counts stay."""

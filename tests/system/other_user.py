@@ -135,6 +135,13 @@ def flood(run: Path, _: object) -> str:
     return "over"
 
 
+def hoard(run: Path, size: int) -> str:
+    """Have our own mailbox take up so much space, and keep it until our stdin is closed."""
+    _, fds = knock(run, "attach", job="hoard")
+    os.posix_fallocate(fds[1], 0, size)
+    return wait_for_end("grown")
+
+
 def register(run: Path, many: int) -> list[str]:
     """Register as many tasks as we are told to, a process each; return what the refused ones were told."""
     said, children = [], []

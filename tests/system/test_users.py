@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dromlib import layout
 from tests.agents import (
     SECONDS,
     Agent,
@@ -24,6 +25,7 @@ from tests.agents import (
     launch_agent,
     start_agent,
     start_time,
+    wait_until,
 )
 
 if TYPE_CHECKING:
@@ -200,6 +202,15 @@ def test_connections_of_one_user_leave_room_for_others(folder: Path, start: Prog
         assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
         crowd.quit()
         follower.quit()
+
+
+def test_a_mailbox_does_not_grow(agent: Agent, start: Programs) -> None:
+    """Who has his own take up megabytes of the agent's file system keeps them for a moment."""
+    hoard = somebody(start, ATTACKER, agent, "hoard", 64 << 20)
+    (mailbox,) = (agent.dir / "mail").iterdir()
+    wait_until(lambda: mailbox.stat().st_size == layout.MAILBOX_SIZE, mailbox.stat)
+    assert hoard.quit() == 0
+    agent.await_tasks()
 
 
 def test_a_user_who_does_all_without_end_does_not_stop_the_others(agent: Agent, start: Programs) -> None:
