@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.processes import Stat, environment, owners_of, read_stat
+from agent.processes import Identity, Stat, environment, image, named_in, owner, owners_of, read_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from agent.processes import Identity
+BUDGET = 1 << 22
+"""Bytes of environments that are read of each user in a look; a small one counts as a page."""
+_PAGE = 4096
+_CHECK = BUDGET // 64
+"""What it counts to see whether a process still executes the same: it is rare, and takes as long as a small one."""
 
 
 class _Seen(NamedTuple):
@@ -51,59 +54,133 @@ class Scan:
         return {pid: seen.stat for pid, seen in self._seen.items()}
 
 
-class Census:
-    """All processes in `stats`, told apart by the tasks whose first processes are `firsts`."""
+class _Named(NamedTuple):
+    """What the environment of a process names, with when it started, its user, and what it executes."""
 
-    def __init__(self, firsts: Iterable[Identity], stats: Mapping[int, Stat], proc: str = "/proc") -> None:
+    start_time: int
+    user: int
+    image: tuple[bytes, ...]
+    task: Identity | None
+
+
+class Marks:
+    """The tasks that processes below `proc` name in their environment (``DROM_TASK``).
+
+    An environment is read once, and again when its process has executed another program. What is looked at of each user
+    in a look is bounded: what is left comes in the next ones, so that nobody can hold up the agent.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._stats = stats
-        self._roots = {who.pid for who in firsts if who.pid in stats and stats[who.pid].start_time == who.start_time}
-        owners = owners_of(stats, self._roots)
-        self._below = _by_owner(owners)
-        strays = (pid for pid, stat in stats.items() if not owners[pid] and not owners.get(stat.ppid, 0))
-        self._strays = sorted(strays, key=lambda pid: stats[pid].start_time)
+        self._known: dict[int, _Named] = {}
+        """Who was looked at last comes last."""
 
-    def processes(self, first: Identity, uid: int) -> set[int]:
+    def look(
+        self, pids: Collection[int], stats: Mapping[int, Stat], users: Collection[int]
+    ) -> tuple[dict[int, tuple[Identity, int]], set[int]]:
+        """Return the task that each of `pids` names, and its user, if it is one of `users` and names any.
+
+        Also returned are the users of whom not all has been read yet.
+        """
+        self._known = {
+            pid: known
+            for pid, known in self._known.items()
+            if pid in stats and stats[pid].start_time == known.start_time
+        }
+        theirs, left, unread = set(pids), dict.fromkeys(users, BUDGET), set()
+        fresh = sorted(theirs - self._known.keys(), key=lambda pid: stats[pid].start_time)
+        for pid in [*fresh, *(pid for pid in self._known if pid in theirs)]:
+            known = self._known.get(pid)
+            user = known.user if known else owner(pid, self._proc)
+            if user in left and left[user] > 0:
+                left[user] -= self._see(pid, user, stats[pid].start_time)
+            elif user in left and not known:
+                unread.add(user)
+        named = {pid: self._known[pid] for pid in theirs if pid in self._known}
+        return {pid: (one.task, one.user) for pid, one in named.items() if one.task and one.user in users}, unread
+
+    def _see(self, pid: int, user: int | None, start_time: int) -> int:
+        """Learn what a process names, unless that is known and still so; return what that cost of the budget."""
+        known, executes = self._known.pop(pid, None), image(pid, self._proc)
+        user = owner(pid, self._proc) if known else user
+        if user is None:
+            return _CHECK
+        if known and (known.user, known.image) == (user, executes):
+            self._known[pid] = known
+            return _CHECK
+        entries = environment(pid, self._proc)
+        self._known[pid] = _Named(start_time, user, executes, named_in(entries))
+        return max(_PAGE, sum(map(len, entries)))
+
+
+class Census:
+    """All processes in `stats`, told apart by tasks: those of `tasks`, which are the users by first process."""
+
+    def __init__(self, tasks: Mapping[Identity, int], stats: Mapping[int, Stat], marks: Marks) -> None:
+        self._tasks = tasks
+        self._stats = stats
+        self._living = {who for who in tasks if who.pid in stats and stats[who.pid].start_time == who.start_time}
+        roots = {who.pid for who in self._living}
+        owners = owners_of(stats, roots)
+        named, self.unread = marks.look(self._strays(owners), stats, set(tasks.values()))
+        self._orphans: dict[Identity, list[int]] = {}
+        for pid, (task, uid) in named.items():
+            if tasks.get(task) == uid and self._is_orphan(stats[pid], task):
+                self._orphans.setdefault(task, []).append(pid)
+        if self._orphans:
+            owners = owners_of(stats, roots.union(*self._orphans.values()))
+        self._below = _by_owner(owners)
+
+    def processes(self, first: Identity) -> set[int]:
         """Return the pids of the task whose first process is `first`, one of those the census was taken for.
 
-        Those are its descendants, and orphans with their descendants: processes of user `uid` that started no earlier
+        Those are its descendants, and orphans with their descendants: processes of its user that started no earlier
         than the task, whose parent is outside every task, and whose environment holds its ``DROM_TASK``. Nothing below
-        the first process of another task belongs to it.
+        the first process of another task belongs to it. There may be more if its user is one of `unread`.
         """
-        stats = self._stats
-        alive = first.pid in stats and stats[first.pid].start_time == first.start_time
-        mine = set(self._below[first.pid]) if alive else set()
-        no_earlier = bisect_left(self._strays, first.start_time, key=lambda pid: stats[pid].start_time)
-        if strays := self._strays[no_earlier:]:
-            reapers, mark = _reapers(stats, first), f"DROM_TASK={first}".encode()
-            orphans = {p for p in strays if stats[p].ppid in reapers and _is_orphan(p, uid, mark, self._proc)}
-            below = _by_owner(owners_of(stats, self._roots | orphans)) if orphans else {}
-            mine = mine.union(*(below[orphan] for orphan in orphans))
-        return mine
+        mine = set(self._below[first.pid]) if first in self._living else set()
+        return mine.union(*(self._below[orphan] for orphan in self._orphans.get(first, ())))
+
+    def _strays(self, owners: Mapping[int, int]) -> list[int]:
+        """Return who may be an orphan of any task: young enough, outside every task, and adopted by one who adopts."""
+        stats, dead = self._stats, self._tasks.keys() - self._living
+        adopting = _ancestors(stats, (who.pid for who in self._living))
+        latest = max((who.start_time for who in dead), default=-1)
+        first = min((who.start_time for who in self._tasks), default=sys.maxsize)
+        return [
+            pid
+            for pid, stat in stats.items()
+            if stat.start_time >= first
+            and not owners[pid]
+            and not owners.get(stat.ppid, 0)
+            and (stat.ppid in adopting or (stat.ppid in stats and stats[stat.ppid].start_time <= latest))
+        ]
+
+    def _is_orphan(self, stat: Stat, task: Identity) -> bool:
+        """Say whether one who names a task is no older than it, and was adopted by one who adopts its orphans.
+
+        Those are its ancestors, or when it is gone whoever is as old as it.
+        """
+        if stat.start_time < task.start_time:
+            return False
+        if task in self._living:
+            return stat.ppid in _ancestors(self._stats, {task.pid})
+        return stat.ppid in self._stats and self._stats[stat.ppid].start_time <= task.start_time
 
 
 def _by_owner(owners: Mapping[int, int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for pid, owner in owners.items():
-        found.setdefault(owner, []).append(pid)
+    for pid, root in owners.items():
+        found.setdefault(root, []).append(pid)
     return found
 
 
-def _reapers(stats: Mapping[int, Stat], identity: Identity) -> set[int]:
-    """Return who may have adopted orphans of a task: its ancestors, or when it is gone whoever is as old as it."""
-    root = stats.get(identity.pid)
-    if root is None or root.start_time != identity.start_time:
-        return {pid for pid, stat in stats.items() if stat.start_time <= identity.start_time}
-    reapers, at = {1}, root.ppid
-    while at in stats and at not in reapers:
-        reapers.add(at)
-        at = stats[at].ppid
-    return reapers
-
-
-def _is_orphan(pid: int, uid: int, mark: bytes, proc: str) -> bool:
-    try:
-        owned = Path(f"{proc}/{pid}").stat().st_uid == uid
-    except OSError:
-        return False
-    return owned and mark in environment(pid, proc)
+def _ancestors(stats: Mapping[int, Stat], pids: Iterable[int]) -> set[int]:
+    """Return process 1 and the ancestors of `pids`."""
+    found = {1}
+    for pid in pids:
+        at = stats[pid].ppid
+        while at in stats and at not in found:
+            found.add(at)
+            at = stats[at].ppid
+    return found

@@ -218,6 +218,7 @@ class Daemon:
             self.acting.spreading.look(time.monotonic())
             self.post.widening.look(time.monotonic())
             self.repairing.look(time.monotonic())
+            self.following.look(time.monotonic())
             self.admission.tend()
             if samples := self.pacing.look(time.monotonic()):
                 self.steward.paced(samples)
@@ -279,7 +280,7 @@ class Daemon:
         if self._more:
             return 0.0
         now = time.monotonic()
-        lookers = (self.acting.spreading, self.post.widening, self.repairing)
+        lookers = (self.acting.spreading, self.post.widening, self.repairing, self.following)
         looks = [
             self.admission.next_look(now),
             self.steward.next_look(now),

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from agent import processes
-from agent.census import Census, Scan
+from agent.census import Census, Marks, Scan
 from agent.processes import Identity
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from agent.jobs import Task
     from agent.node import Node
     from agent.processes import Stat
+
+
+AGAIN = 0.1
+"""Seconds until it is asked again what is left of a task."""
 
 
 class Loop(Protocol):
@@ -37,6 +42,9 @@ class Following:
         self._ended = ended
         self._pidfds: dict[int, dict[Identity, int]] = {}
         self._stats = Scan()
+        self._marks = Marks()
+        self._unsure: dict[int, Task] = {}
+        self._due = 0.0
 
     def follow(self, task: Task, who: Identity) -> None:
         """Watch a process of a task, unless it is watched already."""
@@ -67,8 +75,15 @@ class Following:
         return task.slot in self._pidfds
 
     def follow_a_survivor(self, task: Task) -> bool:
-        """Watch any process of the task that still runs; False when none does, so that nobody is on its CPUs."""
-        for pid in self.processes_of(task)():
+        """Watch any process of the task that still runs; False when none does, so that nobody is on its CPUs.
+
+        True as well where that is not known yet: then `look` asks again.
+        """
+        if any(other.arrival.uid == task.arrival.uid for other in self._unsure.values()):
+            self._unsure[task.slot] = task
+            return True
+        census = self._census((task,))
+        for pid in census.processes(first_process(task)):
             start = processes.start_time(pid)
             pidfd = None if start is None else processes.open_pidfd(pid, start)
             if start is None or pidfd is None:
@@ -77,7 +92,25 @@ class Following:
                 self.watch(task, Identity(pid, start), pidfd)
                 return True
             os.close(pidfd)
-        return False
+        if task.arrival.uid not in census.unread:
+            return False
+        self._unsure[task.slot] = task
+        self._due = time.monotonic() + AGAIN
+        return True
+
+    def next_look(self) -> float | None:
+        """When `look` has something to do, on the monotonic clock."""
+        return self._due if self._unsure else None
+
+    def look(self, now: float) -> None:
+        """Ask again what is left of one of the tasks whose users have more processes than could be looked at."""
+        if not self._unsure or now < self._due:
+            return
+        (slot, task), *others = self._unsure.items()
+        self._unsure = {}
+        if self._node.tasks.get(slot) is task and not self.has_any(task):
+            self._ended(task, first_process(task))
+        self._unsure = dict(others) | self._unsure
 
     def forget(self, task: Task) -> None:
         """Watch no process of the task any more."""
@@ -86,12 +119,12 @@ class Following:
 
     def processes_of(self, task: Task) -> Callable[[], set[int]]:
         """Return what finds the pids of the processes of a task, also of one that was let go, each time anew."""
-        return lambda: self._census((task,)).processes(first_process(task), task.arrival.uid)
+        return lambda: self._census((task,)).processes(first_process(task))
 
     def processes_of_all(self, slots: Collection[int], stats: dict[int, Stat] | None = None) -> dict[int, set[int]]:
         """Return the pids of each task's processes, by slot, in one look at all processes: `stats`, or a new one."""
         tasks, census = self._node.tasks, self._census(stats=stats)
-        return {slot: census.processes(first_process(tasks[slot]), tasks[slot].arrival.uid) for slot in slots}
+        return {slot: census.processes(first_process(tasks[slot])) for slot in slots}
 
     def scan(self) -> dict[int, Stat]:
         """Return the stat of every process, by pid; state letters may be those of an earlier look."""
@@ -99,8 +132,8 @@ class Following:
 
     def _census(self, more: Iterable[Task] = (), stats: dict[int, Stat] | None = None) -> Census:
         """Take a census for the tasks of the node and `more`."""
-        tasks = (*self._node.tasks.values(), *more)
-        return Census(map(first_process, tasks), self.scan() if stats is None else stats)
+        tasks = {first_process(task): task.arrival.uid for task in (*self._node.tasks.values(), *more)}
+        return Census(tasks, self.scan() if stats is None else stats, self._marks)
 
     def close(self) -> None:
         """Stop watching; the loop is about to end."""

@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 
 SO_PEERPIDFD = 77
 """Socket option of Linux 6.5: the pidfd of the peer, on all architectures but parisc and sparc."""
+MOST_ENVIRONMENT = 1 << 18
+"""Bytes of an environment that are read: reading holds up the agent, and a program may have megabytes of it."""
 _PF_KTHREAD = 0x00200000
 _NOT_THERE = (errno.ESRCH, errno.ENOENT, errno.EINVAL, errno.ENODATA)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """A process: pid in our pid namespace, and start time in clock ticks since boot."""
 
     pid: int
@@ -193,10 +195,15 @@ def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
 
 def named_task(pid: int, proc: str = "/proc") -> Identity | None:
     """Return what ``DROM_TASK`` in the environment of process `pid` says, or None."""
-    for entry in (read(f"{proc}/{pid}/environ") or b"").split(b"\0"):
+    return named_in(environment(pid, proc))
+
+
+def named_in(entries: Iterable[bytes]) -> Identity | None:
+    """Return what ``DROM_TASK`` in an environment says, or None."""
+    for entry in entries:
         name, _, value = entry.partition(b"=")
         first, _, start = value.partition(b":")
-        if name == b"DROM_TASK" and first.isdigit() and start.isdigit():
+        if name == b"DROM_TASK" and len(value) < 40 and first.isdigit() and start.isdigit():
             return Identity(int(first), int(start))
     return None
 
@@ -226,8 +233,26 @@ def scan(proc: str = "/proc") -> dict[int, Stat]:
 
 
 def environment(pid: int, proc: str = "/proc") -> list[bytes]:
-    """Return the environment a process was started with; empty when it is gone or not ours to know."""
-    return (read(f"{proc}/{pid}/environ") or b"").split(b"\0")
+    """Return the environment a process was started with, as far as it is read; empty when it is gone or not ours."""
+    data = read(f"{proc}/{pid}/environ", MOST_ENVIRONMENT) or b""
+    entries = data.split(b"\0")
+    return entries[:-1] if len(data) == MOST_ENVIRONMENT else entries
+
+
+def image(pid: int, proc: str = "/proc") -> tuple[bytes, ...]:
+    """Return where the arguments and the environment of a process lie, which changes when it executes a program.
+
+    These are fields 48 to 51 of stat (proc(5)); empty when the process is gone.
+    """
+    return tuple((read(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split()[45:49])
+
+
+def owner(pid: int, proc: str = "/proc") -> int | None:
+    """Return the user of a process, None when it is gone; root where others may not look into it."""
+    try:
+        return os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - thousands of these
+    except OSError:
+        return None
 
 
 def process_tree(root_pid: int, proc: str = "/proc") -> set[int]:
@@ -293,15 +318,22 @@ def numbers(folder: str) -> list[int]:
         return [int(entry.name) for entry in entries if entry.name.isdecimal()]
 
 
-def read(path: str) -> bytes | None:
-    """Return a file of ``/proc``, or None when it is gone or not ours to read. Raises OSError for other reasons."""
+def read(path: str, most: int = sys.maxsize) -> bytes | None:
+    """Return a file of ``/proc``, the first `most` bytes of it, or None when it is gone or not ours to read.
+
+    Raises OSError for other reasons.
+    """
     # Not by `open`, which asks four things of every file: agents read thousands of these.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (ProcessLookupError, FileNotFoundError, PermissionError):
         return None
     try:
-        return b"".join(iter(lambda: os.read(fd, 65536), b""))
+        parts = []
+        while part := os.read(fd, min(most, 65536)):
+            parts.append(part)
+            most -= len(part)
+        return b"".join(parts)
     except (ProcessLookupError, PermissionError):
         return None
     finally:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.census import Census
+from agent.census import Census, Marks
 from agent.processes import Identity, boot_id, scan
 from agent.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
 from dromlib import layout
@@ -131,7 +131,7 @@ def _misfit(old: Registry, mask_bits: int, owner: Owner, usable: int) -> str:
 
 
 def _any_lives(records: Sequence[SlotRecord]) -> bool:
-    """Say whether any process of these tasks still runs."""
-    tasks = [(Identity(record.fields["pid"], record.fields["start_time"]), record.fields["uid"]) for record in records]
-    census = Census([who for who, _ in tasks], scan())
-    return any(census.processes(who, uid) for who, uid in tasks)
+    """Say whether any process of these tasks still runs, or may: where users have more than can be looked at."""
+    tasks = {Identity(record.fields["pid"], record.fields["start_time"]): record.fields["uid"] for record in records}
+    census = Census(tasks, scan(), Marks())
+    return bool(census.unread) or any(map(census.processes, tasks))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import processes
-from agent.census import Census
+from agent.census import Census, Marks
 from agent.processes import Identity
 from dromlib.cpulist import mask_of
 
@@ -29,7 +29,8 @@ needs_two_cpus = pytest.mark.skipif(NOW.bit_count() < 2, reason="needs two CPUs 
 
 def task_processes(first: Identity, uid: int, others: Iterable[Identity] = (), proc: str = "/proc") -> set[int]:
     """Return the pids of the task whose first process is `first`, in a census taken for it and the `others`."""
-    return Census((first, *others), processes.scan(proc), proc).processes(first, uid)
+    tasks = {first: uid, **dict.fromkeys(others, uid)}
+    return Census(tasks, processes.scan(proc), Marks(proc)).processes(first)
 
 
 # Each program answers one line on stdout for each word on stdin, and ends at the end of its input.

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent import census, processes
-from agent.census import Scan
-from tests.children import Child, until
+from agent.census import Marks, Scan
+from agent.processes import Identity
+from tests.children import UID, Child, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,3 +116,101 @@ class TestScan:
         assert before.keys() == {child.pid, fork, orphan}
         assert before[fork][0] == child.pid
         assert child.pid not in seen()
+
+
+class Environments:
+    """Marks of a folder like /proc, and the pids whose environment has been read since `read` was emptied."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root = root
+        self.read: list[int] = []
+        monkeypatch.setattr(census, "environment", self._environment)
+        self._marks = Marks(str(root))
+
+    def _environment(self, pid: int, proc: str) -> list[bytes]:
+        self.read.append(pid)
+        return processes.environment(pid, proc)
+
+    def put(self, pid: int, environ: bytes, start: int = 7) -> None:
+        """Have a process that executes with this environment."""
+        (self._root / str(pid)).mkdir(exist_ok=True)
+        (self._root / str(pid) / "environ").write_bytes(environ)
+        stat = f"{pid} (x) S 1{' 0' * 17} {start}{' 0' * 25} 0 0 {len(environ)} 0"
+        (self._root / str(pid) / "stat").write_text(stat)
+
+    def look(self) -> tuple[dict[int, int], set[int], list[int]]:
+        """Return the pids of the tasks that our processes name, whose not all are read, and those read now."""
+        self.read.clear()
+        stats = processes.scan(str(self._root))
+        named, unread = self._marks.look(stats, stats, {UID})
+        return {pid: task.pid for pid, (task, _) in named.items()}, unread, self.read
+
+
+@pytest.fixture
+def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environments:
+    """Return environments, none as yet."""
+    return Environments(tmp_path, monkeypatch)
+
+
+class TestMarks:
+    """Which tasks processes name."""
+
+    def test_reads_once_until_another_program_is_executed(self, environments: Environments) -> None:
+        """What a process names is known until it executes something, or another has its pid."""
+        environments.put(5, b"DROM_TASK=1:2\0")
+        environments.put(6, b"A=1\0")
+
+        assert environments.look() == ({5: 1}, set(), [5, 6])
+        assert environments.look() == ({5: 1}, set(), [])
+        environments.put(6, b"DROM_TASK=30:4\0")
+        assert environments.look() == ({5: 1, 6: 30}, set(), [6])
+        environments.put(5, b"DROM_TASK=2:2\0", start=8)
+        assert environments.look() == ({5: 2, 6: 30}, set(), [5])
+
+    def test_a_look_reads_so_much_of_a_user(self, environments: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is left, the younger first, is read at the next look, and before what is known and has changed."""
+        monkeypatch.setattr(census, "BUDGET", 8192)
+        for pid in (5, 6, 7):
+            environments.put(pid, b"DROM_TASK=1:2\0", start=10 - pid)
+
+        assert environments.look() == ({6: 1, 7: 1}, {UID}, [7, 6])
+        environments.put(7, b"DROM_TASK=10:2\0" + bytes(20000), start=3)
+        environments.put(6, b"DROM_TASK=20:2\0", start=4)
+        assert environments.look() == ({5: 1, 6: 1, 7: 10}, set(), [5, 7])
+        assert environments.look() == ({5: 1, 6: 20, 7: 10}, set(), [6])
+
+    def test_changes_are_looked_for_in_turn(self, environments: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of many that are known a few are looked at again each time, those first whose turn is longest ago."""
+        for pid in (5, 6, 7):
+            environments.put(pid, b"DROM_TASK=1:2\0")
+        environments.look()
+        monkeypatch.setattr(census, "BUDGET", 1)
+        for pid in (5, 6, 7):
+            environments.put(pid, b"DROM_TASK=30:4\0")
+
+        assert [environments.look()[2][:] for _ in range(4)] == [[5], [6], [7], []]
+
+    def test_other_users_are_passed_over(self, environments: Environments) -> None:
+        """Nobody looks into processes of those who have no task."""
+        environments.put(5, b"DROM_TASK=1:2\0")
+        stats = processes.scan("/proc")
+
+        assert Marks().look([os.getpid()], stats, {UID + 1}) == ({}, set())
+
+    def test_a_real_process_that_executes_another_program(self) -> None:
+        """The kernel tells that the environment is another one."""
+        marks, script = Marks(), "read line; exec env DROM_TASK=3:4 cat"
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            ["sh", "-c", script], env={"DROM_TASK": "1:2"}, text=True, stdin=pipe, stdout=pipe
+        ) as process:
+            assert process.stdin
+            assert process.stdout
+            found = [marks.look([process.pid], processes.scan(), {UID})[0]]
+            process.stdin.write("go\nsaid\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "said\n"
+            found.append(marks.look([process.pid], processes.scan(), {UID})[0])
+            process.kill()
+
+        assert found == [{process.pid: (Identity(*task), UID)} for task in ((1, 2), (3, 4))]

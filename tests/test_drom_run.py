@@ -281,6 +281,18 @@ def test_a_granted_command_finds_its_grant_in_the_environment(tmp_path: Path) ->
     assert words["cpus"] == str(sorted(os.sched_getaffinity(0)))
 
 
+@pytest.mark.parametrize("already", [{}, {"DROM_TASK": "1:2"}])
+def test_its_task_is_the_first_thing_in_its_environment(tmp_path: Path, already: dict[str, str]) -> None:
+    """Agents read no more than the beginning of it; the rest stays in its order."""
+    with open_door(tmp_path, lambda knock: knock.grant(1)):
+        done = run("--runtime-dir", tmp_path, "env", FIRST="1", SECOND="2", **already)
+
+    names = [line.partition("=")[0] for line in done.stdout.splitlines()]
+    assert names[0] == "DROM_TASK"
+    assert names.count("DROM_TASK") == 1
+    assert names.index("FIRST") < names.index("SECOND")
+
+
 def test_a_grant_of_real_cpus_binds_the_command(tmp_path: Path) -> None:
     """On a real machine the command starts on the granted CPUs alone."""
     cpu = max(os.sched_getaffinity(0))

@@ -53,6 +53,14 @@ def test_a_job_does_not_take_itself_for_another_task() -> None:
     }
 
 
+def test_what_tells_a_job_comes_first() -> None:
+    """Agents read no more than the beginning of an environment."""
+    found = launching.environment(start(7, "true", env={"A": "1", "PATH": "/bin", "DROM_JOB_ID": "3"}), HERE)
+
+    assert [*found].index("DROM_JOB_ID") < [*found].index("A")
+    assert found["DROM_JOB_ID"] == "7"
+
+
 def test_a_job_of_several_nodes_finds_them_without_ssh() -> None:
     """Its launcher is led to the agents, unless its user leads it elsewhere."""
     wanted = start(7, "mpirun", nodes=("n1", "n2"), total_tasks=4, env={"PATH": "/bin", "OMPI_MCA_plm": "slurm"})

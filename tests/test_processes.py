@@ -324,6 +324,22 @@ class TestStatus:
         """The first DROM_TASK in the environment that is one."""
         assert (processes.named_task(7, proc), processes.named_task(2, proc)) == (Identity(12, 34), None)
 
+    def test_no_more_of_an_environment_is_read(self, proc: str, tmp_path: Path) -> None:
+        """One of megabytes is read in part, and an entry that is cut off is none."""
+        environ, most = tmp_path / "7" / "environ", processes.MOST_ENVIRONMENT
+        entry = b"DROM_TASK=12:34\0"
+        for before in (0, most - len(entry), most - len(entry) + 1, most):
+            environ.write_bytes((b"A" * before)[:-1] + b"\0" * (before > 0) + entry + bytes(most))
+            named = Identity(12, 34) if before + len(entry) <= most else None
+            assert processes.named_task(7, proc) == named
+            assert sum(len(found) + 1 for found in processes.environment(7, proc)) <= most
+
+    def test_a_number_without_end_names_no_task(self, proc: str, tmp_path: Path) -> None:
+        """Thousands of digits are nonsense."""
+        (tmp_path / "7" / "environ").write_bytes(b"DROM_TASK=" + b"9" * 5000 + b":1\0")
+
+        assert processes.named_task(7, proc) is None
+
     def test_its_command(self, proc: str) -> None:
         """The name, or a word for who has none."""
         assert (processes.command(7, proc), processes.command(8, proc)) == ("na me", "program")

@@ -85,7 +85,7 @@ def environment(start: Start, place: Place) -> dict[str, str]:
         "DROM_NTASKS": str(start.total_tasks),
         "DROM_RUNTIME_DIR": str(place.runtime_dir),
     }
-    return launcher | kept | about
+    return about | launcher | kept | about  # agents look for these at the beginning
 
 
 def command(start: Start, place: Place) -> list[str]:

@@ -84,6 +84,19 @@ static void export_grant(const struct answer *answer, const char *dir, const cha
     setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
 }
 
+/* Agents read no more than the beginning of an environment. */
+static void move_to_front(const char *name)
+{
+    size_t at = 0;
+    while (environ && environ[at] && strncmp(environ[at], name, strlen(name)) != 0)
+        at++;
+    if (!environ || !environ[at])
+        return;
+    char *entry = environ[at];
+    memmove(environ + 1, environ, at * sizeof *environ);
+    environ[0] = entry;
+}
+
 static void accept_grant(const struct answer *answer, const char *dir)
 {
     static char cpus[DROM_MAX_MASK_BITS * 6];
@@ -131,6 +144,7 @@ int main(int argc, char **argv)
     case VERDICT_UNMANAGED: dromi_say("running unmanaged: %s", answer.reply.text); break;
     case VERDICT_NO_AGENT: leave_unless_optional(options.require, dir); break;
     }
+    move_to_front("DROM_TASK=");
     execvp(options.command[0], options.command);
     int error = errno;
     dromi_say("cannot run '%s': %s.", options.command[0], strerror(error));
