@@ -97,13 +97,14 @@ def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
 
 @contextlib.contextmanager
 def _by_grant(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], None]]:
-    server = control.Server(stage.folder, 0o600)
+    server = control.Server(stage.folder, 0o600, slots=1)
     with contextlib.closing(server):
         task = stage.admit()
 
         def publish(epoch: int) -> None:
             stage.registry.publish(task, epoch, 1 + epoch % 2, "share")
             server.signal(0, _event(epoch, program))
+            server.serve(lambda *_: None)
 
         yield publish
 

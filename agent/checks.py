@@ -19,7 +19,6 @@ from agent import fences, processes
 from agent.cgroups import unescape
 from agent.claims import holders, runtime_dir_of
 from agent.control import ControlError
-from agent.crowd import NEEDED
 from agent.words import cpu_names
 from dromlib.cpulist import mask_of
 
@@ -70,9 +69,6 @@ def capabilities(proc: Path, uid: int) -> Finding:
 def descriptors(hard: int, capacity: int) -> Finding:
     """Look whether the hard limit of descriptors is enough for `capacity` tasks."""
     room = max(0, hard - FOR_ITSELF) // PER_TASK
-    if hard < NEEDED + FOR_ITSELF:
-        text = f"With at most {hard} descriptors any user can open enough connections to end an agent: raise "
-        return Finding("descriptors", "warn", f"{text}`ulimit -Hn` (LimitNOFILE=) to 65536.")
     if room >= capacity:
         return Finding("descriptors", "ok", f"At most {hard} descriptors are enough for {capacity} tasks.")
     text = f"At most {hard} descriptors are enough for {room} of {capacity} tasks: raise `ulimit -Hn` (LimitNOFILE=)."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZeroMQ between the agent and its command line: orders (ROUTER) and signals (PUB), both over ipc.
+"""ZeroMQ between the agent and its command line: orders (ROUTER) and signals (PUB), both over ipc (`agent.zmtp`).
 
 Orders from other nodes come through a gate of `agent.remote`.
 
@@ -13,30 +13,28 @@ import json
 import os
 import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import zmq
 
-from agent.crowd import Crowd
 from agent.quotas import MOST_CONNECTIONS
+from agent.zmtp import Exchange, Signals
 from dromlib import signals as events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agent.remote import Gate, Remote
+    from agent.zmtp import Line
 
+_Opened = TypeVar("_Opened")
 PROTOCOL = 1
 MAX_MESSAGE = 1 << 16
-"""Bytes of a request to an agent; longer ones are dropped by ZeroMQ and the connection closed."""
-PILE = 16
-"""Requests that wait on a connection at most, fewer where they may be longer: they must not fill memory."""
-UNREAD = 2
-"""Answers that wait on a connection at most; of one that takes none, the others are dropped. They may be very long."""
+"""Bytes of a request to an agent; who sends a longer one is hung up on."""
 PER_TURN = 32
 TURN_SECONDS = 0.005
 """Requests that are answered, and for how long, before the agent looks at the rest of the world again."""
@@ -80,7 +78,8 @@ class Server:
     """The agent's side. `fds` are readable when `serve` may have work; ZeroMQ signals edges, so drain after every use.
 
     Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
-    a user of this node may have, and requests are at most `longest` bytes long. `turn`: see `TURN_SECONDS`.
+    a user of this node may have, requests are at most `longest` bytes long, and signals are about so many `slots`.
+    `turn`: see `TURN_SECONDS`. Raises `ControlError` where a socket cannot be opened.
     """
 
     def __init__(
@@ -92,66 +91,51 @@ class Server:
         longest: int = MAX_MESSAGE,
         *,
         turn: float = TURN_SECONDS,
+        slots: int = 0,
     ) -> None:
-        self._longest = longest
         self._turn = turn
-        self._context = zmq.Context()
         self._gate = gate
-        self._crowds: list[Crowd] = []
-        self._orders = self._bind(zmq.ROUTER, endpoint(runtime_dir, "control"), mode)
-        self._signals = self._bind(zmq.XPUB, endpoint(runtime_dir, "signals"), mode)
-        pairs = ((self._orders, "control"), (self._signals, "signals"))
-        self._crowds += [Crowd(self._context, sock, runtime_dir.absolute() / name, share) for sock, name in pairs]
-        self._counters = [self._orders, *([gate.sock] if gate else [])]
-        fds = [int(sock.getsockopt(zmq.FD)) for sock in (*self._counters, self._signals)]
-        self._lookers: list[Crowd | Gate] = [*self._crowds, *([gate] if gate else [])]
-        self.fds = [*fds, *(looker.fd for looker in self._lookers)]
-
-    def _bind(self, kind: int, address: str, mode: int) -> zmq.Socket[bytes]:
-        sock: zmq.Socket[bytes] = self._context.socket(kind)
-        sock.setsockopt(zmq.LINGER, 0)
-        sock.setsockopt(zmq.MAXMSGSIZE, self._longest)
-        sock.setsockopt(zmq.RCVHWM, max(1, PILE * MAX_MESSAGE // self._longest))
-        if kind == zmq.ROUTER:
-            sock.setsockopt(zmq.SNDHWM, UNREAD)
-        try:
-            sock.bind(address)
-        except zmq.ZMQError as error:
-            self.close()
-            msg = f"cannot open {address.removeprefix('ipc://')}: {os.strerror(error.errno or 0)}: check the directory."
-            raise ControlError(msg) from error
-        Path(address.removeprefix("ipc://")).chmod(mode)  # ZeroMQ creates it 0755 whatever the policy
-        return sock
+        with ExitStack() as opened:
+            if gate:
+                opened.callback(gate.close)
+            self._orders = _open(runtime_dir, "control", lambda path: Exchange(path, mode, b"ROUTER", share, longest))
+            opened.callback(self._orders.end)
+            self._signals = _open(runtime_dir, "signals", lambda path: Signals(path, mode, slots, share))
+            opened.pop_all()
+        self.fds = [self._orders.fd, self._signals.fd]
+        if gate:
+            self.fds += [int(gate.sock.getsockopt(zmq.FD)), gate.fd]
 
     def serve(self, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
         """Answer orders that are waiting; say whether there may be more. `answer` returns or raises `ControlError`."""
-        more = [looker.look() for looker in self._lookers]
-        more.append(_repeat(self._hear_listener, self._turn))
-        more += [_repeat(partial(_serve_one, counter, answer), self._turn) for counter in self._counters]
-        return any(more)
-
-    def _hear_listener(self) -> bool:
-        """Look at a new subscription: who wants topics that there are none of fills the memory, and is sent away."""
-        try:
-            request = self._signals.recv(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
+        self._signals.serve(self._turn)
+        self._orders.serve(partial(self._answer, answer), self._turn)
+        if not self._gate:
             return False
-        if request.bytes[1:] and not events.is_topic(request.bytes[1:]):
-            with suppress(ControlError):
-                self._crowds[1].expel(caller_of(request).pid)
-        return True
+        return any([self._gate.look(), _repeat(partial(_serve_one, self._gate.sock, answer), self._turn)])
+
+    def _answer(self, answer: Callable[[dict[str, Any], Caller], Any], line: Line, message: bytes | None) -> None:
+        self._orders.send(line, _reply(message, lambda: Caller(line.pid, line.uid), answer))
 
     def signal(self, slot: int, event: dict[str, Any]) -> None:
         """Publish one event about a slot; nobody has to listen."""
-        self._signals.send(events.message(slot, event), zmq.NOBLOCK)
+        self._signals.publish(slot, events.message(slot, event))
 
     def close(self) -> None:
         """Close all sockets."""
         if self._gate:
             self._gate.close()
-        for crowd in self._crowds:
-            crowd.close()
-        self._context.destroy(linger=0)
+        self._orders.end()
+        self._signals.end()
+
+
+def _open(runtime_dir: Path, name: str, make: Callable[[Path], _Opened]) -> _Opened:
+    path = Path(endpoint(runtime_dir, name).removeprefix("ipc://"))
+    try:
+        return make(path)
+    except OSError as error:
+        msg = f"cannot open {path}: {os.strerror(error.errno or 0)}: check the directory."
+        raise ControlError(msg) from error
 
 
 def _repeat(step: Callable[[], bool], seconds: float) -> bool:
@@ -171,18 +155,27 @@ def _serve_one(counter: zmq.Socket[bytes], answer: Callable[[dict[str, Any], Cal
         frames = counter.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return False
-    try:
-        value = {"ok": True, "value": answer(_order([f.bytes for f in frames]), caller_of(frames[-1]))}
-    except ControlError as error:
-        value = {"ok": False, "error": str(error)}
+    message = frames[1].bytes if len(frames) == 2 else None
+    reply = _reply(message, lambda: caller_of(frames[-1]), answer)
     with suppress(zmq.ZMQError):  # the asker has gone or does not read
-        counter.send_multipart([frames[0].bytes, json.dumps(value).encode()], zmq.NOBLOCK)
+        counter.send_multipart([frames[0].bytes, reply], zmq.NOBLOCK)
     return True
 
 
-def _order(frames: list[bytes]) -> dict[str, Any]:
+def _reply(
+    message: bytes | None, caller: Callable[[], Caller], answer: Callable[[dict[str, Any], Caller], Any]
+) -> bytes:
+    """Return what is answered to a message (None: one of several frames)."""
     try:
-        order = json.loads(frames[1]) if len(frames) == 2 else None
+        value = {"ok": True, "value": answer(_order(message), caller())}
+    except ControlError as error:
+        value = {"ok": False, "error": str(error)}
+    return json.dumps(value).encode()
+
+
+def _order(message: bytes | None) -> dict[str, Any]:
+    try:
+        order = None if message is None else json.loads(message)
     except (ValueError, RecursionError):  # brackets may be nested deeper than the parser goes
         order = None
     if not isinstance(order, dict) or not isinstance(order.get("order"), str):

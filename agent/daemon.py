@@ -103,7 +103,7 @@ class Daemon:
         self.registry, adopted = runtime.take_over(path, self.settings.capacity, bits, owner, usable)
         self.mailboxes = Mailboxes(path / "mail")
         # Everybody may send orders; what they may do is decided by who the kernel says they are.
-        self.control = control.Server(path, 0o666, self.settings.gate, self.share)
+        self.control = control.Server(path, 0o666, self.settings.gate, self.share, slots=self.registry.capacity)
         self.report = Report(self.log, self.control.signal)
         self.following = Following(self, self.node, self._process_ended)
         spreading = Spreading(self.node, self.mailboxes.read)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ CLASSES = layout.ENUMS["CLASS"]
 UPDATE = "use drom-run or libdrom of this version."
 MAX_CPUS = 1 << 20
 """Counts above this are nonsense and refused."""
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Where there is no room for another connection."""
+DEAF = 0.5
+"""Seconds for which nobody is let in then."""
 
 
 class BadRequest(ValueError):  # noqa: N818 - told to the sender, not a fault of ours
@@ -109,13 +114,17 @@ def session_number(text: str) -> int:
     return value or 1
 
 
-def listen(path: Path, mode: int) -> socket.socket:
+def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
     """Return a listening, non-blocking socket at `path`, which the caller has locked; an old one there is replaced."""
     path.unlink(missing_ok=True)
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    door.bind(os.fspath(path))
-    path.chmod(mode)
-    door.listen(1024)
+    door = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+    try:
+        door.bind(os.fspath(path))
+        path.chmod(mode)
+        door.listen(1024)
+    except OSError:
+        door.close()
+        raise
     return door
 
 

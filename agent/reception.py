@@ -7,7 +7,6 @@ What a request leads to is its host's business.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from collections import Counter
@@ -35,9 +34,6 @@ RESERVE = 32 + NEEDED
 """Descriptors that guests leave for the agent's own work and for its other sockets; of few they leave the half."""
 PER_TURN = 64
 """Connections that are let in before the agent looks at the rest of the world again."""
-DEAF = 0.5
-"""Seconds for which nobody is let in where there is no room for another connection."""
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 TELL_WAITING = 0.25
 """Seconds after which a launcher is told why it waits."""
 
@@ -147,11 +143,11 @@ class Reception:
                 try:
                     connection, _ = self._door.accept()
                 except OSError as error:
-                    if error.errno not in NO_ROOM:
+                    if error.errno not in door.NO_ROOM:
                         raise
                     # Who knocks stays in the queue, and the loop does not spin on it, until `tend` looks again.
                     self._loop.unwatch(self._door.fileno())
-                    self._deaf_until = time.monotonic() + DEAF
+                    self._deaf_until = time.monotonic() + door.DEAF
                     return
                 connection.setblocking(False)
                 visit = Visit(connection, processes.peer_credentials(connection)[1], time.monotonic())

@@ -25,9 +25,11 @@ def topic(slot: int) -> bytes:
     return b"slot.%010d" % slot
 
 
-def is_topic(text: bytes) -> bool:
-    """Say whether a text is the topic of a slot."""
-    return len(text) == len(topic(0)) and text[-10:].isdigit() and text == topic(int(text[-10:]))
+def slot_of(text: bytes) -> int:
+    """Return the slot whose topic a text is. Raises ValueError when it is none."""
+    if len(text) != len(topic(0)) or not text[-10:].isdigit() or text != topic(int(text[-10:])):
+        raise ValueError("the topic of a slot is `slot.` and ten digits")
+    return int(text[-10:])
 
 
 def message(slot: int, event: dict[str, object]) -> bytes:

@@ -49,13 +49,11 @@ def test_capabilities(tmp_path: Path, held: str, uid: int, state: str, text: str
     [
         (8256, 4096, "ok", "are enough for 4096 tasks."),
         (8254, 4096, "warn", "are enough for 4095 of 4096 tasks: raise "),
-        (3067, 1024, "ok", "are enough for 1024 tasks."),
-        (3066, 1024, "warn", "any user can open enough connections to end an agent: raise "),
-        (10, 1024, "warn", "any user can open enough connections to end an agent: raise "),
+        (10, 1024, "warn", "are enough for 0 of 1024 tasks: raise "),
     ],
 )
 def test_descriptors(hard: int, capacity: int, state: str, text: str) -> None:
-    """Two for each task, and some for the agent and for whoever connects faster than it can send them away."""
+    """Two for each task, and some for the agent."""
     found = checks.descriptors(hard, capacity)
 
     assert (found.state, text in found.text) == (state, True), found

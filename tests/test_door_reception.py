@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from agent import reception
+from agent.door import DEAF
 from agent.quotas import Quotas
-from agent.reception import DEAF, Reception
+from agent.reception import Reception
 
 if TYPE_CHECKING:
     from collections.abc import Callable

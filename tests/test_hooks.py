@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent.reception import DEAF, SILENCE
+from agent.door import DEAF
+from agent.reception import SILENCE
 from agent.steward.hooks import Hooks, Request
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent import door, processes
-from agent.reception import DEAF, NO_ROOM, SILENCE
+from agent.door import DEAF, NO_ROOM
+from agent.reception import SILENCE
 
 if TYPE_CHECKING:
     import socket

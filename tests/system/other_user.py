@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 import dromlib
-from agent import control
+from agent import control, zmtp
 from agent.control import ControlError
-from dromlib import layout, signals
+from dromlib import layout, signals, subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +140,19 @@ def hoard(run: Path, size: int) -> str:
     _, fds = knock(run, "attach", job="hoard")
     os.posix_fallocate(fds[1], 0, size)
     return wait_for_end("grown")
+
+
+def pile(run: Path, megabytes: int) -> str:
+    """Say for so long that our message goes on, at each socket of ZeroMQ, and stay until our stdin is closed."""
+    ends = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
+    for end, name, kind in zip(ends, ("control", "signals"), (b"DEALER", b"SUB"), strict=True):
+        end.connect(str(run / name))
+        ready = subscription.IS_READY + b"\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+        end.sendall(subscription.GREETING + zmtp.frame(ready, subscription.COMMAND))
+        with suppress(ConnectionError):
+            for _ in range(megabytes * 20):
+                end.sendall(zmtp.frame(bytes(50_000), zmtp.MORE))
+    return wait_for_end(len(ends))
 
 
 def register(run: Path, many: int) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import subprocess
 import sys
 import tempfile
@@ -222,3 +223,19 @@ def test_a_user_who_does_all_without_end_does_not_stop_the_others(agent: Agent, 
     assert flood.process.poll() is None, flood.show()
     flood.quit()
     agent.await_tasks()
+
+
+def test_messages_without_end_do_not_fill_the_memory(agent: Agent, start: Programs) -> None:
+    """Who says all the time that his message goes on takes up no more than a part of it; others are answered."""
+    before = anonymous_memory(agent.pid)
+    talker = somebody(start, ATTACKER, agent, "pile", 200)
+    assert anonymous_memory(agent.pid) - before < 20 << 20
+    assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
+    talker.quit()
+
+
+def anonymous_memory(pid: int) -> int:
+    """Return the bytes that a process has of its own."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+    assert found
+    return int(found[1]) << 10

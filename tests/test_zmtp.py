@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZeroMQ's protocol as the agent speaks it, with peers that say what they like; `test_control` has ZeroMQ's own."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.zmtp import MORE, Exchange, Line, Signals, frame
+from dromlib.signals import topic
+from dromlib.subscription import COMMAND, GREETING, READY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LONGEST = 1000
+SERVED = 1 << 20
+HELLO = GREETING + frame(READY, COMMAND)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="drom") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def exchange(folder: Path) -> Iterator[Exchange]:
+    """Return an exchange at which a user may have two connections."""
+    made = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 2, LONGEST)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def signals(folder: Path) -> Iterator[Signals]:
+    """Return the signals of a thousand slots."""
+    made = Signals(folder / "signals", 0o666, 1000, lambda _: 2)
+    yield made
+    made.end()
+
+
+def connect(path: Path) -> socket.socket:
+    """Return a connection that has said how it speaks."""
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(str(path))
+    made.setblocking(False)
+    made.sendall(HELLO)
+    return made
+
+
+def is_over(fd: int) -> bool:
+    """Say whether nothing is to be done at an exchange."""
+    return not select.select([fd], [], [], 0)[0]
+
+
+def messages(exchange: Exchange) -> list[bytes | None]:
+    """Return what has come, once all is taken in."""
+    found: list[bytes | None] = []
+    while not is_over(exchange.fd):
+        exchange.serve(lambda _, message: found.append(message), 1.0)
+    return found
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Say whether the other side has hung up, after what it said."""
+    try:
+        while connection.recv(SERVED):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+class TestMessages:
+    """What somebody says to an exchange."""
+
+    def test_messages_come_whole_however_they_are_cut(self, exchange: Exchange, folder: Path) -> None:
+        """A byte at a time, beside commands that are none of ours; of several frames only that there were several."""
+        said = frame(b"a") + frame(b"PING", COMMAND) + frame(b"b" * 300) + frame(b"c", MORE) + frame(b"") + frame(b"")
+        with connect(folder / "control") as line:
+            found = []
+            for byte in said:
+                line.sendall(bytes([byte]))
+                found += messages(exchange)
+
+        assert found == [b"a", b"b" * 300, None, b""]
+
+    @pytest.mark.parametrize("said", [b"\x02" + (LONGEST + 1).to_bytes(8, "big"), b"\x02" + b"\xff" * 8])
+    def test_who_announces_too_long_a_frame_is_hung_up_on(self, exchange: Exchange, folder: Path, said: bytes) -> None:
+        """Nothing of it is read."""
+        with connect(folder / "control") as line:
+            line.sendall(said)
+            assert messages(exchange) == []
+            assert has_ended(line)
+
+    @pytest.mark.parametrize("greeting", [b"GET / HTTP/1.0\r\n" * 4, GREETING.replace(b"NULL", b"CURV"), bytes(64)])
+    def test_who_speaks_otherwise_is_hung_up_on(self, exchange: Exchange, folder: Path, greeting: bytes) -> None:
+        """Other protocols, and other mechanisms."""
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(folder / "control"))
+            line.sendall(greeting)
+            assert messages(exchange) == []
+            line.setblocking(False)
+            assert has_ended(line)
+
+    def test_frames_without_end_are_not_kept(self, exchange: Exchange, folder: Path) -> None:
+        """A message of which only more comes takes up one frame; others are heard in between."""
+        with connect(folder / "control") as flood, connect(folder / "control") as other:
+            for _ in range(1000):
+                flood.sendall(frame(bytes(LONGEST), MORE) * 10)
+                assert messages(exchange) == []
+            (first, _) = exchange._lines.values()
+            assert len(first._have) + len(first.unread) < LONGEST
+            other.sendall(frame(b"heard"))
+            assert messages(exchange) == [b"heard"]
+
+    def test_connections_beyond_a_share_are_closed(self, exchange: Exchange, folder: Path) -> None:
+        """At once; those before stay, and one that ends makes room."""
+        with connect(folder / "control") as first, connect(folder / "control"), connect(folder / "control") as third:
+            messages(exchange)
+            assert has_ended(third)
+            assert not has_ended(first)
+            first.close()
+            with connect(folder / "control") as fourth:
+                messages(exchange)
+                assert not has_ended(fourth)
+
+    def test_nobody_waits_for_who_says_much(self, exchange: Exchange, folder: Path) -> None:
+        """Connections have their turns one after the other, also where a turn is over after the first message."""
+        heard: list[bytes | None] = []
+
+        def heed(_: Line, message: bytes | None) -> None:
+            heard.append(message)
+
+        with connect(folder / "control") as much, connect(folder / "control") as little:
+            messages(exchange)
+            much.sendall(frame(b"much") * 100)
+            little.sendall(frame(b"little"))
+            for _ in range(4):
+                exchange.serve(heed, 0.0)
+
+        assert b"little" in heard
+
+    @given(said=st.binary(max_size=200))
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_any_bytes_are_messages_or_an_end(self, exchange: Exchange, folder: Path, said: bytes) -> None:
+        """Nothing else comes of what somebody says."""
+        with connect(folder / "control") as line:
+            line.sendall(said)
+            assert all(message is None or len(message) <= LONGEST for message in messages(exchange))
+        messages(exchange)
+        assert not exchange._lines
+        assert not exchange._many
+
+
+class TestSignals:
+    """Who subscribes to what."""
+
+    @staticmethod
+    def take_in(signals: Signals) -> None:
+        """Take in all that has been said."""
+        while not is_over(signals.fd):
+            signals.serve(1.0)
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            frame(b"\x01" + topic(1000)),
+            frame(b"\x01slot.1"),
+            frame(b"\x02"),
+            frame(b""),
+            frame(b"\x01", MORE) + frame(b""),
+            b"".join(frame(b"\x01" + topic(slot)) for slot in range(Signals.TOPICS + 1)),
+        ],
+        ids=["no slot", "no topic", "neither", "nothing", "frames", "many"],
+    )
+    def test_who_wants_what_there_is_none_of_is_sent_away(self, signals: Signals, folder: Path, said: bytes) -> None:
+        """Or more than anybody needs; nothing of it is kept."""
+        with connect(folder / "signals") as line:
+            line.sendall(said)
+            self.take_in(signals)
+            assert has_ended(line)
+        assert not signals._wanted
+        assert not signals._listeners
+
+    def test_a_signal_goes_once_to_who_wants_it(self, signals: Signals, folder: Path) -> None:
+        """Also to who wants all and this one, until he says that he does not."""
+        with connect(folder / "signals") as both, connect(folder / "signals") as other:
+            both.sendall(frame(b"\x01") + frame(b"\x01" + topic(7)) + frame(b"\x01" + topic(7)))
+            other.sendall(frame(b"\x01" + topic(8)))
+            self.take_in(signals)
+            both.recv(SERVED), other.recv(SERVED)
+            signals.publish(7, b"first")
+            both.sendall(frame(b"\x00") + frame(b"\x00" + topic(7)) + frame(b"\x00" + topic(9)))
+            self.take_in(signals)
+            signals.publish(7, b"second")
+            assert both.recv(SERVED) == frame(b"first")
+            with pytest.raises(BlockingIOError):
+                other.recv(SERVED)
+
+    def test_who_does_not_read_misses_signals(self, signals: Signals, folder: Path) -> None:
+        """What waits for him is bounded; what he gets is whole, and then he hears the next ones again."""
+        with connect(folder / "signals") as line:
+            line.sendall(frame(b"\x01"))
+            self.take_in(signals)
+            line.recv(SERVED)
+            for _ in range(1000):
+                signals.publish(0, bytes(10_000))
+            (kept,) = signals._wanted
+            assert len(kept.unread) <= Signals.UNREAD + len(frame(bytes(10_000)))
+            got = read_all(line, lambda: self.take_in(signals))
+            assert set(got.split(frame(bytes(10_000)))) == {b""}
+            signals.publish(0, b"again")
+            assert line.recv(SERVED) == frame(b"again")
+
+
+def read_all(line: socket.socket, serve: Callable[[], None]) -> bytes:
+    """Return all that is sent until nothing comes any more."""
+    got = b""
+    while True:
+        try:
+            got += line.recv(SERVED)
+        except BlockingIOError:
+            return got
+        serve()
+
+
+def test_where_a_socket_is_left_the_next_one_is(folder: Path) -> None:
+    """A dead agent's socket is replaced, and no descriptor stays open after the end."""
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(2):
+        made = Exchange(folder / "control", 0o600, b"ROUTER", lambda _: 1, LONGEST)
+        with connect(folder / "control"):
+            messages(made)
+            made.end()
+
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert (folder / "control").stat().st_mode & 0o777 == 0o600
