@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import zmq
 
 from agent.quotas import MOST_CONNECTIONS
+from agent.runtime import is_believed
+from agent.words import printable
 from agent.zmtp import Exchange, Signals
 from dromlib import signals as events
 
@@ -234,15 +236,30 @@ def order(
             raise ControlError(f"{who} has not answered {silence}")
         answer = _answer(sock.recv())
     if "value" not in answer:
-        raise ControlError(str(answer.get("error") or f"{who} is of another version: restart it."))
-    return answer["value"]
+        raise ControlError(printable(str(answer.get("error") or f"{who} is of another version: restart it.")))
+    return _plain(answer["value"]) if server is AGENT else answer["value"]
 
 
 def _connect(sock: zmq.Socket[bytes], runtime_dir: Path, server: Service) -> None:
     address = endpoint(runtime_dir, "control")
+    _check_owner(runtime_dir)
     if not _listens(runtime_dir / "control"):
         raise ControlError(f"no {server.name} answers in {runtime_dir}: start one with: {server.command} {runtime_dir}")
     sock.connect(address)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON values
+    """Return what an agent says, which may be another user's, so that it can be shown."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def _check_owner(runtime_dir: Path) -> None:
+    if not is_believed(runtime_dir, os.geteuid()):
+        raise ControlError(f"{runtime_dir} belongs to another user: say where your agent is with DROM_RUNTIME_DIR.")
 
 
 def _answer(data: bytes) -> dict[str, Any]:
@@ -266,6 +283,7 @@ def _listens(path: Path) -> bool:
 
 def signals(runtime_dir: Path, slot: int | None = None) -> Iterator[dict[str, Any]]:
     """Yield the agent's events, of one slot or of all, until the caller stops. The registry holds the truth."""
+    _check_owner(runtime_dir)
     with zmq.Context() as context, events.subscribe(context, runtime_dir, slot) as sock:
         while True:
             yield events.event(sock.recv())

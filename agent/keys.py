@@ -17,6 +17,7 @@ import os
 import re
 import stat
 import struct
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,11 +140,24 @@ class Guard:
         from zmq.auth.thread import ThreadAuthenticator  # brings asyncio, which an agent without remote orders spares
 
         class Authenticator(ThreadAuthenticator):
+            fault = ""
+
             def callback(self, _domain: str, key: bytes) -> bool:
-                return key in keys.peers()
+                return key in self.known()
 
             def curve_user_id(self, client_public_key: bytes) -> str:
-                return keys.peers().get(z85.encode(client_public_key), "")
+                return self.known().get(z85.encode(client_public_key), "")
+
+            def known(self) -> dict[bytes, str]:
+                """Return who is trusted; nobody while that cannot be found out, which would end this thread."""
+                try:
+                    found, fault = keys.peers(), ""
+                except Exception as error:  # noqa: BLE001 - whatever it is, those who come later are to be looked at
+                    found, fault = {}, f"drom: nobody is let in while {keys.folder} cannot be read: {error}"
+                if fault and fault != self.fault:
+                    sys.stderr.write(f"{fault}\n")
+                self.fault = fault
+                return found
 
         self._authenticator = Authenticator(context)
         self._authenticator.configure_curve_callback(_DOMAIN, self._authenticator)
@@ -192,11 +206,13 @@ def _read(path: Path, forbidden: int | None = _PUBLIC_BITS) -> tuple[bytes, byte
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise KeysError(f"cannot read {path}: {os.strerror(error.errno or 0)}.") from error
-    with os.fdopen(fd, "rb") as file:
+    try:
         about = os.fstat(fd)
         if forbidden is not None:
             _check(path, about, forbidden)
-        text = file.read(_LARGEST) if stat.S_ISREG(about.st_mode) else b""
+        text = os.read(fd, _LARGEST) if stat.S_ISREG(about.st_mode) else b""
+    finally:
+        os.close(fd)
     found = {kind: value for kind, value in _KEY.findall(text) if _is_key(value)}
     if b"public" not in found:
         raise KeysError(f"{path} holds no key: make keys with `drom keys make`, or copy the file again.")

@@ -14,6 +14,7 @@ from agent.control import ControlError
 from agent.explain import explain
 from agent.jobs import Refused
 from agent.mailboxes import MailboxError
+from agent.report import Share
 from agent.snapshot import SCHEMA_VERSION
 from agent.users import user_name
 from agent.words import cpu_names
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from agent.node import Node
     from agent.orders import Attach, Release, Resize, Set
 
+ORDERS_AT_ONCE = 100
+"""Orders that a user gives at once; from then on as many in each second as he may cause lines of the log."""
+
 
 class Obeying:
     """Answers what comes in at the control socket of `daemon`."""
@@ -37,6 +41,7 @@ class Obeying:
         self._log = daemon.log
         self._user = functools.cache(user_name)  # a directory service may be slow
         self._masters = daemon.settings.masters
+        self._shares: dict[int, Share] = {}
         self.candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude, self._masters.described)
 
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
@@ -91,6 +96,8 @@ class Obeying:
             raise ControlError("this agent only observes: start it without --observe to change masks.")
         master = self._masters.include(caller)
         orders.check_right(wanted, caller, self._node, master=master, masters=self._masters.described)
+        if not (master or dry_run):
+            self._admit(caller.uid)
         if isinstance(wanted, orders.Attach):
             said = self._attach(wanted, caller, dry_run=dry_run)
         elif dry_run:
@@ -101,10 +108,20 @@ class Obeying:
             said = self._change(wanted, caller)
         if dry_run:
             return said
-        about = {key: order[key] for key in ("pid", "job", "cpus", "for") if order.get(key) is not None}
         who = {"key": caller.key} if caller.key else {"uid": caller.uid, "caller": caller.pid}
-        self._log("order", name=order["order"], **who, **about)
+        about = {"name": order["order"], **who, **orders.told(wanted)}
+        if master:
+            self._log("order", **about)
+        else:
+            self._daemon.report.visited(caller.uid, "order", **about)
         return self._daemon.snapshot().to_json() | {"said": said}
+
+    def _admit(self, user: int) -> None:
+        """Raise `ControlError` if a user has given so many orders that he is to wait."""
+        now = time.monotonic()
+        if self._shares.setdefault(user, Share(ORDERS_AT_ONCE, now, ORDERS_AT_ONCE)).take(now) is None:
+            msg = f"user {user} has given {ORDERS_AT_ONCE} orders in a moment: wait a second before the next one."
+            raise ControlError(msg)
 
     def _try_out(self, event: Callable[[Node], object]) -> dict[str, object]:
         """Return what an event would change, having tried it on a copy."""

@@ -16,7 +16,7 @@ from agent.jobs import Arrival, Refused
 from agent.layouts import ANY, Layout
 from agent.words import LARGEST, LONGEST, WordError, clean_name, counted, parse_layout
 from dromlib import layout as binary
-from dromlib.cpulist import CpuListError, parse_cpulist
+from dromlib.cpulist import CpuListError, format_cpulist, parse_cpulist
 
 if TYPE_CHECKING:
     from agent.control import Caller
@@ -142,6 +142,19 @@ def _attach(order: dict[str, Any]) -> Attach:
         layout=ANY if distribution is None else parse_layout(distribution),
         memory=_count(order, "mem", "--mem takes a size in bytes", default=0, most=LARGEST),
     )
+
+
+def told(order: Order) -> dict[str, object]:
+    """Return what the log says of an order: only what it means, names as short as those of jobs."""
+    if isinstance(order, Resize):
+        fields: dict[str, object] = {"job": clean_name(order.job), "cpus": order.cpus, "for": order.seconds}
+    elif isinstance(order, Set):
+        fields = {"job": clean_name(order.what), "cpus": format_cpulist(order.mask)}
+    elif isinstance(order, Attach):
+        fields = {"pid": order.pid, "job": order.job or None, "cpus": order.max_cpus or None}
+    else:
+        fields = {"job": clean_name(order.what)}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _text(order: dict[str, Any], field: str, usage: str) -> str:

@@ -42,15 +42,15 @@ class Counters:
 
 
 @dataclass(slots=True)
-class _Share:
-    """A share of the log: at a time `at` so many lines are `left` of the `most` there can be; some were not got."""
+class Share:
+    """What somebody may cause: at a time `at` so much is `left` of the `most` there can be; some was not got."""
 
     most: int
     at: float
     left: float
     unsaid: int = 0
 
-    def line(self, now: float) -> dict[str, int] | None:
+    def take(self, now: float) -> dict[str, int] | None:
         """Take a line, if there is one left, and return what it is to tell of those that were not got before it."""
         self.left = min(self.most, self.left + (now - self.at) * LINES_A_SECOND)
         self.at = now
@@ -70,8 +70,8 @@ class Report:
         self.counters = Counters()
         self.hour = Hour(time.monotonic())
         self._send = signal
-        self._refusals = _Share(REFUSALS_AT_ONCE, time.monotonic(), REFUSALS_AT_ONCE)
-        self._shares: dict[int, _Share] = {}
+        self._refusals = Share(REFUSALS_AT_ONCE, time.monotonic(), REFUSALS_AT_ONCE)
+        self._shares: dict[int, Share] = {}
 
     def granted(self, grant: Publish) -> None:
         """A grant has been published."""
@@ -134,12 +134,12 @@ class Report:
         self._say(self._refusals, "refused", reason=sentence)
 
     def visited(self, user: int, event: str, **fields: object) -> None:
-        """Log that a program of a user has come or gone, as far as he does not fill the log with that."""
-        share = self._shares.setdefault(user, _Share(LINES_AT_ONCE, time.monotonic(), LINES_AT_ONCE))
+        """Log what a user has caused, such as programs that come, as far as he does not fill the log with that."""
+        share = self._shares.setdefault(user, Share(LINES_AT_ONCE, time.monotonic(), LINES_AT_ONCE))
         self._say(share, event, **fields)
 
-    def _say(self, share: _Share, event: str, **fields: object) -> None:
-        if (unsaid := share.line(time.monotonic())) is not None:
+    def _say(self, share: Share, event: str, **fields: object) -> None:
+        if (unsaid := share.take(time.monotonic())) is not None:
             self.log(event, **fields, **unsaid)
 
     def _changed(self, event: str, task: Task, old: int, new: int, **fields: object) -> None:

@@ -40,7 +40,17 @@ def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None =
         return SYSTEM_DIR
     if environ.get("XDG_RUNTIME_DIR"):
         return Path(environ["XDG_RUNTIME_DIR"]) / "drom"
-    return Path(f"/tmp/drom-{uid}")  # noqa: S108 - checked for its owner
+    return fallback(uid)
+
+
+def fallback(uid: int) -> Path:
+    """Return the directory of a user who has no other: anybody may have made it."""
+    return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `is_believed`
+
+
+def is_believed(path: Path, uid: int) -> bool:
+    """Say whether a user may believe who answers in a runtime directory; see `fallback`."""
+    return path != fallback(uid) or not os.path.lexists(path) or path.lstat().st_uid in (uid, 0)
 
 
 def prepare(path: Path) -> int:

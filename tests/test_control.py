@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent import control
+from agent import control, runtime
 from agent.control import Caller, ControlError, Server, endpoint, order, signals
 
 if TYPE_CHECKING:
@@ -203,8 +203,9 @@ class TestOrders:
             for _ in range(2):
                 assert ask(server, lambda: order(folder, "ps"), answer).startswith("x")
             assert len(answered) < 10
-            taken: list[bytes] = []
-            serve_until(server, lambda: len(taken) == 16 or (sock.poll(0) and taken.append(sock.recv())), answer)
+            for _ in range(16):
+                serve_until(server, lambda: sock.poll(0), answer)
+                sock.recv()
 
         assert len(answered) == 18
 
@@ -214,6 +215,30 @@ class TestOrders:
             ControlError, match=rf"^no agent answers in {folder}: start one with: drom agent .*{folder}$"
         ):
             order(folder, "ps")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a directory of another user")
+    def test_who_makes_our_directory_is_not_believed(self, server: Server, folder: Path) -> None:
+        """Where nobody says where the agent is, anybody may have made the directory in which it would be."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runtime, "fallback", lambda _: folder)
+            assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
+            os.chown(folder, 4711, -1)
+            sentence = f"{folder} belongs to another user: say where your agent is with DROM_RUNTIME_DIR."
+            for attempt in (lambda: order(folder, "ps"), lambda: next(signals(folder))):
+                with pytest.raises(ControlError) as caught:
+                    attempt()
+                assert str(caught.value) == sentence
+        assert ask(server, lambda: order(folder, "ps"), lambda *_: 2) == 2
+
+    def test_what_an_agent_says_moves_no_cursor(self, server: Server, folder: Path) -> None:
+        """It may be another user's: neither its refusals nor its values break a line of a terminal."""
+
+        def refuse(_order: dict[str, Any], _caller: Caller) -> None:
+            raise ControlError("\x1b]0;a\x07b\nc")
+
+        with pytest.raises(ControlError, match=r"^\?\]0;a\?b\?c$"):
+            ask(server, lambda: order(folder, "ps"), refuse)
+        assert ask(server, lambda: order(folder, "ps"), lambda *_: {"a": ["\x1b[2J", 1]}) == {"a": ["?[2J", 1]}
 
     def test_an_agent_that_does_not_answer_is_given_up(
         self, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch

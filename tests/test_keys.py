@@ -120,6 +120,12 @@ class TestModes:
         os.mkfifo(folder / "peers/fifo.key", 0o644)
         with pytest.raises(KeysError, match=r"fifo.key holds no key: "):
             load(folder)
+        (folder / "peers/fifo.key").unlink()
+        ours = load(folder)
+        (folder / "peers/folder.key").mkdir(mode=0o755)
+        with pytest.raises(KeysError, match=r"folder.key holds no key: "):
+            load(folder)
+        assert ours.peers() == {ours.public: keys.OURSELVES}
 
     @given(text=st.binary(max_size=300))
     def test_any_bytes_are_a_key_or_a_sentence(self, tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:

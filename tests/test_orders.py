@@ -8,8 +8,8 @@ import pytest
 
 from agent.control import Caller, ControlError
 from agent.jobs import Arrival, Bind, Publish
-from agent.layouts import Layout
-from agent.orders import Attach, Release, Resize, Set, apply, check_right, parse
+from agent.layouts import ANY, Layout
+from agent.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told
 from agent.rights import Masters
 from agent.rules import Rules
 from tests.nodes import MACHINES, make_node
@@ -104,6 +104,25 @@ class TestParsing:
 
         assert isinstance(read, Attach)
         assert read.job == "\N{SNOWMAN}" * 21
+
+
+class TestTelling:
+    """What the log says of an order."""
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (Resize("a", 2, 60.0), {"job": "a", "cpus": 2, "for": 60.0}),
+            (Resize("a\n" + "b" * 60_000, None, None), {"job": "a_" + "b" * 61}),
+            (Set("7" * 60_000, 0b1011), {"job": "7" * 63, "cpus": "0-1,3"}),
+            (Attach(7, "", "malleable", 0, 0, ANY, 0), {"pid": 7}),
+            (Attach(7, "b", "malleable", 1, 4, ANY, 0), {"pid": 7, "job": "b", "cpus": 4}),
+            (Release("b" * 60_000), {"job": "b" * 63}),
+        ],
+    )
+    def test_only_what_an_order_means_is_told(self, given: Order, said: dict[str, object]) -> None:
+        """No field that it does not have, and names that are no longer than those of jobs."""
+        assert told(given) == said
 
 
 class TestRights:

@@ -88,6 +88,18 @@ class TestKeys:
             f"`drom keys trust FILE NAME` with {stranger.folder}/identity.key."
         )
 
+    def test_what_cannot_be_read_is_told_and_keeps_nobody_out_for_good(
+        self, server: Server, gate: Gate, own: Keys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Whatever is wrong with the folder of keys, who comes once it is mended is let in."""
+        with monkeypatch.context() as patch:
+            patch.setattr(keys.Keys, "peers", lambda _: 1 / 0)
+            for _ in range(2):
+                with pytest.raises(ControlError, match="does not know our key"):
+                    ask_as(server, gate, own)
+        assert capfd.readouterr().err == f"drom: nobody is let in while {own.folder} cannot be read: division by zero\n"
+        assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
+
     def test_an_agent_with_another_key_is_not_believed(self, server: Server, gate: Gate, tmp_path: Path) -> None:
         """Nothing is sent to who cannot show that it is the agent meant."""
         with pytest.raises(ControlError, match=r"has another key than we know it by, or none: `drom keys trust FILE "):
