@@ -4,6 +4,9 @@
 A claim is a POSIX record lock on byte N of one file for OS CPU N. The kernel frees it when its holder dies, tells
 who that is, and needs no privilege; what the file holds is of no importance. Containers that have a ``/dev/shm`` of
 their own have claims of their own: there the CPUs an agent may use are parted by cpusets.
+
+Any user may claim any CPU, and wait for a claim to be free, so that none of theirs stops root's agents: these claim
+their CPUs in a file that nobody else may open (who may read one may lock it, too), and in the other what is left.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.words import cpus_are
+from agent.words import cpus_are, printable
 from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 DIRECTORY = Path("/dev/shm")  # noqa: S108 - the one place that every user of every Linux node may write
 VARIABLE = "DROM_CLAIMS_DIR"
 """Names another directory, so that agents of tests do not meet."""
+ROOTS = Path("/run")
+"""Where root's own file is unless the variable names a directory."""
 FILE = "drom-claims"
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid (fcntl(2))."""
@@ -41,34 +46,56 @@ def claims_file(environ: Mapping[str, str]) -> Path:
     return Path(environ.get(VARIABLE) or DIRECTORY) / FILE
 
 
+def roots_file(file: Path) -> Path:
+    """Return the file that root's agents lock first."""
+    return ROOTS / FILE if file == DIRECTORY / FILE else file.with_name(f"{FILE}.root")
+
+
 class Claims:
     """The claims of this process, until it ends or `close`. Only one object per process may hold a file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._fds: list[int] = []
+
+    def take(self, mask: int) -> list[str]:
+        """Claim the OS CPUs in `mask`. Raises `ClaimError`, and holds nothing, when another agent has one of them.
+
+        Root's agent is stopped by others of root alone: returned are sentences about what else there is.
+        """
+        if os.geteuid() != 0:
+            self._take(self.file, 0o666, mask)
+            return []
+        self._take(roots_file(self.file), 0o600, mask)
         try:
-            self._fd = _open(file)
+            fd = self._open(self.file, 0o666)
+        except ClaimError as error:
+            return [str(error)]
+        taken = {cpu: _holder(fd, cpu) for cpu in cpus(mask) if not _lock(fd, cpu)}
+        return [_conflict(mask_of([cpu for cpu in taken if taken[cpu] == pid]), pid) for pid in set(taken.values())]
+
+    def _take(self, file: Path, mode: int, mask: int) -> None:
+        fd = self._open(file, mode)
+        # All agents in one order, so that of several that start at once one gets its CPUs.
+        for cpu in (wanted := sorted(cpus(mask))):
+            if not _lock(fd, cpu):
+                holder = _holder(fd, cpu)
+                taken = [c for c in wanted if c == cpu or _holder(fd, c) is not None]
+                fcntl.lockf(fd, fcntl.LOCK_UN)
+                raise ClaimError(_conflict(mask_of(taken), holder))
+
+    def _open(self, file: Path, mode: int) -> int:
+        try:
+            self._fds.append(_open(file, mode))
         except OSError as error:
             msg = f"cannot claim CPUs in {file}: {os.strerror(error.errno or 0)}: remove it, or set {VARIABLE}."
             raise ClaimError(msg) from error
-
-    def take(self, mask: int) -> None:
-        """Claim the OS CPUs in `mask`. Raises `ClaimError`, and holds nothing, when another agent has one of them."""
-        wanted = sorted(cpus(mask))  # all agents in one order, so that of several that start at once one gets its CPUs
-        try:
-            for cpu in wanted:
-                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cpu)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            holder = _holder(self._fd, cpu)
-            taken = [c for c in wanted if c == cpu or _holder(self._fd, c) is not None]
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
-            raise ClaimError(_conflict(mask_of(taken), holder)) from error
+        return self._fds[-1]
 
     def close(self) -> None:
         """Give all claims up."""
-        os.close(self._fd)
+        while self._fds:
+            os.close(self._fds.pop())
 
 
 def holders(file: Path, mask: int) -> dict[int, int]:
@@ -97,28 +124,39 @@ def runtime_dir_of(pid: int, proc: str = "/proc") -> str:
         words = Path(f"{proc}/{pid}/cmdline").read_bytes().decode().split("\0")
         options: Any = json.loads(words[words.index("_serve") + 1])
         path = options.get("runtime_dir", "") if isinstance(options, dict) else ""
-        return "".join(c if c.isprintable() else "?" for c in str(path))
+        return printable(str(path))
     return ""
 
 
-def _open(file: Path) -> int:
-    """Open the file for locks, made for everybody by the first who comes; root makes it its own."""
+def _open(file: Path, mode: int) -> int:
+    """Open a file for locks, made with this mode by the first who comes; root makes it its own."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(file, flags)
     except FileNotFoundError:
         with suppress(FileExistsError):
             os.close(os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600))
-            file.chmod(0o666)
+            file.chmod(mode)
         fd = os.open(file, flags)
-    mode = os.fstat(fd)
-    if not stat.S_ISREG(mode.st_mode):
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    if os.geteuid() == 0 and mode.st_uid != 0:
+    if os.geteuid() == 0 and about.st_uid != 0:
         os.fchown(fd, 0, 0)
-        os.fchmod(fd, 0o666)
+        os.fchmod(fd, mode)
     return fd
+
+
+def _lock(fd: int, cpu: int) -> bool:
+    """Claim an OS CPU; say whether nobody else has it."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cpu)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True
 
 
 def _holder(fd: int, cpu: int) -> int | None:

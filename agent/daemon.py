@@ -84,7 +84,8 @@ class Daemon:
         self.busy = 0
         self._claims = Claims(settings.claims) if settings.claims and self.binds else None
         if self._claims:
-            self._claims.take(self.node.cores.all)
+            for warning in self._claims.take(self.node.cores.all):
+                log("warning", claims=warning)
         self._open()
 
     def _open(self) -> None:

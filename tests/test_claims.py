@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.claims import ClaimError, Claims, claims_file, holders, runtime_dir_of
+from agent.claims import ClaimError, Claims, claims_file, holders, roots_file, runtime_dir_of
+from dromlib.cpulist import cpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 HOLD = """
 import sys
@@ -78,9 +80,70 @@ def test_death_frees_a_claim(file: Path) -> None:
         claims.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+def test_nobody_else_stops_roots_agent(file: Path) -> None:
+    """Of CPUs that another user has claimed a sentence tells; a second agent of root's is still refused."""
+    claim(file, 0b0001)
+    with claimed_by(4711, file, 0b0011) as other:
+        mine = Claims(file)
+        said = mine.take(0b0111)
+        assert said == [
+            f"CPUs 0-1 are managed by the agent with pid {other}: stop it, or leave them to it with --reserved."
+        ]
+        found = ask_for(file, 0b0010)
+        mine.close()
+
+    assert found == (
+        f"CPU 1 is managed by the agent with pid {os.getpid()}: stop it, or leave this one to it with --reserved."
+    )
+    assert roots_file(file).stat().st_mode & 0o777 == 0o600
+    assert roots_file(claims_file({})) == Path("/run/drom-claims")
+
+
+def claim(file: Path, mask: int) -> None:
+    """Claim CPUs and give them up."""
+    claims = Claims(file)
+    claims.take(mask)
+    claims.close()
+
+
+def ask_for(file: Path, mask: int) -> str:
+    """Return what another agent of root's is told that wants CPUs."""
+    code = HOLD.replace("claims.take(int(sys.argv[2]))", "print(attempt(claims))").replace("sys.stdin.read()", "")
+    attempt = (
+        "def attempt(claims):\n"
+        "    try:\n        return claims.take(int(sys.argv[2]))\n"
+        "    except Exception as error:\n        return error\n"
+    )
+    command = [sys.executable, "-c", attempt + code, str(file), str(mask)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+
+
+@contextmanager
+def claimed_by(uid: int, file: Path, mask: int) -> Iterator[int]:
+    """Let a process of another user claim CPUs in the file for everybody; yield its pid."""
+    fd = os.open(file, os.O_RDWR)
+    (read, write), (until, end) = os.pipe(), os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.setresuid(uid, uid, uid)
+            os.close(end)
+            for cpu in cpus(mask):
+                fcntl.lockf(fd, fcntl.LOCK_EX, 1, cpu)
+            os.write(write, b"held")
+            os.read(until, 1)
+        finally:
+            os._exit(0)
+    os.read(read, 4)
+    yield child
+    for one in (fd, read, write, until, end):
+        os.close(one)
+    os.waitpid(child, 0)
+
+
 def test_everybody_may_lock_the_file(file: Path, tmp_path: Path) -> None:
     """It is made for all users, and stays when a claim ends."""
-    Claims(file).close()
+    claim(file, 1)
 
     assert file.stat().st_mode & 0o777 == 0o666
     assert holders(file, 1) == {}
@@ -90,14 +153,22 @@ def test_everybody_may_lock_the_file(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
 def test_what_is_no_file_is_refused(file: Path, kind: str) -> None:
     """Nothing is followed, waited for or written, and the sentence says what to do."""
-    if kind == "link":
-        file.symlink_to("/dev/null")
-    elif kind == "folder":
-        file.mkdir()
-    else:
-        os.mkfifo(file)
-    with pytest.raises(ClaimError, match=rf"^cannot claim CPUs in {file}: .*: remove it, or set DROM_CLAIMS_DIR\.$"):
-        Claims(file)
+    ours = roots_file(file) if os.geteuid() == 0 else file
+    for path in {file, ours}:
+        if kind == "link":
+            path.symlink_to("/dev/null")
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            os.mkfifo(path)
+    with pytest.raises(ClaimError, match=rf"^cannot claim CPUs in {ours}: .*: remove it, or set DROM_CLAIMS_DIR\.$"):
+        Claims(file).take(1)
+    if ours != file:
+        ours.rmdir() if kind == "folder" else ours.unlink()
+        claims = Claims(file)
+        (said,) = claims.take(1)
+        claims.close()
+        assert said.startswith(f"cannot claim CPUs in {file}: ")
 
 
 @pytest.mark.parametrize("words", ["", "_serve", "_serve\0{", "_serve\0[]", "_serve\0{}"])
