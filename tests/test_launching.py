@@ -75,25 +75,35 @@ def test_a_job_of_several_nodes_finds_them_without_ssh() -> None:
     ("refused", "errno", "fault"),
     [
         ("cwd", 2, "job"),
-        ("cwd", 5, "node"),
-        ("output", 5, "node"),
+        *((what, number, "job") for what in ("cwd", "input", "output", "error") for number in (5, 11, 12, 23, 24)),
         ("output", 28, "job"),
         ("error", 122, "job"),
         ("output", 30, "job"),
         ("cwd", 30, "job"),
-        ("input", 24, "node"),
         ("output", 13, "job"),
         ("process", 11, "node"),
         ("keeper", 0, "node"),
         ("program", 8, "job"),
+        ("program", 5, "job"),
+        ("program", 11, "job"),
         ("program", 12, "node"),
+        ("program", 23, "node"),
+        ("user", 2, "job"),
+        ("user", 5, "node"),
     ],
 )
 def test_whose_fault_it_is(refused: str, errno: int, fault: str) -> None:
-    """What a job asked for is its own fault, unless the node has no room for it or is broken."""
+    """What a job asked for is its own fault, whatever comes of it: no user can have a node drained by a path."""
     found, sentence = launching.why_refused(Status(refused=refused, errno=errno), start(7, "true"), HERE)
 
     assert (found, sentence[-1]) == (fault, ".")
+
+
+def test_a_launcher_that_the_users_path_finds_is_the_users() -> None:
+    """It may be on a file system of the user's own, which fails as that likes."""
+    found, _ = launching.why_refused(Status(refused="program", errno=12), start(7, "mpirun", mode="launch"), HERE)
+
+    assert found == "job"
 
 
 @pytest.mark.parametrize(
@@ -111,10 +121,10 @@ def test_a_long_path_is_cut_in_a_sentence(refused: str, wanted: dict[str, Any]) 
 
 
 def test_only_root_starts_programs_of_others() -> None:
-    """An agent of another user refuses them, and says what to do."""
+    """An agent of another user refuses them, and says what to do; nobody can have its node drained by it."""
     assert launching.why_not_here(start(7, "true", uid=1000), 0) is None
     assert launching.why_not_here(start(7, "true", uid=1000), 1000) is None
     assert launching.why_not_here(start(7, "true", uid=1000), 1001) == (
-        "node",
+        "job",
         "this agent runs as user 1001 and may not start programs as 1000: run it as root.",
     )

@@ -91,6 +91,44 @@ def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytes
     assert server._store.job(number).state == "cancelled"  # type: ignore[union-attr] # before anybody is answered
 
 
+OTHER = 4242
+
+
+def submit(server: Server, uid: int, **more: int) -> object:
+    """Submit a job as this user."""
+    spec = Spec(command=("true",), folder="/", hold=True, **more)  # type: ignore[arg-type]
+    return server._answer({"order": "submit", "jobs": [spec.to_json()]}, control.Caller(os.getpid(), uid))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes a scheduler of root's")
+def test_nobody_puts_jobs_before_those_of_others_but_who_rules(server: Server) -> None:
+    """Anybody may let others pass."""
+    with pytest.raises(control.ControlError) as refused:
+        submit(server, OTHER, priority=1)
+    assert str(refused.value) == (
+        "only root and the scheduler's own user may put jobs before those of others: give a --priority of 0 or less."
+    )
+
+    submit(server, OTHER, priority=-1)
+    submit(server, 0, priority=1)
+    assert [job.priority for job in server.cluster.jobs.values()] == [-1, 1]
+
+
+def test_a_scheduler_that_is_not_roots_takes_jobs_of_its_user_alone(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agents could start no others, not even root's."""
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    for uid in (0, OTHER + 1):
+        with pytest.raises(
+            control.ControlError, match=r"^this scheduler is of user 4242 and takes no jobs of \w+: have "
+        ):
+            submit(server, uid)
+    submit(server, OTHER, priority=1)
+
+    assert [job.user.uid for job in server.cluster.jobs.values()] == [OTHER]
+
+
 def test_the_longest_job_is_heard(server: Server) -> None:
     """Nobody else's requests may be as long."""
     room = LARGEST - len(json.dumps(Spec(command=("true",), folder="/", environment={"A": ""}).to_json()))

@@ -33,8 +33,12 @@ OPEN_MPI = {
     "OMPI_MCA_orte_leave_session_attached": "1",
 }
 """How Open MPI's mpirun starts its daemons on the other nodes of a job: by the agents, and all by itself."""
+CHOSEN = ("cwd", "input", "output", "error")
+"""What is wherever the user chose: whatever comes of it, the node is not to blame."""
 NODE_FAULTS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO)
-"""What is no fault of a job, whatever it asked for. A full or read-only file system is one that the job chose."""
+"""Why a node cannot tell who a user is, though the job asked for nothing wrong."""
+FULL = (errno.ENOMEM, errno.ENFILE)
+"""Why a node cannot run our own programs, which no user can bring about with the path of a job."""
 LONGEST_SHOWN = 200
 """Characters of a path in a sentence."""
 
@@ -209,14 +213,22 @@ def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
         sentence = f"cannot open {_shown(path)} for the {what} of the job: {reason}: check --{what}."
     else:
         sentence = sentences.get(what, f"{place.node} cannot start a process ({what}: {reason}).")
-    fault = "job" if (what in sentences or what in streams) and status.errno not in NODE_FAULTS else "node"
-    return fault, sentence
+    return _fault(what, status.errno, start), sentence
+
+
+def _fault(what: str, number: int, start: Start) -> str:
+    """Return whose fault it is that something failed; nothing that a user chose is the node's."""
+    if what in CHOSEN:
+        return "job"
+    if what == "program":  # mpirun is found by the user's PATH
+        return "node" if number in FULL and start.mode != "launch" else "job"
+    return "job" if what in ("user", "group") and number not in NODE_FAULTS else "node"
 
 
 def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:
     """Return whose fault it is, and why, that an agent of user `uid` cannot start this at all; None: it can."""
     if uid not in (0, start.uid):
-        return "node", f"this agent runs as user {uid} and may not start programs as {start.uid}: run it as root."
+        return "job", f"this agent runs as user {uid} and may not start programs as {start.uid}: run it as root."
     if not (start.argv or start.script) and start.mode != "hold":
         return "job", "the job has no command."
     if start.tasks > start.cores:

@@ -247,7 +247,9 @@ def submit(
     ] = None,
     name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: its program's.")] = "",
     job_class: Annotated[str, typer.Option("--class", help="malleable, moldable or rigid.")] = "malleable",
-    priority: Annotated[int, typer.Option(help="Jobs of higher priority are before others.")] = 0,
+    priority: Annotated[
+        int, typer.Option(help="Jobs of higher priority are before others; above 0: for root and its owner alone.")
+    ] = 0,
     dependency: Annotated[
         Sequence[Dependency] | None,
         typer.Option(

@@ -34,7 +34,7 @@ from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, from_json, name_o
 from scheduler.live.store import MOST, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from agent.control import Caller
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from scheduler.compiling import Policy
     from scheduler.live.desk import Peer, Said
     from scheduler.live.settings import Settings
+    from scheduler.live.spec import Spec
 
 SCHEMA_VERSION = 1
 UNWRITABLE = "the queue cannot be written now, so nothing was changed: see the scheduler's log."
@@ -263,6 +264,7 @@ class Server:
             msg = f"{len(specs) * count} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
             raise ControlError(msg)
         user, parsed = _user_of(caller), [from_json(values) for values in specs]
+        _check_rights(user, parsed)
         jobs: list[Job] = []
         try:
             for spec in parsed:
@@ -429,6 +431,16 @@ def _user_of(caller: Caller) -> User:
             raise ControlError(msg) from None
         return User(caller.uid, caller.uid, str(caller.uid))
     return User(found.pw_uid, found.pw_gid, found.pw_name)
+
+
+def _check_rights(user: User, specs: Iterable[Spec]) -> None:
+    """Raise ControlError if a user may not submit such jobs to this scheduler."""
+    if os.geteuid() not in (0, user.uid):
+        whose = f"this scheduler is of user {os.geteuid()} and takes no jobs of {user.name}"
+        raise ControlError(f"{whose}: have root run one, or run your own (drom scheduler).")
+    if not _is_master(user) and any(spec.priority > 0 for spec in specs):
+        who = "only root and the scheduler's own user may put jobs before those of others"
+        raise ControlError(f"{who}: give a --priority of 0 or less.")
 
 
 def _is_master(user: User) -> bool:

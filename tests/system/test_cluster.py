@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -390,6 +391,22 @@ def test_jobs_that_were_over_long_ago_are_forgotten(here: Cluster) -> None:
     with pytest.raises(control.ControlError, match=f"^there is no job {over}: see drom queue --all"):
         here.job(over)
     assert here.submit("--hold", "--", "true") == waits + 1
+
+
+def test_no_file_of_a_job_has_its_node_drained(here: Cluster) -> None:
+    """Not even a terminal that nobody has any more, which fails as a broken disk does."""
+    master, terminal = os.openpty()
+    path = f"/proc/{os.getpid()}/fd/{terminal}"
+    os.close(master)
+    try:
+        number = here.submit("--output", path, "--", "true")
+        value = here.await_state(number, "failed", "pending")
+    finally:
+        os.close(terminal)
+
+    about = f"cannot open {path} for the output of the job: {os.strerror(errno.EIO)}: check --output."
+    assert (value["state"], value["reason"].partition(": ")[2]) == ("failed", about)
+    assert {node["state"] for node in here.ask("nodes")["nodes"]} == {"up"}
 
 
 def test_two_schedulers_do_not_share_a_queue(here: Cluster) -> None:
