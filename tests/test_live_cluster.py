@@ -630,6 +630,63 @@ def test_a_node_that_was_given_up_gets_no_job_before_it_is_rid_of_its_old_ones(t
     here.store.close()
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_limit_that_was_stretched_is_as_asked_for_when_the_job_begins_anew(tmp_path: Path, *, crashes: bool) -> None:
+    """However often its node has lost it: a guest on half of a node has twice its time, and no more."""
+    here, mate = with_mate(tmp_path, POLICY, 1)
+    number = here.submit(spec(1, 5)).number  # type: ignore[union-attr]
+    limits = []
+    for attempt in (1, 2, 3):
+        here.settle()
+        limits.append(here.cluster.jobs[number].limit)
+        here.nodes["n0"].known.pop((number, attempt))
+        if crashes:
+            here.crash()
+        here.join(here.nodes["n0"])
+        limits.append(here.cluster.jobs[number].limit)
+
+    assert here.cluster.jobs[mate.number].state == "running"
+    assert limits == [600, 300, 600, 300, 600, 300]
+    here.store.close()
+
+
+def test_who_gives_no_limit_has_no_more_than_anybody_may_have(tmp_path: Path) -> None:
+    """The usual limit may be longer than the longest."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1, replace(SETTINGS, default_time=3600, max_time=600))
+    here.settle()
+
+    assert here.submit(replace(spec(), time=0)).limit == 600  # type: ignore[union-attr]
+    assert here.submit(spec(minutes=11)) is None
+    here.store.close()
+
+
+def test_a_job_that_hangs_as_it_starts_has_a_limit(tmp_path: Path) -> None:
+    """Its file may be a pipe that nobody reads; its time counts from when its nodes were asked, not while it waits."""
+    here, mate = with_mate(tmp_path, POLICY, 1)
+    node = here.nodes["n0"]
+    guest = here.submit(spec(1, 1))
+    assert guest
+    here.turn(1.0)
+    while node.inbox:
+        node.read()
+    here.turn(300.0)
+    assert (guest.state, here.cluster.dispatch.waiting_for(guest.number)) == ("starting", [mate.number])
+    node.follow((mate.number, 1))
+    here.hear(node)
+    here.turn()
+    while node.inbox:
+        node.read()
+    node.outbox.clear()
+    here.turn(119.0)
+    assert guest.verdict == ""
+    here.turn(2.0)
+
+    assert (guest.state, guest.verdict) == ("ending", "timeout")
+    here.settle()
+    assert (guest.state, here.store.job(mate.number).state) == ("timeout", "running")  # type: ignore[union-attr]
+    here.store.close()
+
+
 class LiveCluster(RuleBasedStateMachine):
     """Users, agents, the clock and `kill -9` in any order."""
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+HUNG = "its program had not begun by then: check that somebody opens the pipes in --input, --output and --error"
+
+
 class Cluster(Membership):
     """Jobs, nodes, and the policy that brings them together. Raises SchedulerError as `Controller`."""
 
@@ -47,7 +50,7 @@ class Cluster(Membership):
 
     def _take_in(self, spec: Spec, user: User, now: float) -> Job:
         job = Job(self._next, spec, user, now, priority=spec.priority, held=spec.hold)
-        job.limit = spec.time or self.settings.default_time
+        job.limit = self.settings.limit(spec.time)
         self._next += 1
         self.jobs[job.number] = job
         self._record(job, now, "submitted", name=name_of(spec))
@@ -101,7 +104,9 @@ class Cluster(Membership):
             self._placed(self.jobs[number], now)
         for number in controller.late:
             job = self.jobs[number]
-            if job.state == RUNNING:
+            if hangs := self._hangs(job):
+                job.reason = HUNG
+            if job.state == RUNNING or hangs:
                 job.limit = controller.limit(number)
                 self._end(job, TIMEOUT, now)
         self.warnings += controller.faults
@@ -117,6 +122,11 @@ class Cluster(Membership):
                     if number in self.dispatch.placed:  # its mate has ended before it had shrunk
                         self.dispatch.place(number, self.dispatch.placed[number] | {index: cores})
         self._give_orders(now)
+
+    def _hangs(self, job: Job) -> bool:
+        """Return whether all nodes of a job have been asked to start it, and none is merely silent."""
+        asked = job.state == STARTING and job.number not in self.dispatch.placed
+        return asked and all(self.nodes[name].speaks for name in job.left)
 
     def next_look(self) -> float:
         """Return when `turn` has something to do at the latest."""
@@ -142,6 +152,7 @@ class Cluster(Membership):
         for order in self.dispatch.orders(now):
             job = self.jobs[order.job]
             if isinstance(order, Start):
+                self._count_from(job, now)
                 for name in job.shares:
                     self._start_on(name, job)
                 continue

@@ -194,7 +194,7 @@ class Controller:
             self._world.rates[self._index[number]] = row_of(rates, self.cores)
 
     def launched(self, number: int, now: int) -> None:
-        """Take in that a job has really begun: its time counts from now on."""
+        """Take in that a job is asked to begin, or has really begun: its time counts from now on."""
         job, world = self._index[number], self._world
         if world.jobs.start[job] >= now:
             return

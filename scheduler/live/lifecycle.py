@@ -116,7 +116,7 @@ class Lifecycle:
         cls = CLASSES[job.spec.job_class]
         if not admission.may_share(job.spec, self.nodes.values(), self.policy, self.dispatch.cores):
             cls = RIGID
-        return Demand(job.spec.nodes, max(1, job.limit), cls, job.priority, group)
+        return Demand(job.spec.nodes, max(1, self.settings.limit(job.spec.time)), cls, job.priority, group)
 
     def _allow(self, group: str) -> None:
         """Tell the policy on which nodes the jobs of a group may be, unless it is any."""
@@ -132,6 +132,11 @@ class Lifecycle:
         self.unsaved[job.number] = job
         if self.controller and self.controller.waits(job.number):
             self.controller.withdraw(job.number)
+
+    def _count_from(self, job: Job, now: float) -> None:
+        """Let the time that a job may take begin now."""
+        if self.controller:
+            self.controller.launched(job.number, int(now))
 
     def _start_on(self, name: str, job: Job) -> None:
         """Have a node start its part of a job."""
@@ -199,7 +204,7 @@ class Lifecycle:
 
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
-        job.shares, job.left, job.acknowledged = {}, [], []
+        job.shares, job.left, job.acknowledged, job.limit = {}, [], [], self.settings.limit(job.spec.time)
         self._record(job, now, "requeued", reason=reason)
 
     def _after_loss(self, job: Job) -> str:

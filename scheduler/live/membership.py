@@ -111,6 +111,7 @@ class Membership(Lifecycle):
             self._leave(node, job)
             self._end(job, job.verdict, now)
         elif job.number not in self.dispatch.placed:
+            self._count_from(job, now)
             self._start_on(node.name, job)
 
     def _be_sure(self, number: int, node: Node, *, is_there: bool) -> None:
@@ -209,8 +210,7 @@ class Membership(Lifecycle):
         self.unsaved[job.number] = job
         if job.state == STARTING and len(job.acknowledged) == len(job.shares):
             job.state, job.started = RUNNING, now
-            if self.controller:
-                self.controller.launched(job.number, int(now))
+            self._count_from(job, now)
             self._record(job, now, "started")
             self._tell_dependents(job, now)
 

@@ -391,7 +391,7 @@ class Server:
             "ended": job.ended,
             "expected_start": explaining.expected_start(job, self.cluster),
             "limit": job.limit,
-            "requested": job.spec.time or self._settings.default_time,
+            "requested": self._settings.limit(job.spec.time),
             "class": job.spec.job_class,
             "attempt": job.attempt,
             "status": job.status,

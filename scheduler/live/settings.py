@@ -28,3 +28,7 @@ class Settings:
     history: float = 90 * 86400.0
     keep: int = 1000
     """Jobs that are over and still answered for from memory."""
+
+    def limit(self, asked: int) -> int:
+        """Return the time limit of a job that asks for so many seconds; 0: it does not say."""
+        return asked or (min(self.default_time, self.max_time) if self.max_time else self.default_time)

@@ -16,6 +16,7 @@ import pytest
 from agent import control, keys
 from dromlib import native
 from scheduler.live import listing
+from scheduler.live.cluster import HUNG
 from tests.agents import SECONDS, lives, wait_until
 from tests.clusters import cluster
 
@@ -407,6 +408,17 @@ def test_no_file_of_a_job_has_its_node_drained(here: Cluster) -> None:
     about = f"cannot open {path} for the output of the job: {os.strerror(errno.EIO)}: check --output."
     assert (value["state"], value["reason"].partition(": ")[2]) == ("failed", about)
     assert {node["state"] for node in here.ask("nodes")["nodes"]} == {"up"}
+
+
+def test_a_job_that_hangs_as_it_starts_is_ended_at_its_limit(here: Cluster) -> None:
+    """Nobody reads the pipe that its output goes to."""
+    os.mkfifo(here.folder / "pipe")
+    number = here.submit("--time", "1s", "--output", "pipe", "--", "true")
+
+    value = here.await_state(number, "timeout")
+
+    assert [entry["what"] for entry in value["history"]] == ["submitted", "placed", "ending", "timeout"]
+    assert value["explanation"] == [f"It is over: timeout: {HUNG}."]
 
 
 def test_two_schedulers_do_not_share_a_queue(here: Cluster) -> None:
