@@ -9,6 +9,8 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TextIO
 
+from agent.words import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -72,5 +74,4 @@ def quoted(value: object) -> str:
     text = str(value)
     if text and text.isprintable() and not any(c in text for c in ' "='):
         return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in escaped) + '"'
+    return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

@@ -68,6 +68,11 @@ def clean_name(text: str) -> str:
     return binary.cut_text(printable, binary.NAME_SIZE).rstrip(b"\0").decode()
 
 
+def escaped(text: str) -> str:
+    """Return a text in which nothing breaks a line or moves a cursor: what cannot be printed is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def duration(seconds: float) -> str:
     """Return a duration for people, in its largest unit: ``0.3 s``, ``42 s``, ``10 min``, ``2 h``, ``3 days``."""
     if seconds < 9.95:

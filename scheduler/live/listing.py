@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler answers, as lines for people. Pure."""
+"""What a scheduler answers, as lines for people, in which users cannot have terminals obey them. Pure."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from typing import Any
 
-from agent.listing import table
-from agent.words import clock, counted, duration
+from agent import listing
+from agent.words import clock, counted, duration, escaped
 
 EMPTY = "No job waits or runs: submit one with: drom submit -- COMMAND"
 NO_NODES = "No node has joined: start an agent on each with: drom agent --scheduler"
@@ -30,7 +30,7 @@ def queue(value: dict[str, Any]) -> list[str]:
         ]
         for job in value["jobs"]
     ]
-    return table(["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"], rows)
+    return _table(["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"], rows)
 
 
 def job(value: dict[str, Any]) -> list[str]:
@@ -44,7 +44,7 @@ def job(value: dict[str, Any]) -> list[str]:
         f"asks for: {', '.join(_wanted(value, spec))}",
     ]
     rows = [[_moment(entry["at"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]]
-    return [*about, "", *table(["TIME", "EVENT", ""], rows)]
+    return [*map(escaped, about), "", *_table(["TIME", "EVENT", ""], rows)]
 
 
 def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> list[str]:
@@ -70,7 +70,11 @@ def nodes(value: dict[str, Any]) -> list[str]:
         ]
         for node in value["nodes"]
     ]
-    return table(["NODE", "STATE", "CORES", "JOBS", "REASON"], rows)
+    return _table(["NODE", "STATE", "CORES", "JOBS", "REASON"], rows)
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> list[str]:
+    return listing.table(headings, [[escaped(cell) for cell in row] for row in rows])
 
 
 def _age(job: dict[str, Any], now: float) -> str:
