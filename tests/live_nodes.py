@@ -227,3 +227,7 @@ class FakeCluster:
             for number, attempt in node.running:
                 attempts.setdefault(number, set()).add(attempt)
         assert all(len(found) == 1 for found in attempts.values()), attempts
+        jobs = self.cluster.jobs.values()
+        for name, node in self.nodes.items():
+            told = [job.sizes[name] for job in jobs if name in job.left and name in job.acknowledged]
+            assert sum(told) <= node.cores, f"the history has {told} cores of {name}"

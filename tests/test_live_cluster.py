@@ -687,6 +687,74 @@ def test_a_job_that_hangs_as_it_starts_has_a_limit(tmp_path: Path) -> None:
     here.store.close()
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_size_that_an_agent_confirms_as_it_comes_back_is_history(tmp_path: Path, *, crashes: bool) -> None:
+    """Once: with what it said meanwhile lost, nobody would know that two jobs did not have the same cores."""
+    here, mate = with_mate(tmp_path, POLICY, 1)
+    node = here.nodes["n0"]
+    here.submit(spec(1, 1))
+    here.turn(1.0)
+    node.read()
+    node.follow((mate.number, 1))
+    node.outbox.clear()
+    if crashes:
+        here.crash()
+    for _ in range(2):
+        here.join(node)
+
+    def sizes() -> list[int]:
+        return [entry.detail["cores"] for entry in here.store.history(1, 1) if entry.what == "resized"]
+
+    assert sizes() == [2]
+    here.settle()
+    node.end((2, 1), 0)
+    here.settle()
+    assert sizes() == [2, 4]
+    here.store.close()
+
+
+@pytest.mark.parametrize("how", ["completed", "cancelled"])
+def test_a_node_that_goes_down_later_does_not_change_how_a_job_ended(tmp_path: Path, how: str) -> None:
+    """Why and when stay what they were."""
+    here = FakeCluster(tmp_path, POLICY, 2, GIVING_UP)
+    here.settle()
+    job = here.submit(spec(2, 60))
+    assert job
+    here.settle()
+    here.now += 50.0
+    ended = here.now
+    if how == "cancelled":
+        here.cluster.cancel(job.number, here.now, "cancelled by ann")
+        here.send()
+        here.nodes["n0"].read()
+    else:
+        here.nodes["n0"].end((job.number, 1), 0)
+    here.hear(here.nodes["n0"])
+    assert (job.state, job.left) == ("ending", ["n1"])
+    here.nodes["n1"].welcome = False
+    here.turn(GIVING_UP.silence + 1)
+    here.turn(GIVING_UP.give_up + 1)
+
+    assert here.cluster.nodes["n1"].state == "down"
+    assert (job.state, job.reason, job.ended) == (how, "cancelled by ann" if how == "cancelled" else "", ended)
+    here.store.close()
+
+
+def test_a_refusal_does_not_change_why_a_job_was_cancelled(tmp_path: Path) -> None:
+    """Its node could not start it, but it was to end anyway."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    job = here.submit(spec())
+    assert job
+    here.turn(1.0)
+    here.cluster.cancel(job.number, here.now, "cancelled by ann")
+    here.nodes["n0"].outbox.append(say.Refused(job.number, 1, "job", "cannot run it."))
+    here.hear(here.nodes["n0"])
+
+    assert (job.state, job.reason) == ("cancelled", "cancelled by ann")
+    here.store.close()
+
+
 class LiveCluster(RuleBasedStateMachine):
     """Users, agents, the clock and `kill -9` in any order."""
 

@@ -83,8 +83,9 @@ def _core_seconds(entries: Iterable[dict[str, Any]], shares: dict[str, int], sta
     total, since, held = 0.0, start, dict(shares)
     for entry in entries:
         if entry["what"] == "resized" and entry["at"] >= start:
-            total += (entry["at"] - since) * sum(held.values())
-            since, held[entry["detail"]["node"]] = entry["at"], entry["detail"]["cores"]
+            at = min(entry["at"], end)
+            total += (at - since) * sum(held.values())
+            since, held[entry["detail"]["node"]] = at, entry["detail"]["cores"]
     return total + (end - since) * sum(held.values())
 
 

@@ -142,7 +142,7 @@ class Cluster(Membership):
         cores = {node: controller.cores_on(job.number, node) for node in nodes}
         job.shares = {self._names[node]: amount for node, amount in cores.items()}
         job.state, job.attempt, job.reason, job.limit = STARTING, job.attempt + 1, "", controller.limit(job.number)
-        job.left, job.acknowledged = list(job.shares), []
+        job.left, job.acknowledged, job.sizes, job.over = list(job.shares), [], dict(job.shares), None
         mates = sorted({mate for node in nodes for mate in controller.residents(node)} - {job.number})
         self._record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
         self.unsaved[job.number] = job

@@ -34,8 +34,9 @@ class Job:
     """A job and what became of it. Times are unix seconds, None before they are known; `limit` is in seconds.
 
     `shares` are the cores it is to have by name of node, in the order in which it got them: the first starts it. `left`
-    are the nodes that it has not left yet, `acknowledged` those that have said that they started it. `verdict` is what
-    is to become of it once it has left all, where that is decided before.
+    are the nodes that it has not left yet, `acknowledged` those that have said that they started it. `sizes` are the
+    cores by node that its history says it has. `verdict` is what is to become of it once it has left all, where that is
+    decided before. Its own program was `over` at that second, though it may not have left all nodes.
     """
 
     number: int
@@ -55,6 +56,8 @@ class Job:
     shares: dict[str, int] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    over: float | None = None
     cpu_seconds: float = 0.0
     max_rss: int = 0
 

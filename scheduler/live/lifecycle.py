@@ -211,20 +211,26 @@ class Lifecycle:
         """Return what becomes of a job that its nodes have lost; one that no node was asked to start can begin anew."""
         return REQUEUE if job.spec.requeue or job.number in self.dispatch.placed else NODE_FAIL
 
-    def _blame(self, job: Job) -> None:
-        """Take in that a node has lost its part of a job: where its launcher has failed meanwhile, that is why."""
+    def _blame(self, job: Job, reason: str) -> None:
+        """Take in why a job has lost its part on a node: where its launcher has failed meanwhile, that is why."""
+        if job.verdict in ("", FAILED):
+            job.reason = reason
         if job.verdict == FAILED:
             job.verdict = self._after_loss(job)
 
     def _lost_on(self, node: Node, job: Job, now: float) -> None:
         """A node does not know a job any more that ran there."""
-        if job.verdict in ("", FAILED):
-            job.reason = f"node {node.name} has lost it"
-        self._blame(job)
+        self._blame(job, f"node {node.name} has lost it")
         self._leave(node, job)
         self._end(job, self._after_loss(job), now)
 
     # --- writing down ---------------------------------------------------------------------------------------------
+
+    def _holds(self, name: str, job: Job, cores: int, now: float) -> None:
+        """Take in how many cores of a node a job holds, which is written down where its history says otherwise."""
+        if job.sizes.get(name) != cores:
+            job.sizes[name] = cores
+            self._record(job, now, "resized", node=name, cores=cores)
 
     def _record(self, job: Job, now: float, what: str, **detail: Any) -> None:  # noqa: ANN401 - JSON values
         self.unsaved[job.number] = job

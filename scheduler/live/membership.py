@@ -89,6 +89,7 @@ class Membership(Lifecycle):
             job = self.jobs[number]
             if found.state == "running":
                 self.dispatch.holds(node.index, number, found.cores)
+                self._holds(node.name, job, found.cores, now)
                 self._acknowledge(node, job, now)
                 if job.verdict:
                     self._kill(node.name, job)
@@ -178,7 +179,7 @@ class Membership(Lifecycle):
                 self._ended(node, job, message, now)
             case say.Resized():
                 self.dispatch.applied(node.index, job.number, message.cores)
-                self._record(job, now, "resized", node=name, cores=message.cores)
+                self._holds(name, job, message.cores, now)
             case say.NotResized():
                 self._not_resized(node, job, message, now)
 
@@ -216,7 +217,8 @@ class Membership(Lifecycle):
 
     def _refused(self, node: Node, job: Job, message: say.Refused, now: float) -> None:
         """A node has not started a job: the job fails, or waits again while the node is looked after."""
-        job.reason = f"node {node.name}: {message.reason}"
+        if job.verdict in ("", FAILED):
+            job.reason = f"node {node.name}: {message.reason}"
         if message.fault == "node":
             self.drain(node.name, message.reason)
             self.warnings.append(f"node {node.name} is drained: it could not start job {job.number}: {message.reason}")
@@ -231,10 +233,11 @@ class Membership(Lifecycle):
         if launcher and job.verdict == TIMEOUT and message.time - node.skew < int(job.started or 0) + job.limit:
             job.verdict = ""  # it has ended in time, while nobody could say so
         if launcher:
+            job.over = min(now, max(job.started or 0.0, message.time - node.skew))
             job.status = message.status
             job.reason = job.reason or message.note
         elif message.note:
-            self._blame(job)
+            self._blame(job, message.note)
         self._leave(node, job)
         verdict = job.verdict or (COMPLETED if message.status == 0 else FAILED)
         if launcher and message.note and not job.verdict:
@@ -245,6 +248,7 @@ class Membership(Lifecycle):
         """A job has not followed: whoever was to start where it is waits again."""
         self.dispatch.refused(node.index, job.number, message.cores, now)
         self._record(job, now, "not resized", node=node.name, cores=message.cores, reason=message.reason)
+        self._holds(node.name, job, message.cores, now)
         self.warnings.append(f"job {job.number} was not resized on node {node.name}: {message.reason}")
         for number in [number for number, cores in self.dispatch.placed.items() if node.index in cores]:
             guest = self.jobs[number]
@@ -276,9 +280,10 @@ class Membership(Lifecycle):
         node.down = True
         self.warnings.append(f"node {node.name} is down: its jobs are {'requeued or failed, as they asked'}.")
         for job in [job for job in self.jobs.values() if node.name in job.left]:
-            job.reason = f"node {node.name} went down"
+            self._blame(job, f"node {node.name} went down")
             job.left.remove(node.name)
             self.dispatch.gone(node.index, job.number)
-            self._blame(job)
             self._end(job, self._after_loss(job), now)
+            if job.is_final and job.over is not None:
+                job.ended = job.over
         self._refresh(node)
