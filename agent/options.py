@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agent.layouts import ANY, Layout
-from agent.words import FEATURE, RESOURCE, WordError, parse_layout, parse_size
+from agent.words import FEATURE, NODE, RESOURCE, WordError, parse_layout, parse_size
 from dromlib.cpulist import CpuListError, parse_cpulist
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Options:
     )
     node: str | None = _option(
         None,
-        Kind(str, "NAME", "a name without blanks, of at most 64 bytes", re.compile(r"[!-~]{1,64}").fullmatch),
+        Kind(str, "NAME", "at most 64 letters, digits, . _ and -, a letter or digit first", re.compile(NODE).fullmatch),
         "What the scheduler calls this node; unset it is the name of the host.",
         example="n1",
     )

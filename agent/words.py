@@ -21,6 +21,8 @@ LARGEST = (1 << 60) - 1
 """Bytes of the largest size."""
 RESOURCE, FEATURE = r"[A-Za-z][A-Za-z0-9_.-]{0,31}", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
 """Patterns of what nodes may call their counted resources and features, and jobs may ask for."""
+NODE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Pattern of the name of a node, which stands in lists of hosts."""
 
 
 class WordError(ValueError):

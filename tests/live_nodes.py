@@ -176,9 +176,11 @@ class FakeCluster:
     def send(self, *, survives: bool = True) -> None:
         """Write down what has happened, then send."""
         cluster = self.cluster
-        self.store.write(cluster.unsaved.values(), cluster.unsaved_nodes.values(), cluster.entries)
+        nodes = cluster.unsaved_nodes.values()
+        self.store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes)
         cluster.unsaved.clear()
         cluster.unsaved_nodes.clear()
+        cluster.gone_nodes.clear()
         cluster.entries.clear()
         if survives:
             for name, message in cluster.messages:

@@ -20,12 +20,11 @@ from scheduler.errors import SchedulerError
 from scheduler.live import admission, explaining
 from scheduler.live.jobs import FINAL
 from scheduler.live.spec import Dependency, Spec
-from tests.live_nodes import ANN, SETTINGS, FakeCluster
+from tests.live_nodes import ANN, SETTINGS, FakeCluster, FakeNode
 
 if TYPE_CHECKING:
     from scheduler.compiling import Policy
     from scheduler.live.jobs import Job
-    from tests.live_nodes import FakeNode
 
 pytestmark = pytest.mark.timeout(600)
 """SD-Policy takes half a minute to compile, once."""
@@ -124,7 +123,8 @@ def test_only_nodes_that_a_job_may_be_on_are_told_as_free(tmp_path: Path) -> Non
     said = explaining.explain(waits, here.cluster, here.now)
     assert "It needs 1 node; 0 of the 1 that have what it asks for are free." in said
     here.cluster.drain("n0", "dust")
-    assert "It needs 2 nodes; 1 is free." in explaining.explain(any_two, here.cluster, here.now)
+    said = explaining.explain(any_two, here.cluster, here.now)
+    assert "It needs 2 nodes; 1 is free, 1 drained, silent or down." in said
     here.store.close()
 
 
@@ -752,6 +752,67 @@ def test_a_refusal_does_not_change_why_a_job_was_cancelled(tmp_path: Path) -> No
     here.hear(here.nodes["n0"])
 
     assert (job.state, job.reason) == ("cancelled", "cancelled by ann")
+    here.store.close()
+
+
+def test_a_node_that_is_down_may_be_forgotten(tmp_path: Path) -> None:
+    """Nobody waits for it any more, also after a restart; its place is the next newcomer's, and it may come back."""
+    here = FakeCluster(tmp_path, POLICY, 3, GIVING_UP)
+    here.settle()
+    job = here.submit(spec(3, 60, requeue=False))
+    assert job
+    here.settle()
+    with pytest.raises(SchedulerError, match=r"^node n1 is up: stop its agent, "):
+        here.cluster.forget_node("n1")
+    with pytest.raises(SchedulerError, match=r"^there is no node n9: see drom nodes\.$"):
+        here.cluster.forget_node("n9")
+    here.nodes["n1"].welcome = False
+    here.turn(GIVING_UP.silence + 1)
+    here.turn(GIVING_UP.give_up + 1)
+    with pytest.raises(
+        SchedulerError, match=r"^node n1 has job 1, which has not left its other nodes yet: try again\.$"
+    ):
+        here.cluster.forget_node("n1")
+    gone = here.nodes.pop("n1")
+    here.settle()
+    assert job.state == "node_fail"
+    waits = here.submit(spec(3))
+    assert waits
+    here.turn()
+    assert explaining.why(waits, here.cluster) == "1 of its nodes is drained, silent or down"
+    here.cluster.cancel(waits.number, here.now, "cancelled by ann")
+
+    here.cluster.forget_node("n1")
+    here.send()
+    assert here.submit(spec(3)) is None
+    here.crash()
+    assert list(here.cluster.nodes) == ["n0", "n2"]
+    assert here.submit(spec(3)) is None
+    other = here.nodes["n3"] = FakeNode("n3", lambda: here.now)
+    here.settle()
+    assert here.cluster.nodes["n3"].index == 1
+    whole = here.submit(spec(3))
+    assert whole
+    here.settle()
+    assert (whole.state, set(whole.shares), len(other.running)) == ("running", {"n0", "n2", "n3"}, 1)
+    gone.known.clear()
+    here.nodes["n1"] = gone
+    here.settle()
+    assert here.cluster.nodes["n1"].index == 3
+    here.settle(ends=True)
+    here.store.close()
+
+
+@pytest.mark.parametrize("name", ["n,3:4", "-n", ".n", "n 1", "n" * 65, "n\n"])
+def test_a_name_that_lists_of_hosts_cannot_have_is_refused(tmp_path: Path, name: str) -> None:
+    """What it would be read as is another node."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    with pytest.raises(
+        SchedulerError, match=r" is no name of a node: give it one of letters, digits, \. _ and - with "
+    ):
+        here.cluster.hello(replace(here.nodes["n0"].hello(), node=name), 1.0)
+
+    assert here.cluster.nodes == {}
     here.store.close()
 
 

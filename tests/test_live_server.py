@@ -129,6 +129,19 @@ def test_a_scheduler_that_is_not_roots_takes_jobs_of_its_user_alone(
     assert [job.user.uid for job in server.cluster.jobs.values()] == [OTHER]
 
 
+def test_a_node_is_forgotten_on_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whom may drain it, once it is down."""
+    me, order = control.Caller(os.getpid(), os.getuid()), {"order": "drain", "node": "n1", "reason": "", "forget": True}
+    server.turn()
+    with pytest.raises(control.ControlError, match=r"^node n1 is gone: stop its agent, "):
+        server._answer(order, me)
+    monkeypatch.setattr(server.cluster.nodes["n1"], "down", True)
+    assert [node.name for node in server._store.nodes()] == ["n1"]
+
+    assert server._answer(order, me)["nodes"] == []
+    assert server._store.nodes() == []
+
+
 def test_the_longest_job_is_heard(server: Server) -> None:
     """Nobody else's requests may be as long."""
     room = LARGEST - len(json.dumps(Spec(command=("true",), folder="/", environment={"A": ""}).to_json()))

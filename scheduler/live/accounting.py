@@ -32,7 +32,8 @@ def schedule_of(told: dict[str, Any]) -> Schedule:
     entries = defaultdict(list)
     for entry in told["entries"]:
         entries[entry["job"]].append(entry)
-    index = {name: number for number, name in enumerate(told["nodes"])}
+    names = dict.fromkeys([*told["nodes"], *(name for job in told["jobs"] for name in job["shares"])])  # some are gone
+    index = {name: number for number, name in enumerate(names)}
     rows = [_row(job, entries[job["job"]], told["cores"], told["time"]) for job in told["jobs"]]
     states = [_state(job) for job in told["jobs"]]
     table: dict[str, Any] = {name: np.array([row[name] for row in rows], np.int64) for name in _NUMBERS}

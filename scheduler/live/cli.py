@@ -460,7 +460,11 @@ def drain(
     scheduler: Where,
     reason: Annotated[str, typer.Option(help="Why, for others to read.")] = "drained",
     undo: Annotated[bool, typer.Option("--undo", help="Let jobs start there again.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Count a node no longer that is down for good.")] = False,
 ) -> None:
     """Let no more jobs start on a node; those that run there go on."""
-    _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained")
-    output.say(f"Jobs may start on node {node} again" if undo else f"Drained node {node}")
+    if undo and forget:
+        raise typer.BadParameter("--undo and --forget contradict each other: give one of them.")
+    _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained", forget=forget)
+    done = f"Jobs may start on node {node} again" if undo else f"Drained node {node}"
+    output.say(f"Forgot node {node}" if forget else done)

@@ -168,7 +168,7 @@ class Cluster(Membership):
         for node in nodes:
             node.heard, node.gone_since = None, None
             self.nodes[node.name] = node
-            self._names.append(node.name)
+            self._names += [""] * (node.index - len(self._names)) + [node.name]
             self._open(node.cores)
         self.jobs = {job.number: job for job in jobs}
         for job in sorted(self.jobs.values(), key=lambda job: (job.started or math.inf, job.number)):

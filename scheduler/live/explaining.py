@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scheduler.live.cluster import Cluster
-    from scheduler.live.jobs import Job
+    from scheduler.live.jobs import Job, Node
 
 
 def why(job: Job, cluster: Cluster) -> str:
@@ -31,7 +31,27 @@ def why(job: Job, cluster: Cluster) -> str:
     controller = cluster.controller
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
         return "others are before it"
+    return _shortage(job, cluster)
+
+
+def _shortage(job: Job, cluster: Cluster) -> str:
+    """Return why there are not enough nodes for a job."""
+    mine = _its_nodes(job, cluster)
+    away = _away(mine)
+    if len(mine) - away < job.spec.nodes:
+        return f"{away} of its nodes {'is' if away == 1 else 'are'} drained, silent or down"
     return "not enough nodes are free"
+
+
+def _its_nodes(job: Job, cluster: Cluster) -> list[Node]:
+    """Return the nodes that have all that a job wants of each."""
+    could = set(admission.usable(job.spec, cluster.nodes.values()))
+    return [node for node in cluster.nodes.values() if node.index in could]
+
+
+def _away(nodes: Sequence[Node]) -> int:
+    """Return on how many of these nodes no job may start."""
+    return sum(node.state != "up" for node in nodes)
 
 
 def _named(jobs: Sequence[int]) -> str:
@@ -67,11 +87,12 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
         waiting, _ = controller.counts
         said.append(f"It is number {controller.place(job.number)} of {counted(waiting, 'job')} that wait.")
         busy = {name for other in cluster.jobs.values() for name in other.left}
-        could = set(admission.usable(job.spec, cluster.nodes.values()))
-        mine = [node for node in cluster.nodes.values() if node.index in could]
+        mine = _its_nodes(job, cluster)
         free = sum(node.state == "up" and node.name not in busy for node in mine)
         where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
-        said.append(f"It needs {counted(job.spec.nodes, 'node')}; {free}{where} {'is' if free == 1 else 'are'} free.")
+        away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
+        is_free = f"{free}{where} {'is' if free == 1 else 'are'} free{away}"
+        said.append(f"It needs {counted(job.spec.nodes, 'node')}; {is_free}.")
     expected = expected_start(job, cluster)
     if expected is not None:
         said.append(f"It is expected to start in {duration(max(0.0, expected - now))}, or before.")

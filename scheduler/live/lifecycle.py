@@ -46,6 +46,8 @@ class Lifecycle:
         self.unsaved: dict[int, Job] = {}
         self.entries: list[Entry] = []
         self.unsaved_nodes: dict[str, Node] = {}
+        self.gone_nodes: list[str] = []
+        """Nodes that are to be deleted from the queue."""
         self.warnings: list[str] = []
         """Sentences for the log."""
         self.controller: Controller | None = None
@@ -53,6 +55,7 @@ class Lifecycle:
         self._past = past
         self._next = 1
         self._names: list[str] = []
+        """The nodes by index; empty where none has it."""
         self._groups: dict[str, Spec] = {}
         """One job of each group of those that may be on the same nodes."""
         self._dependents: dict[int, set[int]] = {}

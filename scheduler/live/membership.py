@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 from typing import TYPE_CHECKING
 
 from agent.rates import Rates
 from agent.steward import protocol as say
-from agent.words import counted
+from agent.words import NODE, counted
 from scheduler.errors import SchedulerError
 from scheduler.interface import AGENT_GONE, NODE_DOWN
 from scheduler.live.controller import Controller
@@ -31,6 +32,9 @@ class Membership(Lifecycle):
         if message.protocol != say.PROTOCOL:
             msg = f"this scheduler speaks protocol {say.PROTOCOL}, not {message.protocol}: install the same version."
             raise SchedulerError(msg)
+        if not re.fullmatch(NODE, message.node):
+            msg = f"{message.node[:64]!r} is no name of a node: give it one of letters, digits, . _ and - with --node."
+            raise SchedulerError(msg)
         if self.controller and message.cores != self.controller.cores:
             has = counted(self.controller.cores, "core")
             msg = (
@@ -46,8 +50,8 @@ class Membership(Lifecycle):
     def _join(self, message: say.Hello, now: float) -> Node:
         node = self.nodes.get(message.node)
         if node is None:
-            node = self.nodes[message.node] = Node(message.node, len(self._names), message.cores)
-            self._names.append(node.name)
+            node = self.nodes[message.node] = Node(message.node, self._free_index(), message.cores)
+            self._names[node.index] = node.name
         node.cpus_per_core, node.memory, node.host = message.cpus_per_core, message.memory, message.host
         node.resources, node.features = dict(message.resources), list(message.features)
         node.boot, node.emulated = message.boot, message.emulated
@@ -59,6 +63,12 @@ class Membership(Lifecycle):
         self._open(message.cores)
         self._regroup()
         return node
+
+    def _free_index(self) -> int:
+        """Return an index that no node has."""
+        if "" not in self._names:
+            self._names.append("")
+        return self._names.index("")
 
     def _open(self, cores: int) -> None:
         """Begin with the first node: from now on it is known what nodes are like."""
@@ -131,13 +141,34 @@ class Membership(Lifecycle):
 
     def drain(self, name: str, reason: str) -> None:
         """Let no job start on a node any more; without a reason let them again. Raises SchedulerError for no node."""
+        node = self._known(name)
+        node.drained = reason
+        self.unsaved_nodes[name] = node
+        self._refresh(node)
+
+    def forget_node(self, name: str) -> None:
+        """Count a node no longer that is down and has no job. Raises SchedulerError for any other."""
+        node = self._known(name)
+        if not node.down:
+            msg = f"node {name} is {node.state}: stop its agent, and forget it once drom nodes says that it is down."
+            raise SchedulerError(msg)
+        jobs = [job.number for job in self.jobs.values() if not job.is_final and name in job.shares]
+        if jobs:
+            msg = f"node {name} has job {jobs[0]}, which has not left its other nodes yet: try again."
+            raise SchedulerError(msg)
+        del self.nodes[name]
+        self._names[node.index] = ""
+        self._strangers.pop(name, None)
+        self.unsaved_nodes.pop(name, None)
+        self.gone_nodes.append(name)
+        self._regroup()
+
+    def _known(self, name: str) -> Node:
         node = self.nodes.get(name)
         if node is None:
             msg = f"there is no node {name[:60]}: see drom nodes."
             raise SchedulerError(msg)
-        node.drained = reason
-        self.unsaved_nodes[name] = node
-        self._refresh(node)
+        return node
 
     def alive(self, name: str, now: float) -> bool:
         """Take in that an agent lives; return whether it is known: else it is to say hello."""

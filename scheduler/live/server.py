@@ -158,8 +158,9 @@ class Server:
         if self._stuck > time.monotonic():
             return False
         try:
-            if cluster.unsaved or cluster.entries or cluster.unsaved_nodes:
-                self._store.write(cluster.unsaved.values(), cluster.unsaved_nodes.values(), cluster.entries)
+            if cluster.unsaved or cluster.entries or cluster.unsaved_nodes or cluster.gone_nodes:
+                nodes = cluster.unsaved_nodes.values()
+                self._store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes)
         except SchedulerError as error:
             self._be_stuck(error)
             return False
@@ -173,6 +174,7 @@ class Server:
             self._log("warning", text=sentence)
         cluster.unsaved.clear()
         cluster.unsaved_nodes.clear()
+        cluster.gone_nodes.clear()
         cluster.entries.clear()
         cluster.warnings.clear()
         messages, cluster.messages = cluster.messages, []
@@ -313,7 +315,10 @@ class Server:
         if not isinstance(reason, str) or not isinstance(order.get("node"), str):
             raise ControlError("drain takes a node and a reason: use the drom of this version.")
         with self._written():
-            self.cluster.drain(order["node"], reason)
+            if order.get("forget") is True:
+                self.cluster.forget_node(order["node"])
+            else:
+                self.cluster.drain(order["node"], reason)
         return self._nodes(order, caller)
 
     def _own_job(self, order: dict[str, Any], caller: Caller) -> tuple[Job, User]:

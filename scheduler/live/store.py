@@ -103,12 +103,15 @@ class Store:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, jobs: Iterable[Job], nodes: Iterable[Node], entries: Iterable[Entry]) -> None:
-        """Write all of it down, or nothing. Raises SchedulerError where that is not possible now."""
+    def write(
+        self, jobs: Iterable[Job], nodes: Iterable[Node], entries: Iterable[Entry], gone: Iterable[str] = ()
+    ) -> None:
+        """Write all of it down, and that nodes are `gone`, or nothing. Raises SchedulerError where it cannot be now."""
         with self._transaction():
             specs: dict[int, str] = {}
             for job in jobs:
                 self._write_job(job, specs)
+            self._db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in gone])
             for node in nodes:
                 self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, json.dumps(asdict(node))))
             self._db.executemany(

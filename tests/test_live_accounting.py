@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has come of jobs, as the simulator tells it, from what a scheduler has written down."""
+
+from __future__ import annotations
+
+from scheduler.live.accounting import schedule_of
+
+
+def test_a_job_on_a_node_that_is_forgotten_is_told() -> None:
+    """The node counts for as long as a job that ran there does; sizes after its end count nothing."""
+    job = {"job": 1, "state": "completed", "shares": {"n9": 4, "n1": 4}, "nodes": 2, "requested": 60, "limit": 60}
+    times = {"submitted": 0.0, "started": 10.0, "ended": 30.0, "class": "malleable"}
+    events = [
+        (10.0, "placed", {"shares": {"n9": 4, "n1": 4}}),
+        (10.0, "started", {}),
+        (20.0, "resized", {"node": "n9", "cores": 2}),
+        (99.0, "resized", {"node": "n9", "cores": 4}),
+    ]
+    entries = [{"job": 1, "at": at, "what": what, "detail": detail} for at, what, detail in events]
+    told = {"nodes": ["n1"], "cores": 4, "time": 100.0, "jobs": [job | times], "entries": entries}
+
+    schedule = schedule_of(told)
+
+    assert (schedule.nodes, schedule.runs.tolist()) == (2, [[0, 1]])
+    assert schedule.table["full_speed_run_time"].tolist() == [round((10 * 8 + 10 * 6) / 8)]
