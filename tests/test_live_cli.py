@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import typer
 
+from agent.control import ControlError
 from agent.log import Log
 from agent.options import OPTIONS
 from agent.remote import Remote
 from scheduler.errors import SchedulerError
-from scheduler.live import cli
+from scheduler.live import cli, listing
 from scheduler.live.spec import LARGEST
 
 if TYPE_CHECKING:
@@ -185,3 +186,30 @@ def test_a_place_for_metrics_that_is_none_is_refused(where: str) -> None:
         f"cannot serve metrics at {where}: it is no ADDRESS:PORT: choose another --metrics, as 127.0.0.1:9468."
     )
     assert closed == [True]
+
+
+def test_a_queue_that_is_watched_outlives_its_scheduler(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once it has answered; before that it is one sentence and the end."""
+    answers: list[Any] = []
+
+    def ask(*_: object, **__: object) -> Any:
+        if isinstance(answer := answers.pop(0), BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(cli, "_ask", ask)
+    monkeypatch.setattr("scheduler.live.cli.time.sleep", lambda _: None)
+    command = typer.main.get_command(cli.app)
+    gone, empty = ControlError("no scheduler answers."), {"jobs": [], "time": 0.0}
+    answers[:] = [gone]
+    with pytest.raises(ControlError):
+        command(["queue", "--watch", "--scheduler", "here"], standalone_mode=False)
+
+    answers[:] = [empty, gone, empty, StopIteration("Ctrl-C")]
+    with pytest.raises(StopIteration, match="Ctrl-C"):
+        command(["queue", "--watch", "--scheduler", "here"], standalone_mode=False)
+
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (f"{listing.EMPTY}\n" * 2, "no scheduler answers.\n")

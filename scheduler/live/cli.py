@@ -95,7 +95,12 @@ def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a J
     return whole(partial(control.order, _where(where), server=SERVICE), order, **fields)
 
 
-def _print(value: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], *, as_json: bool) -> None:
+def _print(
+    value: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], *, as_json: bool, anew: bool = False
+) -> None:
+    """Print an answer, on an empty screen if `anew`."""
+    if anew:
+        output.clear()
     if as_json:
         output.emit(value)
     else:
@@ -376,14 +381,17 @@ def queue(
     if gantt or out or html:
         _tell_history(_ask(scheduler, "history", last=last if every else 100_000), gantt, out, html)
         return
-    while True:
-        value = _ask(scheduler, "queue", all=every, last=last)
-        if watch:
-            output.clear()
-        _print(value, listing.queue, as_json=json)
-        if not watch:
-            return
+    ask = partial(_ask, scheduler, "queue", all=every, last=last)
+    _print(ask(), listing.queue, as_json=json, anew=watch)
+    while watch:
         time.sleep(1)
+        try:
+            value = ask()
+        except control.ControlError as error:  # it may be started again
+            output.clear()
+            typer.echo(str(error), err=True)
+        else:
+            _print(value, listing.queue, as_json=json, anew=True)
 
 
 def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:
