@@ -132,6 +132,30 @@ def test_orders_about_anothers_job_are_refused(agent: Agent, victim: Program) ->
     assert_unharmed(agent, victim)
 
 
+def test_an_order_of_ones_own_can_be_ended_under_the_next_agent(folder: Path, start: Programs) -> None:
+    """Who gave it is known after a crash: the same user ends his order, and not one that root gave."""
+    agent = launch_agent(folder / "run", *TWO)
+    try:
+        program = somebody(start, VICTIM, agent, "follow")
+        (job,) = agent.tasks()
+        less: list[Any] = ["resize", {"job": job, "cpus": 1}]
+        auto = ["resize", {"job": job, "cpus": None}]
+        assert came_of(VICTIM, agent, "give_orders", [less]) == ["done"]
+        agent.kill()
+        agent = launch_agent(folder / "run", *TWO)
+        agent.await_log("event=adopted tasks=1 dead=0")
+        assert came_of(VICTIM, agent, "give_orders", [auto]) == ["done"]
+        agent.order("resize", job=job, cpus=1)
+        agent.kill()
+        agent = launch_agent(folder / "run", *TWO)
+        agent.await_log("event=adopted tasks=1 dead=0")
+        refusal = f"job {job} is under an order that somebody else gave: "
+        (said,) = came_of(VICTIM, agent, "give_orders", [auto])
+        assert said.startswith(refusal)
+        assert program.quit() == 0
+        agent.stop()
+    finally:
+        agent.discard()
 
 
 def test_orders_neither_fill_the_log_nor_come_without_end(agent: Agent, victim: Program) -> None:
@@ -146,3 +170,86 @@ def test_orders_neither_fill_the_log_nor_come_without_end(agent: Agent, victim: 
     assert "AAA" not in agent.log
     agent.order("resize", job=job, cpus=None)
     assert_unharmed(agent, victim)
+
+
+def test_a_job_named_like_a_pid_draws_no_order(agent: Agent, victim: Program, start: Programs) -> None:
+    """Who calls his job by the pid of another's task does not get the orders meant for that one."""
+    (job,) = agent.tasks()
+    start.start(*agent.run("--job", str(victim.pid), "sleep", "1000"))
+    agent.await_log(rf"event=started job=job-{victim.pid} ")
+    agent.order("set", job=str(victim.pid), cpus="0")
+
+    assert agent.tasks()[job]["pin"] == "0"
+
+
+def test_members_of_the_group_of_masters_may_order(folder: Path, start: Programs) -> None:
+    """A group is asked for at each order: here one that the user nobody is in, and one that nobody is in."""
+    nobody = pwd.getpwnam("nobody")
+    asked = [["resize", {"job": "calm", "cpus": 1}]]
+    refusal = "job calm is another user's: only root, the agent's own user and members of the group 0 may change it."
+    for group, said in ((str(nobody.pw_gid), "done"), ("0", refusal)):
+        with start_agent(folder, *TWO, "--users-masters", group, name=group) as agent:
+            start.start(*agent.run("--job", "calm", "sleep", "1000"))
+            agent.await_tasks(calm="0-1")
+            assert came_of(nobody.pw_uid, agent, "give_orders", asked) == [said]
+            start.kill()
+
+
+def test_a_user_has_so_many_tasks_and_others_still_register(folder: Path, start: Programs) -> None:
+    """The quota is per user and told in one sentence; root and the agent's own user have none."""
+    with start_agent(folder, "--emulate", "core:8", "--users-max-tasks", "3", "--capacity", "8") as agent:
+        said = came_of(ATTACKER, agent, "register", 5)
+        sentence = f"user {ATTACKER} has 3 tasks here, and users.max_tasks is 3: wait until some have ended."
+        assert said == [sentence] * 2
+        agent.await_tasks()
+        programs = [start.start(*agent.run("--min", "1", "sleep", "1000")) for _ in range(5)]
+        agent.await_log(r"(?s)(event=started .*){8}")
+        assert len(agent.tasks()) == len(programs)
+        start.kill()
+
+
+def test_connections_of_one_user_leave_room_for_others(folder: Path, start: Programs) -> None:
+    """Whoever holds hundreds of connections to each socket holds up neither orders nor newcomers of another user."""
+    with start_agent(folder, *TWO, limit=8192) as agent:
+        crowd = somebody(start, ATTACKER, agent, "crowd", 5000)
+        follower = somebody(start, VICTIM, agent, "follow")
+        assert_unharmed(agent, follower)
+        assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
+        crowd.quit()
+        follower.quit()
+
+
+def test_a_mailbox_does_not_grow(agent: Agent, start: Programs) -> None:
+    """Who has his own take up megabytes of the agent's file system keeps them for a moment."""
+    hoard = somebody(start, ATTACKER, agent, "hoard", 64 << 20)
+    (mailbox,) = (agent.dir / "mail").iterdir()
+    wait_until(lambda: mailbox.stat().st_size == layout.MAILBOX_SIZE, mailbox.stat)
+    assert hoard.quit() == 0
+    agent.await_tasks()
+
+
+def test_a_user_who_does_all_without_end_does_not_stop_the_others(agent: Agent, start: Programs) -> None:
+    """Knocks, orders, subscriptions and mail in an endless stream: another user registers, follows and ends."""
+    flood = somebody(start, ATTACKER, agent, "flood")
+    follower = somebody(start, VICTIM, agent, "follow")
+    assert follower.quit() == 0
+    assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
+    assert flood.process.poll() is None, flood.show()
+    flood.quit()
+    agent.await_tasks()
+
+
+def test_messages_without_end_do_not_fill_the_memory(agent: Agent, start: Programs) -> None:
+    """Who says all the time that his message goes on takes up no more than a part of it; others are answered."""
+    before = anonymous_memory(agent.pid)
+    talker = somebody(start, ATTACKER, agent, "pile", 200)
+    assert anonymous_memory(agent.pid) - before < 20 << 20
+    assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
+    talker.quit()
+
+
+def anonymous_memory(pid: int) -> int:
+    """Return the bytes that a process has of its own."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+    assert found
+    return int(found[1]) << 10
