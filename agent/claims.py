@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.words import cpus_are, printable
+from agent.words import cpus_are, escaped
 from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def runtime_dir_of(pid: int, proc: str = "/proc") -> str:
         words = Path(f"{proc}/{pid}/cmdline").read_bytes().decode().split("\0")
         options: Any = json.loads(words[words.index("_serve") + 1])
         path = options.get("runtime_dir", "") if isinstance(options, dict) else ""
-        return printable(str(path))
+        return escaped(str(path))
     return ""
 
 

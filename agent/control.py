@@ -23,7 +23,7 @@ import zmq
 
 from agent.quotas import MOST_CONNECTIONS
 from agent.runtime import is_believed
-from agent.words import printable
+from agent.words import escaped
 from agent.zmtp import Exchange, Signals
 from dromlib import signals as events
 
@@ -236,7 +236,8 @@ def order(
             raise ControlError(f"{who} has not answered {silence}")
         answer = _answer(sock.recv())
     if "value" not in answer:
-        raise ControlError(printable(str(answer.get("error") or f"{who} is of another version: restart it.")))
+        said = str(answer.get("error") or f"{who} is of another version: restart it.")
+        raise ControlError("\n".join(map(escaped, said.split("\n"))))
     return _plain(answer["value"]) if server is AGENT else answer["value"]
 
 
@@ -254,7 +255,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON values
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_plain(one) for one in value]
-    return printable(value) if isinstance(value, str) else value
+    return escaped(value) if isinstance(value, str) else value
 
 
 def _check_owner(runtime_dir: Path) -> None:

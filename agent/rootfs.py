@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.plain_files import read_plain
+from agent.words import escaped
 from dromlib.cpulist import MAX_CPUS, CpuListError, parse_cpulist, parse_cpumask
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Root:
 
 
 def _shown(path: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in path[:80])
+    return escaped(path[:80])
 
 
 def _first_of(faults: list[str], word: str) -> list[str]:

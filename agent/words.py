@@ -59,11 +59,6 @@ def parse_layout(text: str) -> Layout:
     return Layout(kind, int(found[2] or 0), bool(found[3]))
 
 
-def printable(text: str) -> str:
-    """Return what somebody else says so that it breaks no line and moves no cursor."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def clean_name(text: str) -> str:
     """Return a job's name without characters that would break a line or a label, as short as a slot wants it."""
     printable = "".join(c if c.isprintable() and c != "\N{REPLACEMENT CHARACTER}" else "_" for c in text).strip()
