@@ -31,6 +31,10 @@ PER_TURN = 64
 PIECES = 8
 """Pieces that are read of one connection before the next has its turn."""
 PIECE = 1 << 16
+PING, PONG = b"\x04PING", b"\x04PONG"
+"""Commands of ZMTP 3.1, which libzmq says to whomever it talks to if it is told to look for heartbeats."""
+_TTL, _CONTEXT = 2, 16
+"""Bytes of a PING: how long it waits, and at most what its answer repeats."""
 
 
 def frame(body: bytes, kind: int = 0) -> bytes:
@@ -40,18 +44,18 @@ def frame(body: bytes, kind: int = 0) -> bytes:
     return bytes([kind | LONG]) + len(body).to_bytes(8, "big") + body
 
 
-def _speech(longest: int) -> Generator[int, bytes, bytes | None]:
+def _speech(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
     """Ask for so many bytes of what a peer says first, and return; see `_message`."""
     greeting = yield len(GREETING)
     if not (greeting[0] == 0xFF and greeting[9] == 0x7F and greeting[10] >= 3 and greeting[12:32] == GREETING[12:32]):
         raise ValueError("this is not ZMTP 3 with the mechanism NULL")
-    return (yield from _message(longest))
+    return (yield from _message(longest, command))
 
 
-def _message(longest: int) -> Generator[int, bytes, bytes | None]:
+def _message(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
     """Ask for so many bytes after the other of the next message, and return it; None for one of several frames.
 
-    Raises ValueError for a frame of more than `longest` bytes.
+    `command` gets the commands that come before it. Raises ValueError for a frame of more than `longest` bytes.
     """
     parts = 0
     while True:
@@ -63,6 +67,7 @@ def _message(longest: int) -> Generator[int, bytes, bytes | None]:
             raise ValueError("a frame is too long")
         body = (yield length) if length else b""
         if head[0] & COMMAND:
+            command(body)
             continue
         parts += 1
         if not head[0] & MORE:
@@ -81,7 +86,7 @@ class Line:
         self.watched = select.EPOLLIN
         self._longest = longest
         self._have = bytearray()
-        self._speech = _speech(longest)
+        self._speech = _speech(longest, self._obey)
         self._wanted = next(self._speech)
 
     def read(self) -> tuple[bytes | None] | None:
@@ -103,11 +108,16 @@ class Line:
         try:
             self._wanted = self._speech.send(data)
         except StopIteration as whole:
-            self._speech = _message(self._longest)
+            self._speech = _message(self._longest, self._obey)
             self._wanted = next(self._speech)
             message: bytes | None = whole.value
             return (message,)
         return None
+
+    def _obey(self, command: bytes) -> None:
+        """Answer a heartbeat, unless that would pile up."""
+        if command.startswith(PING) and not self.unread:
+            self.unread += frame(PONG + command[len(PING) + _TTL :][:_CONTEXT], COMMAND)
 
     def write(self) -> None:
         """Send of what is unread as much as the other side takes now. Raises OSError when it has gone."""
@@ -216,6 +226,8 @@ class Exchange:
         except (OSError, ValueError):
             self.close(line)
             return
+        if line.unread:
+            self._write(line)
         if message:
             heed(line, message[0])
 

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.zmtp import MORE, Exchange, Line, Signals, frame
+from agent.zmtp import MORE, PING, PONG, Exchange, Line, Signals, frame
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, READY
 
@@ -96,6 +97,31 @@ class TestMessages:
                 found += messages(exchange)
 
         assert found == [b"a", b"b" * 300, None, b""]
+
+    def test_heartbeats_are_answered(self, exchange: Exchange, folder: Path) -> None:
+        """Each PING has its PONG with what it wants repeated, and other commands are nobody's."""
+        with connect(folder / "control") as connection:
+            messages(exchange)
+            connection.recv(SERVED)
+            for context in (b"", b"again", bytes(40)):
+                ping = frame(PING + b"\0\1" + context, COMMAND)
+                connection.sendall(ping + frame(b"\x05OTHER", COMMAND) + frame(b"hi"))
+                assert messages(exchange) == [b"hi"]
+                assert connection.recv(SERVED) == frame(PONG + context[:16], COMMAND)
+
+    def test_heartbeats_without_end_are_not_kept(self, exchange: Exchange, folder: Path) -> None:
+        """Who reads no answers has one that waits."""
+        lines: list[Line] = []
+        with connect(folder / "control") as connection:
+            connection.sendall(frame(b"hi"))
+            while not lines:
+                exchange.serve(lambda line, _: lines.append(line), 1.0)
+            for _ in range(20_000):
+                with suppress(BlockingIOError):
+                    connection.send(frame(PING + b"\0\1" + bytes(16), COMMAND))
+                exchange.serve(lambda *_: None, 1.0)
+
+            assert 0 < len(lines[0].unread) <= len(frame(PONG + bytes(16), COMMAND))
 
     @pytest.mark.parametrize("said", [b"\x02" + (LONGEST + 1).to_bytes(8, "big"), b"\x02" + b"\xff" * 8])
     def test_who_announces_too_long_a_frame_is_hung_up_on(self, exchange: Exchange, folder: Path, said: bytes) -> None:
