@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent import control
 from agent.remote import Remote
+from scheduler.live.cli import SERVICE
 from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Cluster:
 
     def ask(self, name: str, **fields: Any) -> Any:
         """Give the scheduler an order. Raises ControlError."""
-        return control.order(self.state, name, **fields)
+        return control.order(self.state, name, server=SERVICE, **fields)
 
     def cli(self, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run a `drom` command against this scheduler, in the folder of the cluster."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.rootfs import Root
+from agent.words import escaped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,7 @@ def test_what_cannot_be_read_is_named(root: Root, path: str, reason: str) -> Non
     (root.folder / "long").write_bytes(bytes(300_000))
 
     assert root.text(path) is None
-    assert root.warnings == (f"/{path[:80].replace(chr(0), '?')} cannot be read: {reason}.",)
+    assert root.warnings == (f"/{escaped(path[:80])} cannot be read: {reason}.",)
 
 
 @pytest.mark.parametrize(

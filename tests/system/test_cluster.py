@@ -16,6 +16,7 @@ import pytest
 from agent import control, keys
 from dromlib import native
 from scheduler.live import listing
+from scheduler.live.cli import SERVICE
 from scheduler.live.cluster import HUNG
 from tests.agents import SECONDS, lives, wait_until
 from tests.clusters import cluster
@@ -189,7 +190,7 @@ def test_jobs_wait_for_each_other_and_for_their_user(here: Cluster) -> None:
     )
     for name in here.agents:
         assert here.cli("drain", name, "--reason", "new memory").stdout == f"Drained node {name}\n"
-    stubborn = here.submit("--time", "1s", "--", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
+    stubborn = here.submit("--time", "2s", "--", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
     rows = here.cli("nodes").stdout.splitlines()
     assert [row.split() for row in rows[1:]] == [
         [name, "drained", "4", "free", "new", "memory"] for name in here.agents
@@ -304,19 +305,19 @@ def test_a_script_is_shown_to_its_user_alone(here: Cluster, tmp_path: Path) -> N
     spec = {"folder": "/", "hold": True, "command": ["word"], "environment": {"TOKEN": "secret"}}
     with_script = spec | {"script": "#!/bin/sh\necho secret\n"}
     mine, plain = here.ask("submit", jobs=[with_script, spec])["jobs"]
-    (theirs_too,) = control.order(daemon, "submit", jobs=[with_script])["jobs"]
+    (theirs_too,) = control.order(daemon, "submit", jobs=[with_script], server=SERVICE)["jobs"]
 
     def seen(job: dict[str, Any]) -> tuple[object, ...]:
         return tuple(job["spec"].get(name) for name in ("script", "command", "environment"))
 
     whole = (with_script["script"], ["word"], None)
-    assert seen(control.order(daemon, "job", job=mine)) == (None, None, None)
-    assert seen(control.order(daemon, "job", job=plain)) == ("", ["word"], None)
-    assert seen(control.order(daemon, "job", job=theirs_too)) == whole
+    assert seen(control.order(daemon, "job", job=mine, server=SERVICE)) == (None, None, None)
+    assert seen(control.order(daemon, "job", job=plain, server=SERVICE)) == ("", ["word"], None)
+    assert seen(control.order(daemon, "job", job=theirs_too, server=SERVICE)) == whole
     assert seen(here.job(mine)) == seen(here.job(theirs_too)) == whole
-    told = listing.job(control.order(daemon, "job", job=mine))
+    told = listing.job(control.order(daemon, "job", job=mine, server=SERVICE))
     assert "command: a script of its user" in told
-    assert "command: word" in listing.job(control.order(daemon, "job", job=plain))
+    assert "command: word" in listing.job(control.order(daemon, "job", job=plain, server=SERVICE))
 
 
 @pytest.mark.parametrize(
