@@ -16,6 +16,7 @@ from dromlib import layout
 from dromlib.layout import REQUEST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 KNOCKS = layout.ENUMS["KNOCK"]
@@ -126,6 +127,39 @@ def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET) -> socket.s
         door.close()
         raise
     return door
+
+
+class Listener:
+    """Lets callers in at a socket that listens. Where there is no room for one, he stays in the queue for a while.
+
+    Nobody spins on him meanwhile: `unwatch` is called, and `watch` once `tend` finds that the while is over.
+    """
+
+    def __init__(self, listening: socket.socket, watch: Callable[[], object], unwatch: Callable[[], object]) -> None:
+        self._socket = listening
+        self._watch, self._unwatch = watch, unwatch
+        self._deaf_until: float | None = None
+
+    def accept(self, now: float) -> socket.socket | None:
+        """Return the next connection, which does not block, or None. Raises OSError, but not for want of room."""
+        try:
+            connection, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionError):
+            return None
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._unwatch()
+            self._deaf_until = now + DEAF
+            return None
+        connection.setblocking(False)
+        return connection
+
+    def tend(self, now: float) -> None:
+        """Let callers in again, if it is time."""
+        if self._deaf_until is not None and now >= self._deaf_until:
+            self._deaf_until = None
+            self._watch()
 
 
 def send(connection: socket.socket, reply: bytes, fds: list[int]) -> bool:

@@ -77,7 +77,7 @@ class Reception:
         self._quotas = quotas
         self._visits: dict[int, Visit] = {}
         self._many: Counter[int] = Counter()
-        self._deaf_until: float | None = None
+        self._listener = door.Listener(self._door, self.open, lambda: loop.unwatch(self._door.fileno()))
 
     def open(self) -> None:
         """Let visitors in."""
@@ -125,9 +125,7 @@ class Reception:
     def tend(self) -> None:
         """Tell launchers why they wait, and close connections that say nothing."""
         now = time.monotonic()
-        if self._deaf_until is not None and now >= self._deaf_until:
-            self._deaf_until = None
-            self.open()
+        self._listener.tend(now)
         for visit in list(self._visits.values()):
             task = visit.task
             if task is None:
@@ -140,16 +138,8 @@ class Reception:
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             for _ in range(PER_TURN):
-                try:
-                    connection, _ = self._door.accept()
-                except OSError as error:
-                    if error.errno not in door.NO_ROOM:
-                        raise
-                    # Who knocks stays in the queue, and the loop does not spin on it, until `tend` looks again.
-                    self._loop.unwatch(self._door.fileno())
-                    self._deaf_until = time.monotonic() + door.DEAF
+                if (connection := self._listener.accept(time.monotonic())) is None:
                     return
-                connection.setblocking(False)
                 visit = Visit(connection, processes.peer_credentials(connection)[1], time.monotonic())
                 try:
                     self._check_room(visit)

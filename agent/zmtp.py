@@ -148,18 +148,19 @@ class Exchange:
         self._hello = GREETING + frame(about, COMMAND)
         self._lines: dict[int, Line] = {}
         self._many: Counter[int] = Counter()
-        self._deaf_until: float | None = None
         self._door = door.listen(path, mode, socket.SOCK_STREAM)
         self._epoll = select.epoll()
-        self._epoll.register(self._door, select.EPOLLIN)
+        self._listener = door.Listener(self._door, self._open, lambda: self._epoll.unregister(self._door))
+        self._open()
         self.fd = self._epoll.fileno()
+
+    def _open(self) -> None:
+        self._epoll.register(self._door, select.EPOLLIN)
 
     def serve(self, heed: Callable[[Line, bytes | None], object], seconds: float) -> None:
         """Call `heed` with messages that have come (None: one of several frames), for a turn."""
         now = time.monotonic()
-        if self._deaf_until is not None and now >= self._deaf_until:
-            self._deaf_until = None
-            self._epoll.register(self._door, select.EPOLLIN)
+        self._listener.tend(now)
         for _ in range(PER_TURN):
             # One at a time: the kernel has the next one first then, so that nobody waits for the same ones each turn.
             ready = self._epoll.poll(0, 1)
@@ -196,17 +197,8 @@ class Exchange:
         self._door.close()
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._door.accept()
-        except (BlockingIOError, ConnectionError):
+        if (connection := self._listener.accept(time.monotonic())) is None:
             return
-        except OSError as error:
-            if error.errno not in door.NO_ROOM:
-                raise
-            self._epoll.unregister(self._door)
-            self._deaf_until = time.monotonic() + door.DEAF
-            return
-        connection.setblocking(False)
         line = Line(connection, self._longest)
         if self._many[line.uid] >= self._share(line.uid):
             connection.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,3 +68,10 @@ def sharing(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("policies") / "sharing.py"
     file.write_text(SHARING, encoding="utf-8")
     return str(file)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="drom") as name:
+        yield Path(name)

@@ -5,7 +5,6 @@ import json
 import os
 import select
 import stat
-import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
     Answer = Callable[[dict[str, Any], Caller], Any]
 
 SECONDS = 60
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Return a directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="drom") as name:
-        yield Path(name)
 
 
 @pytest.fixture

@@ -36,14 +36,14 @@ def test_without_descriptors_the_loop_does_not_spin(tmp_path: Path, monkeypatch:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as visitor:
         visitor.connect(str(tmp_path / "door"))
         hall.open()
-        hall._door = cast("socket.socket", SimpleNamespace(accept=refuse, fileno=door.fileno))
+        hall._listener._socket = cast("socket.socket", SimpleNamespace(accept=refuse))
         handlers[door.fileno()]()
         hall.tend()
         assert not handlers
         now += DEAF
         hall.tend()
         assert handlers.keys() == {door.fileno()}
-        hall._door = door
+        hall._listener._socket = door
         handlers[door.fileno()]()
 
         assert len(handlers) == 2

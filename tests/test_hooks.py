@@ -140,11 +140,9 @@ def test_without_descriptors_the_loop_does_not_spin(asked: Asked, monkeypatch: p
     def refuse() -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    door = asked.hooks._door
     with asked.call(request(1)):
         with monkeypatch.context() as changed:
-            full = SimpleNamespace(accept=refuse, fileno=door.fileno)
-            changed.setattr(asked.hooks, "_door", cast("socket.socket", full))
+            changed.setattr(asked.hooks._listener, "_socket", cast("socket.socket", SimpleNamespace(accept=refuse)))
             assert asked.turn() == 1
             asked.hooks.tend(time.monotonic())
             assert asked.turn() == 0

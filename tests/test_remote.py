@@ -12,7 +12,7 @@ import zmq
 from agent import control, keys, processes, remote
 from agent.control import Caller, ControlError, Server, order
 from agent.remote import Gate, Remote
-from tests.test_control import SECONDS, ask, folder, serve_until  # noqa: F401 - a fixture
+from tests.test_control import SECONDS, ask, serve_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def gate(own: Keys) -> Gate:
 
 
 @pytest.fixture
-def server(folder: Path, gate: Gate) -> Iterator[Server]:  # noqa: F811 - the fixture
+def server(folder: Path, gate: Gate) -> Iterator[Server]:
     """Return an agent's side with a gate."""
     made = Server(folder, 0o666, gate)
     yield made
@@ -130,7 +130,7 @@ class TestKeys:
         assert [caller.key for caller in heard] == ["ourselves"]
 
 
-def test_connections_beyond_the_cap_are_closed(folder: Path, own: Keys) -> None:  # noqa: F811 - the fixture
+def test_connections_beyond_the_cap_are_closed(folder: Path, own: Keys) -> None:
     """Who comes without a key cannot use up the descriptors; when some have gone there is room again."""
     gate = Gate("127.0.0.1:0", own, 3)
     with closing(Server(folder, 0o666, gate)) as server, ExitStack() as stack:

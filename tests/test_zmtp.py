@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,17 +19,11 @@ from dromlib.subscription import COMMAND, GREETING, READY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 LONGEST = 1000
 SERVED = 1 << 20
 HELLO = GREETING + frame(READY, COMMAND)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Return a directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="drom") as name:
-        yield Path(name)
 
 
 @pytest.fixture

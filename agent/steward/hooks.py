@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent import door, processes
-from agent.door import DEAF, NO_ROOM
 from agent.reception import SILENCE
 
 if TYPE_CHECKING:
@@ -87,8 +86,11 @@ class Hooks:
         self._silent: set[Caller] = set()
         self._waiting: dict[str, Caller] = {}
         self._many: Counter[int] = Counter()
-        self._deaf_until: float | None = None
-        loop.watch(self._door.fileno(), self._accept)
+        self._listener = door.Listener(self._door, self._open, lambda: loop.unwatch(self._door.fileno()))
+        self._open()
+
+    def _open(self) -> None:
+        self._loop.watch(self._door.fileno(), self._accept)
 
     @property
     def waiting(self) -> list[Request]:
@@ -103,9 +105,7 @@ class Hooks:
 
     def tend(self, now: float) -> None:
         """Close connections that say nothing, and let callers in again where there was no room for them."""
-        if self._deaf_until is not None and now >= self._deaf_until:
-            self._deaf_until = None
-            self._loop.watch(self._door.fileno(), self._accept)
+        self._listener.tend(now)
         for caller in [one for one in self._silent if now - one.since > SILENCE]:
             self._dismiss(caller)
 
@@ -119,14 +119,11 @@ class Hooks:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._door.accept()
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                # Who calls stays in the queue, and the loop does not spin on it, until `tend` looks again.
-                self._loop.unwatch(self._door.fileno())
-                self._deaf_until = time.monotonic() + DEAF
+            connection = self._listener.accept(time.monotonic())
+        except OSError:
             return
-        connection.setblocking(False)
+        if connection is None:
+            return
         caller = Caller(connection, processes.peer_credentials(connection)[1], time.monotonic())
         has = self._many[caller.uid]
         if has >= self._share(caller.uid):
