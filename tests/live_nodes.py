@@ -66,6 +66,11 @@ class FakeNode:
         """The attempts that hold cores."""
         return {key: one for key, one in self.known.items() if one.state == "running"}
 
+    def read_all(self) -> None:
+        """Deal with all messages that have come."""
+        while self.inbox:
+            self.read()
+
     def read(self) -> None:
         """Deal with the next message."""
         message = self.inbox.popleft()

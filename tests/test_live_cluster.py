@@ -304,8 +304,7 @@ def test_a_guest_whose_mate_ends_instead_of_shrinking_starts_with_what_it_is_hel
     assert guest
     here.turn(1.0)
     node.end((mate.number, 1), 0)
-    while node.inbox:
-        node.read()
+    node.read_all()
     while node.outbox:
         here.hear(node)
     here.turn(1.0)
@@ -568,8 +567,7 @@ def test_growth_that_is_refused_is_not_ordered_again_at_once(tmp_path: Path) -> 
     node.end((guest.number, 1), 0)
     orders = []
     for _ in range(400):
-        while node.inbox:
-            node.read()
+        node.read_all()
         if node.running[mate.number, 1].ordered:
             orders.append(here.now)
             node.running[mate.number, 1].cores = 2
@@ -667,15 +665,13 @@ def test_a_job_that_hangs_as_it_starts_has_a_limit(tmp_path: Path) -> None:
     guest = here.submit(spec(1, 1))
     assert guest
     here.turn(1.0)
-    while node.inbox:
-        node.read()
+    node.read_all()
     here.turn(300.0)
     assert (guest.state, here.cluster.dispatch.waiting_for(guest.number)) == ("starting", [mate.number])
     node.follow((mate.number, 1))
     here.hear(node)
     here.turn()
-    while node.inbox:
-        node.read()
+    node.read_all()
     node.outbox.clear()
     here.turn(119.0)
     assert guest.verdict == ""
