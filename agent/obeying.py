@@ -119,7 +119,7 @@ class Obeying:
     def _admit(self, user: int) -> None:
         """Raise `ControlError` if a user has given so many orders that he is to wait."""
         now = time.monotonic()
-        if self._shares.setdefault(user, Share(ORDERS_AT_ONCE, now, ORDERS_AT_ONCE)).take(now) is None:
+        if self._shares.setdefault(user, Share(ORDERS_AT_ONCE, now)).take(now) is None:
             msg = f"user {user} has given {ORDERS_AT_ONCE} orders in a moment: wait a second before the next one."
             raise ControlError(msg)
 

@@ -47,8 +47,11 @@ class Share:
 
     most: int
     at: float
-    left: float
+    left: float = field(init=False)
     unsaid: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = self.most
 
     def take(self, now: float) -> dict[str, int] | None:
         """Take a line, if there is one left, and return what it is to tell of those that were not got before it."""
@@ -70,7 +73,7 @@ class Report:
         self.counters = Counters()
         self.hour = Hour(time.monotonic())
         self._send = signal
-        self._refusals = Share(REFUSALS_AT_ONCE, time.monotonic(), REFUSALS_AT_ONCE)
+        self._refusals = Share(REFUSALS_AT_ONCE, time.monotonic())
         self._shares: dict[int, Share] = {}
 
     def granted(self, grant: Publish) -> None:
@@ -135,7 +138,7 @@ class Report:
 
     def visited(self, user: int, event: str, **fields: object) -> None:
         """Log what a user has caused, such as programs that come, as far as he does not fill the log with that."""
-        share = self._shares.setdefault(user, Share(LINES_AT_ONCE, time.monotonic(), LINES_AT_ONCE))
+        share = self._shares.setdefault(user, Share(LINES_AT_ONCE, time.monotonic()))
         self._say(share, event, **fields)
 
     def _say(self, share: Share, event: str, **fields: object) -> None:
