@@ -20,7 +20,7 @@ def test_deaths_and_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_faults, "IDLE_SECONDS", 0.1)
     with running_agent("--topology", "pack:2 core:1") as agent:
         granted, running = bench_faults.deaths(agent, 2)
-        assert all(0 < one < other for one, other in zip(granted, running, strict=True))
+        assert all(0 < one <= other for one, other in zip(granted, running, strict=True))
         (took,) = bench_faults.repairs(agent, 2, 3, times=1)
         assert took > 0
         assert bench_faults.idle_percent(agent, 2, 1) >= 0

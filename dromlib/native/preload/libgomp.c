@@ -67,17 +67,28 @@ static inline void leave(const struct runtime *runtime)
         heed_news();
 }
 
+/* The runtime's entry for a region that is as the one before: not ours to size, nor news, nor threads to bind. NULL otherwise. It
+ * calls nothing, so that such a region costs a few instructions. */
+static inline void *entry_again(body *fn, unsigned threads, enum gomp_entry which)
+{
+    const struct site *site = &sites[first_place((void *)fn)];
+    if (threads == 0 || !is_site(site, (void *)fn) || !is_again(site) || has_news() || (is_placing() && threads != 1))
+        return NULL;
+    const struct runtime *runtime = site->object->runtime;
+    return runtime->is_llvm ? NULL : runtime->entry[which];
+}
+
 #define UNPACK(...) __VA_ARGS__
 
 /* Parameters after the number of threads, and their names. */
 #define FORK(result, name, parameters, ...)                                                                                  \
-    PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters);                                           \
-    PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters)                                            \
+    typedef result entry_##name(body *, void *, unsigned, UNPACK parameters);                                                \
+    PUBLIC entry_##name name;                                                                                                \
+    __attribute__((noinline)) static result fork_##name(body *fn, void *data, unsigned threads, UNPACK parameters)           \
     {                                                                                                                        \
         struct site *site = site_at((void *)fn);                                                                             \
         const struct runtime *runtime = site->object->runtime;                                                               \
-        typedef result entry(body *, void *, unsigned, UNPACK parameters);                                                   \
-        entry *real = (entry *)entry_of(runtime, AT_##name);                                                                 \
+        entry_##name *real = (entry_##name *)entry_of(runtime, AT_##name);                                                   \
         struct region region;                                                                                                \
         threads = enter(site, threads);                                                                                      \
         if (is_placing() && threads != 1 && stands_in(&region, fn, data, runtime, AT_##name)) {                                 \
@@ -87,9 +98,21 @@ static inline void leave(const struct runtime *runtime)
         KEEP_##result real(fn, data, threads, __VA_ARGS__);                                                                  \
         leave(runtime);                                                                                                      \
         GIVE_##result;                                                                                                       \
+    }                                                                                                                        \
+    PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters)                                            \
+    {                                                                                                                        \
+        entry_##name *real = (entry_##name *)entry_again(fn, threads, AT_##name);                                            \
+        if (__builtin_expect(!real, 0)) {                                                                                    \
+            KEEP_##result fork_##name(fn, data, threads, __VA_ARGS__);                                                       \
+            GIVE_##result;                                                                                                   \
+        }                                                                                                                    \
+        count_point();                                                                                                       \
+        KEEP_##result real(fn, data, threads, __VA_ARGS__);                                                                  \
+        heed_news();                                                                                                         \
+        GIVE_##result;                                                                                                       \
     }
 #define KEEP_void
-#define GIVE_void
+#define GIVE_void return
 #define KEEP_unsigned unsigned kept =
 #define GIVE_unsigned return kept
 
