@@ -122,9 +122,9 @@ def admit(
     left = total - sum(job.cores for job in running)
     room = room_of(new.user, running, total, cap)
     free = min(left, room)
-    shares = equal_shares([*running, new], total, cap)
-    wanted = max(new.minimum, min(new.maximum, max(shares[new.name], free)))
     lenders = [job for job in running if not job.fixed and job.cores > job.minimum]
+    shares = equal_shares([*running, new], total, cap) if lenders else {}  # where nobody lends, it gets what is free
+    wanted = max(new.minimum, min(new.maximum, max(shares.get(new.name, 0), free)))
     limits = {j.name: min(j.cores - j.minimum, math.floor(j.cores * sharing_factor + 1e-9)) for j in lenders}
     gentle = {j.name: max(0, min(limits[j.name], j.cores - max(shares[j.name], j.keeps))) for j in lenders}
     others = {j.name for j in lenders if j.user != new.user}
