@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for the agent's signals in an asyncio loop."""
+"""Waiting for the agent in an asyncio loop: for its signals, and for the next one to let the program in."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from concurrent.futures import Future
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from dromlib.subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dromlib.grant import Grant
 
 FIRST_LOOK = 0.002
 LAST_LOOK = 1.0
@@ -73,3 +82,37 @@ class Listener:
         if self._subscription:
             self._subscription.close()
             self._subscription = None
+
+
+class Knock:
+    """A knock at the next agent's door: `take`, called in a thread that holds up the end of no loop and no program."""
+
+    def __init__(self, take: Callable[[], Grant | None]) -> None:
+        self._taken: Future[Grant | None] = Future()
+        Thread(target=self._run, args=(take,), name="drom-knock", daemon=True).start()
+
+    def _run(self, take: Callable[[], Grant | None]) -> None:
+        try:
+            self._taken.set_result(take())
+        except BaseException as error:  # noqa: BLE001 - `grant` raises it
+            self._taken.set_exception(error)
+
+    async def done(self) -> None:
+        """Wait until it has been answered; whoever is cancelled cancels nothing else."""
+        loop = asyncio.get_running_loop()
+        answered = loop.create_future()
+
+        def wake() -> None:
+            if not answered.done():
+                answered.set_result(None)
+
+        def tell(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # that loop is closed: another one waits
+                loop.call_soon_threadsafe(wake)
+
+        self._taken.add_done_callback(tell)
+        await answered
+
+    def grant(self) -> Grant | None:
+        """Return what `take` has returned, once it has; raises what it has raised."""
+        return self._taken.result()

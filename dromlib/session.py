@@ -16,7 +16,6 @@ from dromlib.layout import MAX_MASK_BITS
 
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
-    from asyncio import Future
     from collections.abc import AsyncIterator, Generator, Iterable
     from types import TracebackType
     from typing import TypeVar
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dromlib.adapters import Adapter
-    from dromlib.events import Listener
+    from dromlib.events import Knock, Listener
 
     T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class Session(Handle):
         self._max_cpus = _bound("max_cpus", max_cpus)
         self._wanted = (0, 0)
         self._listener: Listener | None = None
-        self._knock: Future[Grant | None] | None = None
+        self._knock: Knock | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -152,15 +151,16 @@ class Session(Handle):
 
     async def _take_in_loop(self) -> Grant | None:
         """Take a grant; a knock at the door of the next agent, which may take seconds, is left to another thread."""
-        import asyncio
-
         if self._knock is None:
             if not self._retired:
                 return self._take()
-            self._knock = asyncio.get_running_loop().run_in_executor(None, self._take)
-        grant = await asyncio.shield(self._knock)  # a task that is cancelled leaves it to the next one
+            from dromlib.events import Knock
+
+            self._knock = Knock(self._take)
+        knock = self._knock
+        await knock.done()  # a task that is cancelled, or a loop that ends, leaves it to the next one
         self._knock = None
-        return grant
+        return knock.grant()
 
     def _listen(self, place: tuple[str, int]) -> None:
         from dromlib.events import Listener

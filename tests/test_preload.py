@@ -369,6 +369,74 @@ def test_a_launcher_that_ignores_its_children_still_asks_the_loader(tmp_path: Pa
     assert int(said[1].split()[1], 16) >> (signal.SIGCHLD - 1) & 1
 
 
+UNSOUND = {
+    "GOMP_doacross_wait": """
+#include <stdio.h>
+int a[9];
+int main(void) {
+#pragma omp parallel for ordered(1) num_threads(1)
+    for (int i = 1; i < 9; i++) {
+#pragma omp ordered depend(sink : i - 1)
+        a[i] = a[i - 1] + i;
+#pragma omp ordered depend(source)
+    }
+    return printf("%d\\n", a[8]) != 3;
+}
+""",
+    "GOMP_loop_start": """
+#include <stdio.h>
+int main(void) {
+    int sum = 0, sums[9];
+#pragma omp parallel for reduction(inscan, + : sum)
+    for (int i = 0; i < 9; i++) {
+        sum += i;
+#pragma omp scan inclusive(sum)
+        sums[i] = sum;
+    }
+    return printf("%d\\n", sums[8]) != 3;
+}
+""",
+    "GOMP_cancel": """
+#include <stdio.h>
+int main(void) {
+    for (int i = 0; i < 300; i++) {
+#pragma omp parallel sections num_threads(2)
+        {
+#pragma omp section
+            {
+#pragma omp cancel sections
+            }
+#pragma omp section
+            ;
+        }
+    }
+    return printf("36\\n") != 3;
+}
+""",
+    "GOMP_teams_reg": """
+#include <stdio.h>
+int main(void) {
+    int sum = 0;
+#pragma omp teams distribute parallel for reduction(+ : sum)
+    for (int i = 0; i < 9; i++)
+        sum += i;
+    return printf("%d\\n", sum) != 3;
+}
+""",
+}
+"""Programs that are right on GNU's runtime, by a function of which LLVM's makes them, or others like them, fail."""
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_a_runtime_that_would_fail_is_not_used(tmp_path: Path, name: str) -> None:
+    """A program keeps the runtime on which it is right, and a sentence says why."""
+    program = openmp_program(tmp_path, UNSOUND[name])
+    done = run_granted(tmp_path, "--", program, OMP_CANCELLATION="true")
+
+    said = f"drom: libomp.so.5 may fail in {name}, which '{program}' needs: it keeps GNU's OpenMP runtime."
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[:1]) == (0, "36\n", [said])
+
+
 @pytest.mark.parametrize("choice", ["auto", "libomp"])
 def test_a_runtime_that_lacks_a_symbol_is_not_used(tmp_path: Path, choice: str) -> None:
     """A program that needs more than LLVM's runtime has keeps libgomp, and a sentence names what is missing."""

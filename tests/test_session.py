@@ -757,6 +757,25 @@ class TestAsyncio:
         asyncio.run(drive())
         assert time.monotonic() - started < 20
 
+    def test_a_loop_that_ends_leaves_the_next_agent_to_another(self, fake: FakeAgent) -> None:
+        """A knock that no loop has seen answered does not stand in the way of the next one, nor hold up an end."""
+        session = dromlib.attach([])
+        fake.retire()
+
+        async def wait() -> None:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(session.changed(), 0.05)
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+            door.bind(str(fake.folder / "door"))
+            door.listen()
+            started = time.monotonic()
+            asyncio.run(wait())
+            asyncio.run(wait())
+            assert time.monotonic() - started < 20
+            door.accept()[0].close()
+        assert asyncio.run(asyncio.wait_for(session.changed(), SECONDS)) is None
+
     def test_one_task_waits(self, fake: FakeAgent) -> None:
         """A second task is told so; a cancelled one leaves the place to the next."""
 
