@@ -111,7 +111,7 @@ _LIST = "set takes a job name or pid and a CPU list such as 0-3,8"
 
 
 def _resize(order: dict[str, Any]) -> Resize:
-    usage = "resize takes a job name and a positive number of CPUs or `auto`"
+    usage = "resize takes a job name, and `auto` or a positive number of CPUs"
     job = _text(order, "job", usage)
     if "cpus" not in order:
         raise ControlError(usage + ".")
@@ -169,7 +169,7 @@ def _count(order: dict[str, Any], field: str, usage: str, default: int | None = 
     if value is None and default is not None:
         return default
     if type(value) is not int or not 0 < value <= most:
-        raise ControlError(usage + ".")
+        raise ControlError(f"{usage}, at most {most}.")
     return value
 
 

@@ -117,6 +117,23 @@ for _ in range(2):
             assert said == [f"49995000.0 {threads}\n" for threads in (1, 2, 3)]
             assert fake.wanted == (0, 3)
 
+    def test_its_first_loop_leaves_openmp_as_granted(self) -> None:
+        """Its layer loads a runtime then, and tells it to use all threads that numba may ever have."""
+        code = """
+import numba, numpy, threadpoolctl, dromlib
+
+@numba.njit(parallel=True)
+def add(values):
+    for i in numba.prange(values.size):
+        values[i] += 1
+
+with dromlib.attach(["blas", "numba"]):
+    add(numpy.zeros(10))
+    print(numba.threading_layer(), {pool["num_threads"] for pool in threadpoolctl.threadpool_info()})
+"""
+        with FakeAgent("0"):
+            assert run(code, NUMBA_THREADING_LAYER="omp").stdout == "omp {1}\n"
+
     @pytest.mark.parametrize("attach", ["import dromlib; session = dromlib.attach()", "import dromlib.auto"])
     def test_threads_start_with_the_first_loop(self, attach: str) -> None:
         """Until then a program says how processes start, and one forked off has loops of its own, on its own number."""

@@ -7,6 +7,8 @@ PyTorch; a program hands in its own beside or instead of them. The affinity of t
 
 from __future__ import annotations
 
+import sys
+
 from dromlib import say
 
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
@@ -42,10 +44,14 @@ def choose(wanted: Iterable[str | Adapter] | None) -> list[Adapter]:
     TypeError for an object that lacks a method.
     """
     if wanted is None:
-        return [_make(name) for name in LIBRARIES]
-    if isinstance(wanted, str):
-        wanted = (wanted,)
-    return [one for one in map(_find, wanted) if one]
+        found = [_make(name) for name in LIBRARIES]
+    else:
+        found = [one for one in map(_find, (wanted,) if isinstance(wanted, str) else wanted) if one]
+    numba = sys.modules.get("dromlib.adapters.numba")
+    for one in found:
+        if numba and isinstance(one, numba.Numba):
+            one.others = [other for other in found if other is not one]
+    return found
 
 
 def _find(wanted: str | Adapter) -> Adapter | None:

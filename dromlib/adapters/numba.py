@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # as typing's, whose import takes longer than all else he
 if TYPE_CHECKING:
     from typing import Any
 
+    from dromlib.adapters import Adapter
     from dromlib.grant import Grant
 
 
@@ -18,11 +19,13 @@ class Numba:
 
     Numba starts its threads with the first parallel loop. Until then a number only waits for that: threads cannot be
     sized before they are, and once they are, processes forked off may have no parallel loops of their own, and the
-    way in which ``multiprocessing`` starts processes is fixed.
+    way in which ``multiprocessing`` starts processes is fixed. As its OpenMP layer starts them it loads a runtime, and
+    sets in that all threads that it may ever use: the `others`, adapters of the same program, size anew what they find.
     """
 
     def __init__(self) -> None:
-        self._threads = 0
+        self.others: list[Adapter] = []
+        self._grant: Grant | None = None
         self._waiting = False
 
     def available(self) -> bool:
@@ -40,9 +43,9 @@ class Numba:
         import numba
 
         parallel = sys.modules.get("numba.np.ufunc.parallel")
-        self._threads = min(grant.ncpus, self.limit())
+        self._grant = grant
         if getattr(parallel, "_is_initialized", True):
-            numba.set_num_threads(self._threads)
+            numba.set_num_threads(min(grant.ncpus, self.limit()))
         elif not self._waiting:
             self._waiting = True
             self._await_launch(parallel)
@@ -55,7 +58,10 @@ class Numba:
             parallel._launch_threads = launch  # noqa: SLF001
             self._waiting = False
             launch()
-            if os.getpid() == pid:
-                parallel.set_num_threads(self._threads)
+            if self._grant and os.getpid() == pid:
+                self.apply(self._grant)
+                for other in self.others:
+                    if other.available():
+                        other.apply(self._grant)
 
         parallel._launch_threads = launch_as_granted  # noqa: SLF001
