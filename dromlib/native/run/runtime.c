@@ -13,20 +13,22 @@
 
 static const char *const CANDIDATES[] = {"libomp.so.5", "libomp.so", "libiomp5.so"};
 
-/* Functions of gcc's that LLVM's runtime has, and of which it makes a program crash, abort or hang that is right on libgomp (seen with
- * LLVM 14): ordered loops with dependences, in a team of one; `omp scan`, which these two entries are for; cancelled sections; tasks
- * after a `teams` of the host. */
-static const char *const UNSOUND[] = {"GOMP_doacross_post",     "GOMP_doacross_wait", "GOMP_doacross_ull_post",
-                                      "GOMP_doacross_ull_wait", "GOMP_loop_start",    "GOMP_loop_ull_start",
-                                      "GOMP_cancel",            "GOMP_teams_reg"};
+/* Beginnings of functions of gcc's that LLVM's runtime has, but in which it makes programs crash, abort, hang or err that are right on
+ * libgomp. Seen with LLVM 14: tasks that are run at once and copy what they are given, that several threads of the program's own
+ * make, or whose end is an event, and task loops that count down or are empty; loops over unsigned long that count down; ordered loops
+ * with dependences, in a team of one; `omp scan` and lastprivate(conditional:), which are loops and sections with memory; cancelled
+ * sections; tasks after a `teams` of the host; memory of high bandwidth. */
+static const char *const UNSOUND[] = {"GOMP_task",       "GOMP_loop_ull_",          "GOMP_doacross_",       "GOMP_loop_doacross_",
+                                      "GOMP_loop_start", "GOMP_loop_ordered_start", "GOMP_sections2_start", "GOMP_cancel",
+                                      "GOMP_teams_reg",  "GOMP_alloc"};
 
 /* What the loader says of a program. */
 struct binding {
     bool has_libgomp;
     bool has_llvm;
     bool unfit;       /* the library to be tried: not found, or for a newer glibc */
-    char missing[64];    /* a symbol that is left to libgomp */
-    const char *unsound; /* one of these that is not */
+    char missing[64]; /* a symbol that is left to libgomp */
+    char unsound[64]; /* one of these that is not */
 };
 
 static _Noreturn void load(const struct program *program, const char *path, const char *library, bool bound, const int ends[2])
@@ -61,13 +63,13 @@ static void read_line(struct binding *found, const char *line, const char *libra
     const char *name = to ? strchr(to, '`') : NULL;
     size_t length = name ? strcspn(++name, "'") : 0;
     const char *own = strstr(from, "/libgomp.so.1 ");
-    if (!length || (own && own < to))
+    if (!length || length >= sizeof found->missing || (own && own < to))
         return;
-    if (strstr(to, "/libgomp.so.1 ") && length < sizeof found->missing)
+    if (strstr(to, "/libgomp.so.1 "))
         snprintf(found->missing, sizeof found->missing, "%.*s", (int)length, name);
     for (size_t i = 0; i < sizeof UNSOUND / sizeof *UNSOUND; i++)
-        if (strlen(UNSOUND[i]) == length && strncmp(UNSOUND[i], name, length) == 0)
-            found->unsound = UNSOUND[i];
+        if (strncmp(name, UNSOUND[i], strlen(UNSOUND[i])) == 0)
+            snprintf(found->unsound, sizeof found->unsound, "%.*s", (int)length, name);
 }
 
 /* Loads the library, "" for none, and, if `bound`, binds every function. False when the loader could not be asked. */
@@ -117,7 +119,7 @@ const char *choose_runtime(const struct options *options, const struct program *
     for (size_t i = 0; i < sizeof CANDIDATES / sizeof *CANDIDATES; i++) {
         if (!ask_loader(&found, program, path, CANDIDATES[i], true) || found.unfit)
             continue;
-        if (!found.missing[0] && (!found.unsound || options->runtime == RUNTIME_LIBOMP))
+        if (!found.missing[0] && (!found.unsound[0] || options->runtime == RUNTIME_LIBOMP))
             return CANDIDATES[i];
         dromi_say("%s %s %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i],
                   found.missing[0] ? "lacks" : "may fail in", found.missing[0] ? found.missing : found.unsound, path);
