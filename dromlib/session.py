@@ -42,6 +42,8 @@ class Session(Handle):
         self._affinity = Affinity()
         self._min_cpus = _bound("min_cpus", min_cpus)
         self._max_cpus = _bound("max_cpus", max_cpus)
+        if 0 < self._max_cpus < self._min_cpus:
+            raise ValueError(f"min_cpus={min_cpus} is above max_cpus={max_cpus}: give at most as many.")
         self._wanted = (0, 0)
         self._listener: Listener | None = None
         self._knock: Knock | None = None
@@ -204,8 +206,8 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
     `adapters` are names ("blas", "numba", "torch") or objects with the methods of `Adapter`; None stands for each of
     the three whose library the program has loaded by the time of a grant. `min_cpus` and `max_cpus` tell the agent
     between how many CPUs the program can make use of; 0: unsaid. Without an agent the session is unmanaged and nothing
-    ever happens in it. Raises ValueError for an adapter's name that is none and for a bound that is no number of
-    CPUs, TypeError for an adapter that lacks a method.
+    ever happens in it. Raises ValueError for an adapter's name that is none, for a bound that is no number of CPUs and
+    for bounds that nothing lies between, TypeError for an adapter that lacks a method.
     """
     say.asked = True
     session = Session(adapters, min_cpus, max_cpus)

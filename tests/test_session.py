@@ -175,6 +175,11 @@ class TestPoll:
                 with agent, pytest.raises(ValueError, match=rf"^{name}={bound!r} is no number of CPUs: give a whole"):
                     dromlib.attach([], **{name: bound})
 
+    def test_bounds_that_contradict_each_other_are_refused(self) -> None:
+        """Before any agent is asked."""
+        with pytest.raises(ValueError, match=r"^min_cpus=4 is above max_cpus=2: give at most as many"):
+            dromlib.attach([], min_cpus=4, max_cpus=2)
+
     def test_closing_leaves_the_seat(self, fake: FakeAgent) -> None:
         """After the block the agent knows; polls answer None, and closing again does nothing."""
         with dromlib.attach([]) as session:
