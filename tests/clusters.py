@@ -11,6 +11,8 @@ import sys
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from agent import control
 from agent.remote import Remote
 from scheduler.live.cli import SERVICE
@@ -24,6 +26,12 @@ FREELY = ("--set", "max_slowdown=infinite")
 CORES = "pack:1 core:4 pu:1"
 UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}
 """The policy runs as plain Python, which gives the same answers and starts at once."""
+
+
+def samples(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield labels and value of each sample of a metric."""
+    for family in text_string_to_metric_families(text):
+        yield from ((one.labels, one.value) for one in family.samples if one.name == name)
 
 
 class Cluster:

@@ -64,7 +64,10 @@ class TestParsing:
             (order("\ud800" * 99), "knows no order"),
             (order("resize", job="a"), "resize takes a job name, and `auto` or a positive number"),
             (order("resize", job="a", cpus=True), "resize takes a job name, and `auto` or a positive number"),
-            (order("resize", job="a", cpus=1 << 70), "resize takes a job name, and `auto` or a positive number"),
+            (
+                order("resize", job="a", cpus=1 << 70),
+                "resize takes a job name, and `auto` or a positive number of CPUs, at most 1048576.",
+            ),
             (order("resize", job="", cpus=1), "resize takes a job name, and `auto` or a positive number"),
             (order("resize", job=7, cpus=1), "resize takes a job name, and `auto` or a positive number"),
             (order("resize", job="a", cpus=1, **{"for": math.inf}), "--for takes seconds"),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import signal
 import socket
 import sqlite3
@@ -20,7 +19,7 @@ from scheduler.live import listing
 from scheduler.live.cli import SERVICE
 from scheduler.live.cluster import HUNG
 from tests.agents import SECONDS, lives, wait_until
-from tests.clusters import cluster
+from tests.clusters import cluster, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,8 +205,8 @@ def test_jobs_wait_for_each_other_and_for_their_user(here: Cluster) -> None:
 
 def submitted(here: Cluster) -> float:
     """Return how many jobs this scheduler says were submitted to it."""
-    found = re.search(r'^drom_scheduler_events_total\{event="submitted"\} (.*)$', here.metrics(), re.MULTILINE)
-    return float(found[1]) if found else 0.0
+    events = samples(here.metrics(), "drom_scheduler_events_total")
+    return sum(value for labels, value in events if labels["event"] == "submitted")
 
 
 def test_what_ran_is_told_as_of_a_simulation(here: Cluster) -> None:

@@ -8,16 +8,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.compiling import load_policy
 from scheduler.live.cli import LIVE
 from scheduler.live.controller import Controller, Demand
 from scheduler.live.jobs import CLASSES
-from tests.clusters import FREELY, cluster
+from tests.clusters import FREELY, cluster, samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.clusters import Cluster
@@ -31,12 +29,6 @@ class Running(NamedTuple):
     start: int
     limit: int
     cls: int
-
-
-def samples(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
-    """Yield labels and value of each sample of a metric."""
-    for family in text_string_to_metric_families(text):
-        yield from ((one.labels, one.value) for one in family.samples if one.name == name)
 
 
 def shares_of(here: Cluster) -> tuple[int, dict[int, dict[int, int]]]:
