@@ -128,7 +128,7 @@ class Admission:
         """
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, pidfd)
-            has = sum(task.arrival.uid == arrival.uid for task in self._node.tasks.values())
+            has = [task.arrival.uid for task in self._node.tasks.values()].count(arrival.uid)
             self._quotas.admit_task(arrival.uid, has)
             number = self._mailboxes.make(arrival.uid, self._node.next_slot)
             undo.callback(self._mailboxes.remove, number)

@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.numba_cache import cache_folder
-from dromlib.cpulist import cpus
+from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
     from types import ModuleType
+
+    from numpy.typing import NDArray
 
 __all__ = [
     "DEFAULT_BUDGET",
@@ -296,6 +298,7 @@ class Distributor:
         self._socket = np.array([core[0] for core in self._cores], np.int32)
         self._domain = np.array([core[1] for core in self._cores], np.int32)
         self._unit = {cpu: unit for unit, core in enumerate(self._cores) for cpu in cpus(core[2])}
+        self._known = mask_of(self._unit)
 
     @property
     def _budget(self) -> int:
@@ -320,7 +323,7 @@ class Distributor:
         if not demands:
             return Placement({}, Objective(0, 0, 0, 0), exact=True)
         assign, info = self.kernel.place(*arguments)
-        return self._answer(_by_job(demands), assign.tolist(), info.tolist())
+        return self._answer(_by_job(demands), assign, info.tolist())
 
     def prepare(self, demands: Sequence[Demand]) -> tuple[Any, ...] | Infeasible:
         """Return the kernel's arguments, with the tasks of each job together, or why there can be no answer."""
@@ -347,29 +350,30 @@ class Distributor:
         """Return the task of each unit today; of two that claim a unit a fixed one has it, else the first."""
         held = [-1] * len(self._cores)
         for demand, number in sorted(zip(ordered, itertools.count(), strict=False), key=lambda pair: not pair[0].fixed):
-            units = {self._unit[cpu] for cpu in cpus(demand.current) if cpu in self._unit}
-            taken = [held[unit] for unit in units if held[unit] >= 0]
+            units = set(map(self._unit.__getitem__, cpus(demand.current & self._known)))
+            taken = [unit for unit in units if held[unit] >= 0]
             if demand.fixed and taken:
-                return Infeasible(f"tasks {ordered[taken[0]].task} and {demand.task} are fixed on the same core")
+                return Infeasible(f"tasks {ordered[held[taken[0]]].task} and {demand.task} are fixed on the same core")
             if demand.fixed and len(units) != demand.cores:
                 return Infeasible(f"task {demand.task} is fixed on {len(units)} cores, but asks for {demand.cores}")
             if demand.cores < 1:
                 return Infeasible(f"task {demand.task} needs at least one core, not {demand.cores}")
-            for unit in units:
-                held[unit] = number if held[unit] < 0 else held[unit]
+            for unit in units.difference(taken):
+                held[unit] = number
         wanted, there = sum(demand.cores for demand in ordered), len(self._cores)
         return Infeasible(f"{wanted} cores are wanted, but there are {there}") if wanted > there else held
 
-    def _answer(self, ordered: Sequence[Demand], assign: Sequence[int], info: Sequence[int]) -> Placement | Infeasible:
+    def _answer(self, ordered: Sequence[Demand], assign: NDArray[Any], info: Sequence[int]) -> Placement | Infeasible:
         """Turn the kernel's arrays into masks; a fixed task keeps its mask to the last CPU."""
         from agent import distribution_kernel as words
 
         if info[words.STATUS] != words.FEASIBLE:
             return Infeasible(f"a machine of {len(self._cores)} cores is beyond the kernel's arithmetic")
         masks = [demand.current if demand.fixed else 0 for demand in ordered]
-        for unit, number in enumerate(assign):
-            if number >= 0 and not ordered[number].fixed:
-                masks[number] |= self._cores[unit][2]
+        mobile = self._np.array([not demand.fixed for demand in ordered])
+        units = self._np.flatnonzero((assign >= 0) & mobile[assign])
+        for unit, number in zip(units.tolist(), assign[units].tolist(), strict=True):
+            masks[number] |= self._cores[unit][2]
         by_task = {demand.task: mask for demand, mask in zip(ordered, masks, strict=True)}
         return Placement(by_task, Objective(*info[words.SHARING : words.MOVED + 1]), bool(info[words.EXACT]))
 

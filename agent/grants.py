@@ -46,6 +46,8 @@ class Grants:
         self._unmet: set[int] = set()
         """The slots of all tasks whose newest grant is not their target, and perhaps of others."""
         self._unsaved: set[int] = set()
+        self.timed: set[int] = set()
+        """The slots of all tasks that have a deadline, and perhaps of others."""
 
     @property
     def jobs(self) -> dict[str, Job]:
@@ -83,7 +85,19 @@ class Grants:
         self.tasks[task.slot] = task
         self._slots[task.arrival.pid, task.arrival.start_time] = task.slot
         self.held |= task.held
+        self._changed(task)
+
+    def _changed(self, task: Task) -> None:
+        """Take in that something about a task has changed, perhaps its deadline."""
         self._unsaved.add(task.slot)
+        self.timed.add(task.slot)
+
+    def _deadlines(self) -> dict[int, float]:
+        """Return the deadline of each task that has one, by slot."""
+        timed = [(slot, self.tasks[slot].deadline) for slot in sorted(self.timed) if slot in self.tasks]
+        deadlines = {slot: deadline for slot, deadline in timed if deadline is not None}
+        self.timed = set(deadlines)
+        return deadlines
 
     def _free_slot(self, task: Task) -> None:
         """Take out a task; the next one in its slot goes on counting epochs."""
@@ -117,7 +131,7 @@ class Grants:
     def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Done | None:
         if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to what was in force
             task.deadline, task.denied = None, False
-            self._unsaved.add(task.slot)
+            self._changed(task)
         at = next((i for i, g in enumerate(task.grants) if g.epoch == epoch), 0)
         if at == 0:
             return None
@@ -125,7 +139,7 @@ class Grants:
         self.held &= ~task.held
         task.grants = task.grants[at:]
         self.held |= task.held
-        self._unsaved.add(task.slot)
+        self._changed(task)
         if len(task.grants) == 1:
             task.deadline = None
         elif task.deadline is not None:
@@ -140,7 +154,7 @@ class Grants:
         task = self.tasks[slot]
         task.denied = True
         task.deadline = now + max(self.grace, RETRY)
-        self._unsaved.add(slot)
+        self._changed(task)
 
     def seat(self, slot: int, pid: int, start_time: int) -> bool:
         """Give the responder's seat to a process; False when another sits there."""
@@ -148,14 +162,14 @@ class Grants:
         if task.responder not in (None, (pid, start_time)):
             return False
         task.responder = (pid, start_time)
-        self._unsaved.add(slot)
+        self._changed(task)
         return True
 
     def unseat(self, slot: int, now: float) -> list[Action]:
         """Take in that the responder has gone: the whole task is bound to what it was granted, whatever it left."""
         task = self.tasks[slot]
         task.responder = None
-        self._unsaved.add(slot)
+        self._changed(task)
         if not task.started:
             return []
         if self.frozen:
@@ -199,7 +213,7 @@ class Grants:
         task.epoch += 1
         task.grants.append(Grant(task.epoch, mask, now))
         self.held |= mask
-        self._unsaved.add(task.slot)
+        self._changed(task)
         publish = Publish(task, task.epoch, mask, task.reason)
         if first:
             return [publish, Start(task)]

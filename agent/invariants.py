@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 def violations(node: Node) -> list[str]:
     """Return a sentence for every invariant that does not hold; empty when all is well."""
-    return [*_held(node), *_jobs(node), *_tasks(node), *_owners(node), *_books(node), *_rules(node), *_idle(node)]
+    return [
+        *_held(node),
+        *_jobs(node),
+        *_tasks(node),
+        *_owners(node),
+        *_books(node),
+        *_sets(node),
+        *_rules(node),
+        *_idle(node),
+    ]
 
 
 def _held(node: Node) -> Iterator[str]:
@@ -95,8 +104,19 @@ def _books(node: Node) -> Iterator[str]:
         yield f"owned cores are written down as {ledger.owned}, and are {owned}."
     if node.plan.running() != [node.plan.view(job) for job in node.jobs.values() if job.cores]:
         yield "the policy's view of a job is out of date."
-    if any(job.cores and not job.settled and name not in node.plan.restless for name, job in node.jobs.items()):
+
+
+def _sets(node: Node) -> Iterator[str]:
+    """See that sets which spare a look at everybody hold all whom they are to hold; they may hold others."""
+    plan, jobs = node.plan, node.jobs
+    if any(job.cores and not job.settled and name not in plan.restless for name, job in jobs.items()):
         yield "a job that is not settled is taken for one that is."
+    if any(job.layout.kind != "default" and name not in plan.laid_out for name, job in jobs.items()):
+        yield "a job that asked for a layout is taken for one that did not."
+    if any(job.times and name not in plan.timed for name, job in jobs.items()):
+        yield "a job that waits for a time is taken for one that does not."
+    if any(task.deadline is not None and slot not in node.timed for slot, task in node.tasks.items()):
+        yield "a task with a deadline is taken for one without."
 
 
 def _rules(node: Node) -> Iterator[str]:

@@ -201,6 +201,11 @@ class Job:
         return [task for task in self.ranks.values() if task]
 
     @property
+    def times(self) -> list[float]:
+        """When something is to be done about it."""
+        return [at for at in (self.complete_by, self.hold_until, self.rest_until) if at is not None]
+
+    @property
     def planned(self) -> int:
         """Every CPU that the plan wants its ranks to have, as a mask."""
         mask = 0

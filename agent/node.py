@@ -157,22 +157,22 @@ class Node(Reservations):
         due = self.next_deadline()
         if due is None or due > now:
             return []
-        timed = [(task.deadline, task) for task in self.tasks.values() if task.deadline is not None and not self.frozen]
-        overdue = [task for deadline, task in timed if deadline <= now]
+        overdue = [] if self.frozen else [self.tasks[slot] for slot, at in self._deadlines().items() if at <= now]
         for task in overdue:
             task.deadline = now + max(self.grace, RETRY)
-            self._unsaved.add(task.slot)
-        late = [job for job in self.jobs.values() if job.complete_by is not None and job.complete_by <= now]
+            self._changed(task)
+        timed = sorted((self.jobs[name] for name in self.plan.timed), key=lambda job: (job.arrived, job.name))
+        late = [job for job in timed if job.complete_by is not None and job.complete_by <= now]
         for job in late:
             job.complete_by = None
             self.plan.event = Event("end", job.name, now)
             for rank in [rank for rank, task in job.ranks.items() if task is None]:
                 self.plan.drop_rank(job, rank)
-        ordered = [job.name for job in self.jobs.values() if job.hold_until is not None and job.hold_until <= now]
+        ordered = [job.name for job in timed if job.hold_until is not None and job.hold_until <= now]
         for name in ordered:
             self.plan.event = Event("expiry", name, now)
             self.plan.let_go(name, now)
-        rested = any(job.rest_until is not None and job.rest_until <= now for job in self.jobs.values())
+        rested = any(job.rest_until is not None and job.rest_until <= now for job in timed)
         if rested and not late:
             self.plan.event = Event("rest", "", now)
         if late or rested:
@@ -183,13 +183,9 @@ class Node(Reservations):
 
     def next_deadline(self) -> float | None:
         """Return when `tick` has something to do next, or None."""
-        times = [t.deadline for t in self.tasks.values() if t.deadline is not None and not self.frozen]
-        timed = [
-            (job.complete_by, job.hold_until, job.rest_until)
-            for job in self.jobs.values()
-            if job.complete_by is not None or job.hold_until is not None or job.rest_until is not None
-        ]
-        times += [at for of_job in timed for at in of_job if at is not None]
+        self.plan.timed = {name for name in self.plan.timed if name in self.jobs and self.jobs[name].times}
+        times = [at for name in self.plan.timed for at in self.jobs[name].times]
+        times += [] if self.frozen else self._deadlines().values()
         times += [self._due(self.tasks[slot]) for slot in self._unheeded if slot in self.tasks]
         return min(times, default=None)
 
@@ -242,7 +238,7 @@ class Node(Reservations):
         for task in self.tasks.values():
             if task.deadline is not None:
                 task.deadline = now + self.grace if task.responder else now
-                self._unsaved.add(task.slot)
+                self._changed(task)
         return [*self.tick(now), *self._step(now)]
 
     # --- orders ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from agent.words import counted, cpus_are, span_of
 from dromlib import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from agent.rules import Rules
 
@@ -45,14 +45,16 @@ class Plan(Replanning):
         A number gets ``job-`` before it: orders mean the pid of a task by it. What a slot has no room for is cut off.
         """
         stem = f"job-{wanted}" if wanted.isdecimal() else wanted
-
-        def names() -> Iterator[str]:
-            yield layout.cut_text(stem, layout.NAME_SIZE).rstrip(b"\0").decode()
-            for digits in count(1):
-                cut = layout.cut_text(stem, layout.NAME_SIZE - 1 - digits).rstrip(b"\0").decode()
-                yield from (f"{cut}.{n}" for n in range(max(2, 10 ** (digits - 1)), 10**digits))
-
-        return next(name for name in names() if name not in self.jobs and not is_scheduled(name))
+        name = _cut(stem, 0)
+        if name not in self.jobs and not is_scheduled(name):
+            return name
+        for digits in count(1):
+            cut = _cut(stem, 1 + digits)
+            for n in range(max(2, 10 ** (digits - 1)), 10**digits):
+                name = f"{cut}.{n}"
+                if name not in self.jobs:
+                    return name
+        raise AssertionError(wanted)
 
     def running_job(self, name: str) -> Job:
         """Return a job that has cores. Raises `Refused` when there is none of that name."""
@@ -250,6 +252,7 @@ class Plan(Replanning):
                 job.rest_until = None
         for name in hungry:
             self.jobs[name].rest_until = now + self.rules.residence
+            self.timed.add(name)
 
     def _owed(self) -> Counter[str]:
         """Count, for each job, the free cores that it owns."""
@@ -305,7 +308,8 @@ class Plan(Replanning):
         for task in late:
             del job.ranks[task.rank]
             task.job = name
-        self.touch(job)
+        for changed in (job, self.jobs[name]):
+            self.touch(changed)
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
@@ -403,6 +407,11 @@ class Plan(Replanning):
                 if still and task is not asker and cores & self.cores.whole(target):
                     return job.name
         return None
+
+
+def _cut(name: str, room: int) -> str:
+    """Return what a slot has room for of a job's name, with so many bytes to follow it."""
+    return layout.cut_text(name, layout.NAME_SIZE - room).rstrip(b"\0").decode()
 
 
 def _stands_behind(job: Job, first: Job, wait: Wait) -> bool:

@@ -75,21 +75,23 @@ def fill(amount: int, limits: Sequence[int]) -> list[int]:
         if level < limit:
             break
     given = [min(level, limit) for limit in limits]
-    more = [i for i, limit in enumerate(limits) if limit > level]
-    for i in more[:left]:
-        given[i] += 1
+    if left:
+        more = [i for i, limit in enumerate(limits) if limit > level]
+        for i in more[:left]:
+            given[i] += 1
     return given
 
 
 def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str, int]:
     """Return the cores each job is entitled to of `total`: equal among users, then among each user's jobs."""
-    wishes: dict[int, dict[str, int]] = {job.user: {} for job in jobs}
+    by_user: dict[int, list[JobCores]] = {job.user: [] for job in jobs}
     for job in jobs:
-        wishes[job.user][job.name] = job.cores if job.fixed else job.maximum
-    per_user = fill(total, [min(cap or total, sum(theirs.values())) for theirs in wishes.values()])
+        by_user[job.user].append(job)
+    wishes = [[job.cores if job.fixed else job.maximum for job in theirs] for theirs in by_user.values()]
+    per_user = fill(total, [min(cap or total, sum(wanted)) for wanted in wishes])
     shares: dict[str, int] = {}
-    for theirs, cores in zip(wishes.values(), per_user, strict=True):
-        shares.update(zip(theirs, fill(cores, list(theirs.values())), strict=True))
+    for theirs, wanted, cores in zip(by_user.values(), wishes, per_user, strict=True):
+        shares.update(zip([job.name for job in theirs], fill(cores, wanted), strict=True))
     return shares
 
 
@@ -119,7 +121,7 @@ def admit(
 
     `total` counts the node's cores; the sum of the result never exceeds it.
     """
-    left = total - sum(job.cores for job in running)
+    left = total - sum([job.cores for job in running])
     room = room_of(new.user, running, total, cap)
     free = min(left, room)
     lenders = [job for job in running if not job.fixed and job.cores > job.minimum]

@@ -46,6 +46,8 @@ class Replanning(Seating):
         self.rules = rules
         self.memory = memory
         self.touched: set[int] = set()
+        self.timed: set[str] = set()
+        """The names of all jobs that have times, and perhaps of others."""
         self._views: dict[str, JobCores] = {}
         """The jobs that have cores, in the order of arrival, as the policy saw them when it was last asked."""
         self._outdated: set[str] = set()
@@ -98,13 +100,17 @@ class Replanning(Seating):
         jobs = self.running()
         if not self.rules.residence:
             return jobs
-        rests = {job.name: job.rest_until for job in self.jobs.values() if job.rest_until is not None}
+        timed = [self.jobs[name] for name in self.timed if name in self.jobs]
+        rests = {job.name: job.rest_until for job in timed if job.rest_until is not None}
         return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
 
     def touch(self, job: Job) -> None:
         """Take in that something about the job or its tasks has changed."""
         self._outdated.add(job.name)
         self.restless.add(job.name)
+        if job.layout.kind != "default":
+            self.laid_out.add(job.name)
+        self.timed.add(job.name)
         self.touched.update(task.slot for task in job.present)
 
     def _fixed(self, job: Job) -> bool:
@@ -145,9 +151,10 @@ class Replanning(Seating):
     def _replan(self, counts: dict[str, int], reason: str, now: float, pins: Mapping[Key, int] | None = None) -> None:
         """Place the counted cores and make that the plan, or raise `Refused` and change nothing."""
         pins = pins or {}
-        if not pins and not self.others_than(counts) and self.lies_well():
+        others = self.others_than(counts)
+        if not pins and not others and self.lies_well():
             return
-        targets = self.place_all(counts, pins)
+        targets = self.place_all(counts, pins, others)
         if isinstance(targets, NoRoom):
             raise Misplaced(targets)
         for (name, rank), mask in pins.items():
@@ -169,7 +176,7 @@ class Replanning(Seating):
         pins = {(job.name, rank): 0 for rank in ranks}
         if job.planned & self.avoided:
             pins = self.divide(job, pins) or pins
-        targets = self.place_all(counts, pins)
+        targets = self.place_all(counts, pins, {job.name})
         if isinstance(targets, NoRoom):
             job.ranks = before
             self.touch(job)

@@ -17,6 +17,7 @@ from agent.placement import Key, Place, Seat, place_reachably, stay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     from agent.cores import Cores
     from agent.jobs import Job
@@ -47,6 +48,8 @@ class Seating:
         self.ledger = Ledger(cores)
         self.restless: set[str] = set()
         """The names of all jobs that are not settled, and perhaps of others."""
+        self.laid_out: set[str] = set()
+        """The names of all jobs that have asked for a layout, and of some that have ended."""
         self.many = MANY
 
     @property
@@ -63,13 +66,15 @@ class Seating:
         """Return the CPUs below which a task of the job is never granted."""
         return self.cores.cpus(job.task_min)
 
-    def place_all(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> dict[Key, int] | NoRoom:
-        """Return the masks of the tasks, or why they cannot be placed.
+    def place_all(
+        self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str]
+    ) -> dict[Key, int] | NoRoom:
+        """Return the masks of the tasks, or why they cannot be placed; `others` are the jobs that `others_than` names.
 
         Where they are very many those of jobs that do not have to move stay, and are left out, if that can be.
         """
         if self._are_many(counts):
-            masks = self._place_seats(self._mobile_seats(counts, pins))
+            masks = self._place_seats(self._mobile_seats(counts, pins, others))
             if not isinstance(masks, NoRoom):
                 return masks
         return self._place_seats(self._all_seats(counts, pins))
@@ -81,17 +86,18 @@ class Seating:
     def _are_many(self, counts: Mapping[str, int]) -> bool:
         return len(counts) > self.many or sum(len(self.jobs[name].ranks) for name in counts) > self.many
 
-    def _mobile_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
-        """Return the seats of jobs that get another count, have a layout, are not settled, or are concerned by `pins`.
+    def _mobile_seats(
+        self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str] = frozenset()
+    ) -> list[Seat]:
+        """Return the seats of `others`, and of jobs that have a layout, are not settled, or are concerned by `pins`.
 
         All others together are one seat, which stays where it is.
         """
         self.restless = {name for name in self.restless if name in self.jobs and not self._rests(self.jobs[name])}
         pinned = self.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
         ordered = {name for name, _ in pins}
-        laid_out = {name for name in counts if self.jobs[name].layout.kind != "default"}
         in_the_way = {name for name in counts if self.jobs[name].planned & pinned} if pinned else set()
-        movers = self.restless | self.others_than(counts) | laid_out | ordered | in_the_way
+        movers = self.restless | others | self.laid_out | ordered | in_the_way
         mobile = {name: cores for name, cores in counts.items() if name in movers}
         still = self.ledger.planned
         for name in mobile:
@@ -133,7 +139,8 @@ class Seating:
 
     def lies_well(self) -> bool:
         """Say whether no layout could be met better than it is, by jobs with the cores they have."""
-        if all(job.layout.kind == "default" for job in self.jobs.values()):
+        self.laid_out &= self.jobs.keys()
+        if not self.laid_out:
             return True
         counts = {job.name: job.cores for job in self.jobs.values() if job.cores}
         seats = self._mobile_seats(counts, {}) if self._are_many(counts) else self._all_seats(counts, {})
