@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from agent.arrangement import NoRoom, arrange
@@ -92,7 +93,8 @@ def stay(seats: Sequence[Seat], cores: Cores) -> dict[Key, int] | None:
     keep: dict[Key, list[int]] = {}
     for seat in seats:
         if not seat.fixed:
-            own = [core for core in cores if core & seat.held and not core & taken]
+            held = [cores.masks[number] for number in sorted(cores.numbers(seat.held))]
+            own = [core for core in held if not core & taken]
             keep[seat.key] = own[: seat.cores]
     for mine in keep.values():
         for core in mine:
@@ -104,7 +106,7 @@ def stay(seats: Sequence[Seat], cores: Cores) -> dict[Key, int] | None:
             continue
         mine = keep[seat.key]
         order = cores.masks if seat.held else cores.masks[::-1]
-        extra = [core for core in order if not core & taken][: seat.cores - len(mine)]
+        extra = list(islice((core for core in order if not core & taken), seat.cores - len(mine)))
         if len(mine) + len(extra) < seat.cores:
             return None
         masks[seat.key] = sum(mine) + sum(extra)

@@ -18,7 +18,7 @@ Grants of one step never meet: A(t) lies in T(t) and outside the others' held se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -58,19 +58,22 @@ def _grant(task: Standing, others: int) -> int:
     return task.granted | available
 
 
-def settled(tasks: Mapping[K, Standing]) -> dict[K, Standing]:
-    """Return the standings once every published grant has been acknowledged."""
-    return {k: Standing(s.granted, s.granted, s.target, s.floor) for k, s in tasks.items()}
-
-
 def reachable(tasks: Mapping[K, Standing]) -> bool:
     """Return whether acknowledgements alone lead every task to its target.
 
-    Each task changes at most three times (grow, leave, fill up), so the walk ends.
+    Each task changes at most three times (grow, leave, fill up), so the walk ends. Who has its target stays there.
     """
-    now = settled(tasks)
-    while grants := next_step(now):
+    there = 0
+    waiting: dict[K, Standing] = {}
+    for task, standing in tasks.items():
+        if standing.granted == standing.target:
+            there |= standing.granted
+        else:
+            waiting[task] = replace(standing, held=standing.granted)
+    while grants := next_step(waiting, there):
         for task, mask in grants.items():
-            standing = now[task]
-            now[task] = Standing(mask, mask, standing.target, standing.floor)
-    return all(standing.granted == standing.target for standing in now.values())
+            waiting[task] = replace(waiting[task], held=mask, granted=mask)
+            if mask == waiting[task].target:
+                there |= mask
+                del waiting[task]
+    return not waiting
