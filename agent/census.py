@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.processes import Identity, Stat, environment, image, named_in, owner, owners_of, read_stat
@@ -42,15 +43,14 @@ class Scan:
         """Return the stats by pid; processes that end meanwhile are left out."""
         with os.scandir(self._proc) as entries:
             inodes = {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
-        before, self._seen = self._seen, {}
-        for pid, inode in inodes.items():
-            seen = before.get(pid)
-            if seen is None or seen.inode != inode or seen.parent != inodes.get(seen.stat.ppid, 0):
-                stat = read_stat(pid, self._proc)
-                if stat is None:
-                    continue
-                seen = _Seen(inode, inodes.get(stat.ppid, 0), stat)
-            self._seen[pid] = seen
+        same = {
+            pid: seen
+            for pid, seen in self._seen.items()
+            if seen.inode == inodes.get(pid) and seen.parent == inodes.get(seen.stat.ppid, 0)
+        }
+        fresh = {pid: stat for pid in inodes.keys() - same.keys() if (stat := read_stat(pid, self._proc))}
+        read = {pid: _Seen(inodes[pid], inodes.get(stat.ppid, 0), stat) for pid, stat in fresh.items()}
+        self._seen = same | read
         return {pid: seen.stat for pid, seen in self._seen.items()}
 
 
@@ -127,9 +127,15 @@ class Census:
         for pid, (task, uid) in named.items():
             if tasks.get(task) == uid and self._is_orphan(stats[pid], task):
                 self._orphans.setdefault(task, []).append(pid)
-        if self._orphans:
-            owners = owners_of(stats, roots.union(*self._orphans.values()))
-        self._below = _by_owner(owners)
+        self._owners = owners_of(stats, roots.union(*self._orphans.values())) if self._orphans else owners
+
+    @cached_property
+    def _below(self) -> dict[int, list[int]]:
+        """The processes at and below each first process and orphan; 0 has all others."""
+        found: dict[int, list[int]] = {}
+        for pid, root in self._owners.items():
+            found.setdefault(root, []).append(pid)
+        return found
 
     def processes(self, first: Identity) -> set[int]:
         """Return the pids of the task whose first process is `first`, one of those the census was taken for.
@@ -166,13 +172,6 @@ class Census:
         if task in self._living:
             return stat.ppid in _ancestors(self._stats, {task.pid})
         return stat.ppid in self._stats and self._stats[stat.ppid].start_time <= task.start_time
-
-
-def _by_owner(owners: Mapping[int, int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for pid, root in owners.items():
-        found.setdefault(root, []).append(pid)
-    return found
 
 
 def _ancestors(stats: Mapping[int, Stat], pids: Iterable[int]) -> set[int]:
