@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     class Block(Protocol):
         """A block of threadpool_limits."""
 
-        drom_epoch: int
+        drom_told: int
 
 
 LIBRARIES = ("numpy", "scipy", "sklearn", "numba", "torch")
@@ -85,8 +85,8 @@ class Limits:
     def __init__(self, renew: Callable[[], None]) -> None:
         self.blocks: list[Block] = []
         """Those that have begun and not ended."""
-        self.epoch = 0
-        """That of the newest grant that pools were told of."""
+        self.told = 0
+        """How often pools have been told of a grant, or would have been outside of a block."""
         self._renew = renew
 
     def watch(self) -> None:
@@ -101,14 +101,14 @@ class Limits:
         make, end = limiter.__init__, limiter.__exit__
 
         def init(block: Block, *args: object, **keywords: object) -> None:
-            block.drom_epoch = self.epoch
+            block.drom_told = self.told
             make(block, *args, **keywords)
 
         def leave(block: Block, *error: object) -> None:
             end(block, *error)
             if block in self.blocks:
                 self.blocks.remove(block)
-            if not self.blocks and getattr(block, "drom_epoch", None) != self.epoch:
+            if not self.blocks and getattr(block, "drom_told", None) != self.told:
                 self._renew()
 
         limiter.__init__, limiter.__exit__ = init, leave
@@ -123,7 +123,7 @@ class Limits:
 
         def enter(block: Block) -> object:
             if finds:
-                block.drom_epoch = self.epoch
+                block.drom_told = self.told
             if block not in self.blocks:
                 self.blocks.append(block)
             return begin(block)
@@ -144,7 +144,7 @@ class Outside:
 
     def apply(self, grant: Grant) -> None:
         """Size the pools, or leave it to the end of the block."""
-        self._limits.epoch = grant.epoch
+        self._limits.told += 1
         if not self._limits.blocks:
             self._apply(grant)
 
@@ -222,8 +222,10 @@ class Auto:
             self._session.apply(self._session.grant)
 
     def _attach(self) -> None:
-        from dromlib import adapters
         from dromlib._handle import without_signals
+        from dromlib.adapters.blas import Blas
+        from dromlib.adapters.numba import Numba
+        from dromlib.adapters.torch import Torch
         from dromlib.session import Session
 
         session = self._session = Session([])
@@ -233,7 +235,9 @@ class Auto:
         if session.mode == "responder":  # else whoever has started this process divides the work
             limits = Limits(lambda: _between(self._apply))
             limits.watch()
-            session._adapters = [Outside(adapter, limits) for adapter in adapters.choose(None)]  # noqa: SLF001 - a friend
+            numba = Numba()
+            numba.together = [Outside(adapter, limits) for adapter in (Blas(), numba, Torch())]
+            session._adapters = numba.together  # noqa: SLF001 - a friend
         try:
             session._start()  # noqa: SLF001
         finally:

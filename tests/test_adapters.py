@@ -162,6 +162,27 @@ show()
 
         assert (done.stdout, done.stderr) == ("45 2\n45 1\n", "")
 
+    def test_its_first_loop_leaves_pools_alone_that_a_block_has_sized(self) -> None:
+        """In automatic mode; the end of the block brings what is granted."""
+        code = """
+import numba, numpy, scipy.linalg, threadpoolctl, dromlib.auto
+
+@numba.njit(parallel=True)
+def add(values):
+    for i in numba.prange(values.size):
+        values[i] += 1
+
+def sizes(api):
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == api}
+
+with threadpoolctl.threadpool_limits(3):
+    add(numpy.zeros(10))
+    print(sizes("blas"))
+print(sizes("blas"), sizes("openmp"), numba.np.ufunc.parallel._get_num_threads())
+"""
+        with FakeAgent("0"):
+            assert run(code, NUMBA_THREADING_LAYER="omp").stdout == "{3}\n{1} {1} 1\n"
+
     def test_the_newest_grant_before_the_first_loop_counts(self) -> None:
         """Also where several were applied."""
         code = """

@@ -50,7 +50,7 @@ def choose(wanted: Iterable[str | Adapter] | None) -> list[Adapter]:
     numba = sys.modules.get("dromlib.adapters.numba")
     for one in found:
         if numba and isinstance(one, numba.Numba):
-            one.others = [other for other in found if other is not one]
+            one.together = found
     return found
 
 

@@ -8,10 +8,13 @@ import sys
 
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
     from dromlib.adapters import Adapter
     from dromlib.grant import Grant
+
+PARALLEL = "numba.np.ufunc.parallel"
 
 
 class Numba:
@@ -20,13 +23,15 @@ class Numba:
     Numba starts its threads with the first parallel loop. Until then a number only waits for that: threads cannot be
     sized before they are, and once they are, processes forked off may have no parallel loops of their own, and the
     way in which ``multiprocessing`` starts processes is fixed. As its OpenMP layer starts them it loads a runtime, and
-    sets in that all threads that it may ever use: the `others`, adapters of the same program, size anew what they find.
+    sets in that all threads that it may ever use: `together`, the adapters of the same program, size anew what they
+    find.
     """
 
     def __init__(self) -> None:
-        self.others: list[Adapter] = []
+        self.together: list[Adapter] = [self]
         self._grant: Grant | None = None
-        self._waiting = False
+        self._waits_in = 0
+        self._watches = False
 
     def available(self) -> bool:
         """Numba has been imported, to its end."""
@@ -42,26 +47,31 @@ class Numba:
         """Use as many threads as the grant has CPUs, as far as numba goes."""
         import numba
 
-        parallel = sys.modules.get("numba.np.ufunc.parallel")
         self._grant = grant
-        if getattr(parallel, "_is_initialized", True):
+        if getattr(sys.modules.get(PARALLEL), "_is_initialized", True):
             numba.set_num_threads(min(grant.ncpus, self.limit()))
-        elif not self._waiting:
-            self._waiting = True
-            self._await_launch(parallel)
+        else:
+            self._waits_in = os.getpid()
+            self._watch()
 
-    def _await_launch(self, parallel: Any) -> None:  # noqa: ANN401 - a module of which the type checker knows less
-        """See to it that numba sets the newest number when it starts its threads: in this process, not in a fork."""
-        pid, launch = os.getpid(), parallel._launch_threads  # noqa: SLF001 - looked up by numba at every use
+    def _watch(self) -> None:
+        """Have `_launched` called from now on whenever a function of numba's has seen to it that there are threads."""
+        parallel: Any = sys.modules.get(PARALLEL)
+        if self._watches or not parallel:
+            return
+        self._watches = True
+        launch = parallel._launch_threads  # noqa: SLF001 - looked up by numba at every use
 
-        def launch_as_granted() -> None:
-            parallel._launch_threads = launch  # noqa: SLF001
-            self._waiting = False
+        def launch_and_tell() -> None:
             launch()
-            if self._grant and os.getpid() == pid:
-                self.apply(self._grant)
-                for other in self.others:
-                    if other.available():
-                        other.apply(self._grant)
+            self._launched(sys._getframe(1))  # noqa: SLF001 - CPython has it
 
-        parallel._launch_threads = launch_as_granted  # noqa: SLF001
+        parallel._launch_threads = launch_and_tell  # noqa: SLF001
+
+    def _launched(self, _: FrameType) -> None:
+        """Set the newest number, if it waits for the threads: in this process, not in a fork."""
+        if self._grant and self._waits_in == os.getpid():
+            self._waits_in = 0
+            for one in self.together:
+                if one.available():
+                    one.apply(self._grant)
