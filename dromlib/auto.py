@@ -3,8 +3,9 @@
 
 Nothing happens until the program has imported one of `LIBRARIES`. From then on a thread sleeps until there is a grant.
 It is applied in the main thread, between two instructions of the interpreter: never inside a call of a library. Pools
-that a block of ``threadpool_limits`` has sized are left alone until that block ends. A process below the one that
-speaks for the task is bound to the CPUs and keeps its number of threads: whoever started it divides the work.
+that a block of ``threadpool_limits`` has sized are left alone until that block ends, and numba and PyTorch for good
+once the program has spoken of their numbers. A process below the one that speaks for the task is bound to the CPUs and
+keeps its number of threads: whoever started it divides the work.
 A program that calls `dromlib.attach` decides for itself, and this does nothing more.
 """
 
@@ -224,8 +225,7 @@ class Auto:
     def _attach(self) -> None:
         from dromlib._handle import without_signals
         from dromlib.adapters.blas import Blas
-        from dromlib.adapters.numba import Numba
-        from dromlib.adapters.torch import Torch
+        from dromlib.adapters.heeding import HeedingNumba, HeedingTorch
         from dromlib.session import Session
 
         session = self._session = Session([])
@@ -235,8 +235,8 @@ class Auto:
         if session.mode == "responder":  # else whoever has started this process divides the work
             limits = Limits(lambda: _between(self._apply))
             limits.watch()
-            numba = Numba()
-            numba.together = [Outside(adapter, limits) for adapter in (Blas(), numba, Torch())]
+            numba = HeedingNumba()
+            numba.together = [Outside(adapter, limits) for adapter in (Blas(), numba, HeedingTorch())]
             session._adapters = numba.together  # noqa: SLF001 - a friend
         try:
             session._start()  # noqa: SLF001

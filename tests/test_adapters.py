@@ -183,6 +183,46 @@ print(sizes("blas"), sizes("openmp"), numba.np.ufunc.parallel._get_num_threads()
         with FakeAgent("0"):
             assert run(code, NUMBA_THREADING_LAYER="omp").stdout == "{3}\n{1} {1} 1\n"
 
+    @pytest.mark.parametrize(
+        ("before", "after", "ask", "number"),
+        [
+            ("", "", "numba.get_num_threads", 1),
+            ("from numba import get_num_threads", "", "get_num_threads", 1),
+            ("", "from numba import get_num_threads", "get_num_threads", 1),
+            ("", "", "numba.njit(lambda: numba.get_num_threads())", 1),
+            ("", "from numba import get_num_threads", "numba.njit(lambda: get_num_threads())", 1),
+            ("", "", "lambda: numba.set_num_threads(3)", 3),
+            ("", "", "numba.njit(lambda: numba.set_num_threads(3))", 3),
+        ],
+    )
+    def test_a_number_that_the_program_has_spoken_of_stays(
+        self, before: str, after: str, ask: str, number: int
+    ) -> None:
+        """In automatic mode: what has been made for so many threads has room for all, and what is jitted compiles."""
+        code = f"""
+import numba, numpy
+{before}
+from dromlib.testing import FakeAgent
+
+@numba.njit(parallel=True)
+def count(sums):
+    for i in numba.prange(1000):
+        sums[numba.get_thread_id()] += 1
+
+with FakeAgent("0") as fake:
+    import dromlib.auto
+    {after}
+    ask = {ask}
+    ask()
+    for cpus in ("0-2", "0-1"):
+        fake.wait_applied(fake.grant(cpus))
+        sums = numpy.zeros(4)
+        count(sums)
+        print(sums.sum(), sums[{number}:].sum(), numba.get_num_threads())
+"""
+        done = run(code, NUMBA_THREADING_LAYER="omp")
+        assert (done.stdout, done.stderr) == (f"1000.0 0.0 {number}\n" * 2, "")
+
     def test_the_newest_grant_before_the_first_loop_counts(self) -> None:
         """Also where several were applied."""
         code = """

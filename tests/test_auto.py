@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 TORCH = """
 threads = 4
 
+def get_num_threads():
+    return threads
+
 def set_num_threads(number):
     global threads
     threads = number
@@ -25,6 +28,15 @@ def set_num_threads(number):
 NUMBA = """
 class config: NUMBA_NUM_THREADS = 4
 def set_num_threads(number): print("told", number)
+"""
+TORCH_ON_A_POOL = """
+from threadpoolctl import pool
+
+def get_num_threads():
+    return pool.threads
+
+def set_num_threads(number):
+    pool.threads = number
 """
 LIMITS_2 = """
 class threadpool_limits:
@@ -133,6 +145,27 @@ with threadpool_limits(5):
 print(pool.threads)
 """
         assert program.run(code) == "7 2\n7 3\n1\n7 5\n5\n"
+
+
+class TestHeeding:
+    """Numbers of threads that the program has spoken of; numba's are in test_adapters.py."""
+
+    @pytest.mark.parametrize(("words", "number"), [("get_num_threads()", 4), ("set_num_threads(3)", 3)])
+    def test_torch_keeps_its_number(self, program: Program, words: str, number: int) -> None:
+        """Also where the OpenMP runtime whose number it is has been sized before it."""
+        program.library("threadpoolctl", LIMITS_3_5)
+        program.library("torch", TORCH_ON_A_POOL)
+        code = f"""
+import dromlib.auto, torch
+from threadpoolctl import pool
+fake.wait_applied(fake.grant("0-1"))
+print(pool.threads)
+fake.wait_applied(fake.grant("0-3"))
+torch.{words}
+fake.wait_applied(fake.grant("0"))
+print(pool.threads)
+"""
+        assert program.run(code) == f"2\n{number}\n"
 
 
 class TestThread:

@@ -67,7 +67,7 @@ def total(values):
 
 values = numpy.arange(100_000)
 compute = lambda: total(values) == 4999950000
-threads = numba.get_num_threads
+threads = lambda: numba.np.ufunc.parallel._get_num_threads()  # a question that drom does not hear
 """,
     "sklearn": """
 import numpy
@@ -85,7 +85,7 @@ threads = lambda: max(pool["num_threads"] for pool in threadpool_info())
 import torch
 values = torch.ones(64, 64)
 compute = lambda: (values @ values).sum() == 64 ** 3
-threads = torch.get_num_threads
+threads = torch._C.get_num_threads
 """,
 }
 
