@@ -36,22 +36,23 @@ class Listener:
 
         Raises RuntimeError when another task waits already.
         """
-        if self._ready:
+        if self._ready and not self._ready.get_loop().is_closed():
             raise RuntimeError("Another task waits in this session: attach one session for each.")
         if self._drain():
             return
         loop = asyncio.get_running_loop()
-        self._ready = loop.create_future()
+        self._ready = ready = loop.create_future()
         timer = loop.call_later(self._look, self._wake)
         self._look = min(2 * self._look, LAST_LOOK)
         if self._subscription:
             loop.add_reader(self._subscription, self._wake)
         try:
-            await self._ready
+            await ready
         finally:
-            self._ready = None
+            if self._ready is ready:  # else its loop was closed, and a task in another one waits now
+                self._ready = None
             timer.cancel()
-            if self._subscription:
+            if self._subscription and not loop.is_closed():
                 loop.remove_reader(self._subscription)  # what has come is read later: now the program is to go on
 
     def _wake(self) -> None:

@@ -741,6 +741,27 @@ class TestAsyncio:
         assert (session._listener, listener._subscription) == (None, None)
         waiting._log_destroy_pending = False  # type: ignore[attr-defined]
 
+    def test_another_loop_goes_on_where_one_was_closed(self, fake: FakeAgent) -> None:
+        """A task that a closed loop has left behind keeps no other one from waiting, nor undoes it when it ends."""
+        with dromlib.attach([]) as session:
+            left = session.changed()
+            loop = asyncio.new_event_loop()
+            waiting = loop.create_task(left)
+            loop.run_until_complete(asyncio.sleep(0.01))
+            loop.close()
+
+            async def drive() -> None:
+                again = asyncio.create_task(session.changed())
+                await asyncio.sleep(0.01)
+                left.close()
+                epoch = fake.grant("0")
+                grant = await asyncio.wait_for(again, SECONDS)
+                assert grant
+                assert grant.epoch == epoch
+
+            asyncio.run(drive())
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+
     def test_the_loop_goes_on_while_an_agent_lets_the_program_wait(self, fake: FakeAgent) -> None:
         """A knock at the next agent is waited for in another thread, by one task after the other."""
 
