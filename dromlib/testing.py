@@ -211,7 +211,7 @@ class FakeAgent:
         """
 
         def applied() -> bool:
-            gone = self._responder[0] > 0 and self._seat_is_free()  # looked at first: its last word counts
+            gone = self._has_left()  # looked at first: its last word counts
             if epoch <= self.applied < layout.EPOCH_RETIRED:
                 return True
             if gone:
@@ -221,8 +221,8 @@ class FakeAgent:
         self._await(applied, f"epoch {epoch} is not applied", timeout)
 
     def wait_left(self, timeout: float = PATIENCE) -> None:
-        """Return when the responder has closed its session. Raises TimeoutError."""
-        self._await(lambda: self.applied == layout.EPOCH_RETIRED, "the program is still attached", timeout)
+        """Return when the responder has closed its session, or is no more. Raises TimeoutError."""
+        self._await(self._has_left, "the program is still attached", timeout)
 
     def wait_attached(self, timeout: float = PATIENCE) -> None:
         """Return when the responder's seat is taken. Raises TimeoutError."""
@@ -274,8 +274,7 @@ class FakeAgent:
         deadline = time.monotonic() + timeout
         while not condition():
             if time.monotonic() > deadline:
-                left = self.applied == layout.EPOCH_RETIRED
-                newest = "the program has left" if left else f"the newest applied is {self.applied}"
+                newest = "the program has left" if self._has_left() else f"the newest applied is {self.applied}"
                 raise TimeoutError(f"After {timeout:g} s {complaint}; {newest}.")
             time.sleep(0.001)
 
@@ -336,6 +335,9 @@ class FakeAgent:
             self._registry.clear(self.SLOT)
         self._responder = who
         return True
+
+    def _has_left(self) -> bool:
+        return self._responder[0] > 0 and self._seat_is_free()
 
     def _seat_is_free(self) -> bool:
         pid, start = self._responder

@@ -85,6 +85,7 @@ def test_a_program_that_leaves_at_once_is_not_waited_for(ending: str) -> None:
     with FakeAgent() as fake, subprocess.Popen([sys.executable, "-c", ending + "; import os; os._exit(0)"]) as program:
         fake.wait_attached()
         os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+        fake.wait_left(0.1)
         epoch = fake.grant("0")
         with pytest.raises(Left, match=r"^The program has left, and epoch 1 was not seen in force: let it wait"):
             fake.wait_applied(epoch)
