@@ -323,6 +323,9 @@ def unmanaged(load: Mapping[int, float]) -> Finding:
     """Tell which CPUs programs outside every task keep busy, from the share of each that they took."""
     least = min(load.values(), default=0.0)
     busy = mask_of(cpu for cpu, share in load.items() if share - least >= 0.5)
+    if least >= 0.5:
+        advice = "reserve some CPUs for them, or start them with drom run"
+        return Finding("load", "warn", f"Unmanaged programs keep all CPUs busy: {advice}.")
     if not busy:
         return Finding("load", "ok", "No CPU is kept busy by programs that nobody manages.")
     advice = "set avoid_load, reserve them, or start these programs with drom run"
