@@ -238,16 +238,16 @@ class Daemon:
         """Freeze or thaw the node as the kill switch says."""
         now, file = time.monotonic(), self.settings.switch
         since = self.node.frozen_since
-        if os.path.lexists(file) == self.node.frozen:
-            return
-        if since is None:
+        if os.path.lexists(file):
             self.node.freeze(now, str(file))
-            self.log("frozen", file=file)
-            return
-        self.log("thawed", file=file, seconds=round(now - since, 3))
-        self.acting.do(self.node.thaw(now))
-        self.confine_all()
-        self.post.read_all()
+            if since is None:
+                self.log("frozen", file=file)
+            self.node.frozen_by = str(file)  # a reload may have named another
+        elif since is not None:
+            self.log("thawed", file=file, seconds=round(now - since, 3))
+            self.acting.do(self.node.thaw(now))
+            self.confine_all()
+            self.post.read_all()
 
     def _look_at_load(self) -> None:
         """Leave cores alone that unmanaged programs keep busy."""

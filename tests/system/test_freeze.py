@@ -48,6 +48,21 @@ def test_nothing_changes_until_the_file_is_removed(tmp_path: Path, start: Progra
         assert (a.quit(), b.quit()) == (0, 0)
 
 
+def test_a_reload_may_name_another_file(tmp_path: Path, start: Programs) -> None:
+    """Who is refused something while both are there hears of the one that counts."""
+    first, second, config = tmp_path / "first", tmp_path / "second", tmp_path / "drom.toml"
+    first.touch()
+    second.touch()
+    config.write_text(f"freeze_file = '{first}'\n", encoding="utf-8")
+    with start_agent(tmp_path, *TWO, "--config", config) as agent:
+        stranger = start.start("sleep", "1000")
+        for switch in (first, second):
+            config.write_text(f"freeze_file = '{switch}'\n", encoding="utf-8")
+            agent.cli("config", "reload")
+            with pytest.raises(ControlError, match=rf"^the node is frozen: remove {switch} first\.$"):
+                agent.order("attach", pid=stranger.pid)
+
+
 def test_an_agent_that_starts_frozen_adopts_and_changes_nothing(tmp_path: Path, start: Programs, program: Path) -> None:
     """After a crash the switch holds before anything is bound or granted."""
     agent = launch_agent(tmp_path / "run", *TWO)
