@@ -229,13 +229,25 @@ def malleable(
 ) -> Generator[T, None, None]:
     """Yield the items; before each, apply what has been granted meanwhile, and count the items done as progress.
 
-    The arguments are those of `attach`. The agent is left when the loop ends, also by ``break`` or an exception;
-    but an iterator that has a name lives on after these two: its `close` leaves the agent.
+    The arguments are those of `attach`. Of loops inside each other the outermost alone tells its progress. The agent is
+    left when the loop ends, also by ``break`` or an exception; but an iterator that has a name lives on after these
+    two: its `close` leaves the agent.
     """
     with attach(adapters, min_cpus, max_cpus) as session:
-        for done, item in enumerate(items, 1):
-            grant = session.poll()
-            if grant:
-                session.apply(grant)
-            yield item
-            session.progress(done)
+        _loops.append(session)
+        try:
+            for done, item in enumerate(items, 1):
+                grant = session.poll()
+                if grant:
+                    session.apply(grant)
+                yield item
+                if _loops[:1] == [session]:
+                    session.progress(done)
+        finally:
+            if session in _loops:  # else the loop is that of the process that has forked this one
+                _loops.remove(session)
+
+
+_loops: list[Session] = []
+"""Those of the `malleable` loops that have begun and not ended, in this order."""
+os.register_at_fork(after_in_child=_loops.clear)

@@ -596,6 +596,16 @@ class TestMalleable:
         assert fake.progress == 5
         fake.wait_left()
 
+    def test_the_outermost_loop_tells_its_progress(self, fake: FakeAgent) -> None:
+        """One inside it tells none, until it is alone."""
+        for step in dromlib.malleable(range(2), []):
+            for _ in dromlib.malleable(range(5), []):
+                assert fake.progress == step
+        assert fake.progress == 2
+        fake.wait_left()
+        assert sum(dromlib.malleable(range(3), [])) == 3
+        assert fake.progress == 3
+
     def test_leaving_the_loop_leaves_the_agent(self, fake: FakeAgent) -> None:
         """A break closes the session; the item it is in is not done."""
         for item in dromlib.malleable([1, 2, 3], []):
