@@ -181,6 +181,16 @@ def move_out(box: Containers, one: int, until: int) -> None:
 
 
 @engine_part
+def drop(box: Containers, one: int, now: int, speed: int) -> None:
+    """Let a container leave its node as it is; what it did since it was saved last is lost."""
+    work(box, one, max(0, now - box.begin[one]), speed)
+    box.overhead[one] -= max(0, box.begin[one] - now)
+    box.lost[one] += -(-(box.done[one] - box.saved[one]) // speed)
+    box.done[one] = box.saved[one]
+    move_out(box, one, now)
+
+
+@engine_part
 def work(box: Containers, one: int, seconds: int, speed: int) -> None:
     """Let a container work so long, `speed` millionths a second."""
     box.worked[one] += seconds

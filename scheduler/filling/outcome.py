@@ -131,8 +131,7 @@ class Filled:
 
     def _settle(self) -> None:
         """Save every container before the end, which is known long before."""
-        box, f = self.box, self.filling
-        end = max(self.span[1], int(box.since[box.node != NOBODY].max(initial=0)))
+        box, f, end = self.box, self.filling, self.span[1]
         for one in box.tenant[box.tenant != NOBODY].tolist():
             begin = int(box.begin[one])
             if begin + f.save <= end:
@@ -140,11 +139,9 @@ class Filled:
                 box.saved[one] = box.done[one]
                 box.saves[one] += 1
                 box.overhead[one] += f.save
+                containers.move_out(box, one, end)
             else:
-                box.overhead[one] -= max(0, begin - end)
-                box.lost[one] += -(-(box.done[one] - box.saved[one]) // self._speed)
-                box.done[one] = box.saved[one]
-            containers.move_out(box, one, end)
+                containers.drop(box, one, end, self._speed)
 
     @property
     def runs(self) -> Ints:

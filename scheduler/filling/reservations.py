@@ -22,6 +22,7 @@ from scheduler.filling.containers import (
     PENDING_COUNT,
     TENANTS,
     arrive,
+    drop,
     move_in,
     move_out,
     next_arrival,
@@ -169,10 +170,7 @@ def evict(  # noqa: PLR0917 - numba wants them by position
     unsaved, begin = box.done[one] > box.saved[one], box.begin[one]
     stop = max(notice, now - how[SAVE])
     if begin >= stop and not unsaved:
-        box.overhead[one] -= max(0, begin - now)
-        await_due(box, one, NEVER)
-        move_out(box, one, now)
-        put_back(box, one)
+        kill(box, how[SPEED], one, now)
         return 0
     stop = max(stop, begin)
     delay = stop + how[SAVE] - now
@@ -180,7 +178,7 @@ def evict(  # noqa: PLR0917 - numba wants them by position
     if ready + how[MIGRATE] < stop + how[SAVE] and delay > 0:
         target = empty_node(world, box)
         if target != NOBODY:
-            migrate(box, how, one, target, ready)
+            migrate(box, how, one, target, now)
             return int(ready + how[MIGRATE] - now)
     if delay > 0 and how[KILL]:
         kill(box, how[SPEED], one, now)
@@ -199,11 +197,13 @@ def evict(  # noqa: PLR0917 - numba wants them by position
 
 
 @engine_part
-def migrate(box: Containers, how: Ints, one: int, target: int, ready: int) -> None:
+def migrate(box: Containers, how: Ints, one: int, target: int, now: int) -> None:
     """Move a container live to another node; it has both until that is done, and does not work meanwhile."""
+    ready = max(now, box.begin[one])
     work(box, one, ready - box.begin[one], how[SPEED])
+    box.overhead[one] += how[MIGRATE]
     move_out(box, one, ready + how[MIGRATE])
-    move_in(box, one, target, ready, how[MIGRATE])
+    move_in(box, one, target, now, ready + how[MIGRATE] - now)
     left = time_left(box, one, how[SPEED])
     await_due(box, one, NEVER if left == NEVER else box.begin[one] + left)
 
@@ -211,12 +211,8 @@ def migrate(box: Containers, how: Ints, one: int, target: int, ready: int) -> No
 @engine_part
 def kill(box: Containers, speed: int, one: int, now: int) -> None:
     """End a container at once; it goes on later from where it was saved last."""
-    work(box, one, max(0, now - box.begin[one]), speed)
-    box.overhead[one] -= max(0, box.begin[one] - now)
-    box.lost[one] += -(-(box.done[one] - box.saved[one]) // speed)
-    box.done[one] = box.saved[one]
+    drop(box, one, now, speed)
     await_due(box, one, NEVER)
-    move_out(box, one, now)
     put_back(box, one)
 
 
