@@ -242,6 +242,16 @@ class TestReservations:
         assert found.box.migrations.tolist() == [1]
         assert (found.box.worked[0], found.box.overhead[0], found.box.saves[0]) == (7 + 4, 1 + 2 * 3 + 5, 1)
 
+    @pytest.mark.parametrize(("kill", "delays"), [(0, [0, 0, 50, 99, 158]), (1, [0, 0, 0, 0, 0])])
+    def test_a_container_that_is_in_the_way_again_as_it_moves(self, kill: int, delays: list[int]) -> None:
+        """Each job comes to the node that the container moves to: it moves on when it is there, or is killed."""
+        rows = [(0, 1, 1, 1), *((100 + i, 500, 500, 1) for i in range(4))]
+        how = B._replace(jobs=1, length=10**7, restore=0, save=60, migrate=50, kill=kill)
+        found = filled(rows, how, 4, "fcfs")
+
+        check(found)
+        assert found.box.delay.tolist() == delays
+
     def test_the_mates_of_a_guest_that_waits(self) -> None:
         """They lend cores while a container on another of its nodes is saved, and may take as much longer for it."""
         rows = [(0, 100, 100, 3), (10, 20, 20, 4)]
@@ -340,7 +350,7 @@ class TestReservations:
         check(found)
         assert found.run.is_over
         assert policy == "sd" or (world.end - world.jobs.start == world.run).all()
-        assert not kill or not found.box.delay.any() or migrate < math.inf
+        assert not kill or not found.box.delay.any()
         assert jobs or used(found, policy).all()
 
 
@@ -428,6 +438,10 @@ def test_pictures(log: Path, tmp_path: Path) -> None:
         (["slot=0"], "slot is a whole number from 1 to 31,536,000."),
         (["slot=100", "save=50", "restore=50"], "save and restore take 100 s, no less than the slot of 100 s"),
         (["policy=C"], "policy is A or B."),
+        (
+            ["policy=B", "kill=1", "migrate=5"],
+            "with kill=1 a container is killed rather than moved: omit kill or migrate.",
+        ),
         (["migrate=1.5"], "migrate is a whole number from 0 to 31,536,000, or infinite."),
         (["kill=2"], "kill is 0 or 1."),
         (["jobs=1e9"], "jobs is a whole number from 0 to 10,000,000."),

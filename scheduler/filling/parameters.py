@@ -89,6 +89,9 @@ def parse_filling(choices: Iterable[str]) -> Filling:
         if name in OF_JOBS and not filling.jobs:
             msg = f"--fill-set {name} is of filler jobs that end: omit it, or say how many they are with jobs=N."
             raise SchedulerError(msg)
+    if filling.kill and filling.migrate < math.inf:
+        msg = "--fill-set: with kill=1 a container is killed rather than moved: omit kill or migrate."
+        raise SchedulerError(msg)
     if filling.policy == "A" and filling.save + filling.restore >= filling.slot:
         msg = (
             f"--fill-set: save and restore take {filling.save + filling.restore} s, no less than the slot of "

@@ -4,9 +4,9 @@
 The regular schedule is made as always, on nodes of which containers are no tenants as far as it knows. A job that
 starts on a node with a container waits until that is saved, and so do those that come after it. Where the policy had
 planned just that start, the save begins so much earlier, but not before the plan was known. A container that has
-nothing to save is dropped. One that cannot be saved in time moves live to an empty node, where there is one and that is
-quicker, or is killed, if regular jobs are not to wait. Empty nodes are filled when all else at an instant is done, from
-the lowest number on.
+nothing to save is dropped. One that cannot be saved in time is killed, if regular jobs are not to wait, or moves live
+to an empty node, where there is one and that is quicker. Empty nodes are filled when all else at an instant is done,
+from the lowest number on.
 
 The loop is that of `engine.advance`, from the same parts.
 """
@@ -174,15 +174,15 @@ def evict(  # noqa: PLR0917 - numba wants them by position
         return 0
     stop = max(stop, begin)
     delay = stop + how[SAVE] - now
+    if delay > 0 and how[KILL]:
+        kill(box, how[SPEED], one, now)
+        return 0
     ready = max(now, begin)
     if ready + how[MIGRATE] < stop + how[SAVE] and delay > 0:
         target = empty_node(world, box)
         if target != NOBODY:
             migrate(box, how, one, target, now)
             return int(ready + how[MIGRATE] - now)
-    if delay > 0 and how[KILL]:
-        kill(box, how[SPEED], one, now)
-        return 0
     work(box, one, stop - begin, how[SPEED])
     box.saved[one] = box.done[one]
     box.overhead[one] += how[SAVE]
