@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.compiling import load_policy
+from scheduler.contracts import contracts_of
 from scheduler.errors import SchedulerError
 from scheduler.filling import outcome
 from scheduler.filling.containers import MILLION
@@ -328,6 +329,14 @@ class TestReservations:
 
         assert unknown == {"later_jobs": None, "earlier_jobs": None, "mean_shift_s": None, "longest_shift_s": None}
         assert told == {"later_jobs": 1, "earlier_jobs": 0, "mean_shift_s": pytest.approx(2 / 3), "longest_shift_s": 2}
+
+    def test_contracts_are_there_without_filling(self) -> None:
+        """A policy of one's own may go by them."""
+        work = workload(self.ROWS)
+        run = Simulation.of(work, Machine(2), load_policy("fcfs"), contracts=contracts_of(["tight=2"], work, 1))
+
+        assert len(run.world.contracts) == 3
+        assert without(run).world.contracts.tolist() == run.world.contracts.tolist()
 
     @given(
         logs(),

@@ -255,7 +255,9 @@ def compile_before(say: Callable[[str], None]) -> None:
 
 def without(filled: Simulation) -> Simulation:
     """Return the same simulation of regular jobs without filling, before its first event."""
-    return Simulation.of(filled.work, filled.machine, filled.policy, filled.world.jobs.cls)
+    run = Simulation.of(filled.work, filled.machine, filled.policy, filled.world.jobs.cls)
+    run.world = run.world._replace(contracts=filled.world.contracts)
+    return run
 
 
 def shifts(filled: Simulation, regular: Simulation) -> dict[str, Any]:
