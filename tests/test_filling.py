@@ -218,6 +218,14 @@ class TestReservations:
         assert (starts(found), found.runs.tolist()) == ([0, 150], [[0, 1, 0, 150]])
         assert (told["useful_s"], told["lost_s"], told["overhead_s"], told["load"]) == (0, 90, 60, 1)
 
+    def test_much_work(self) -> None:
+        """More than 64 bits hold in millionths of a second."""
+        found = filled([(0, 10**9, 10**9, 1)], Filling(policy="B"), 20_000)
+        told = found.figures(metrics(found.run, Power()))
+
+        assert told["useful_s"] == pytest.approx(19_999 * (10**9 - 120))
+        assert told["load"] == pytest.approx(1)
+
     def test_work_that_is_too_short_to_save_at_the_end(self) -> None:
         """The last regular job ends before the container could have been saved."""
         found = filled([(0, 50, 50, 1)], B._replace(restore=20, save=40), 2)

@@ -153,11 +153,8 @@ class Filled:
         f, box, (begin, end) = self.filling, self.box, self.span
         room = max(1, (end - begin) * self.run.machine.nodes)
         beyond = int(np.maximum(0, self.runs[:, 3] - end).sum())  # saves that go on after a partial run
-        useful, worked, overhead = (
-            int(box.saved.sum()) / MILLION,
-            int(box.worked.sum()),
-            int(box.overhead.sum()) - beyond,
-        )
+        useful = float(box.saved.sum(dtype=np.float64)) / MILLION  # millionths are soon beyond 64 bits
+        worked, overhead = int(box.worked.sum()), int(box.overhead.sum()) - beyond
         delays = box.delay[box.delay > 0]
         busy = (int(self.run.world.scalars[BUSY]) - self._waited(end)) / room
         regular = metrics["utilisation"] or 0.0
