@@ -96,7 +96,7 @@ def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
     bounded = np.maximum(1, response / np.maximum(needed, 10))
     makespan = max(1, int(table["end"].max() - table["submit"].min()))
     span = makespan if ended.all() else max(1, until - int(table["submit"].min()))
-    core_seconds = int((table["cores"] * table["full_speed_run_time"])[ended].sum())
+    core_seconds = float((table["cores"] * table["full_speed_run_time"])[ended].sum(dtype=np.float64))
     figures = (
         makespan,
         float(response.mean()),

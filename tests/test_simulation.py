@@ -123,6 +123,14 @@ def test_metrics() -> None:
     assert found["energy_joule"] == 100 * 8 * 15 + 200 * (40 + 40 + 32)
 
 
+def test_utilisation_of_much_work() -> None:
+    """More processor-seconds than 64 bits hold: twelve jobs of the longest time on the most processors."""
+    run = simulation([(0, 10**10, 10**10, 100)] * 12, "fcfs", Machine(100, 10**6))
+    run.run()
+
+    assert metrics(run, Power())["utilisation"] == pytest.approx(1)
+
+
 def test_a_job_that_its_limit_ends_counts_for_what_it_did() -> None:
     """Where cleaning keeps overruns: 100 s of 1000, on all its cores or, as a guest on half of them, 50 s of them."""
     alone = simulation([(0, 1000, 100, 1), (0, 30, 60, 1)], "fcfs", Machine(1))
