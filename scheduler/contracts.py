@@ -58,10 +58,10 @@ def check_possible(run: Simulation, contracts: Contracts | None) -> None:
 
 
 def shortest_times(run: Simulation) -> Ints:
-    """Return how many seconds each job takes on all that it may ever have."""
+    """Return how many seconds each job takes on all that it may ever have; at its limit it ends with work left."""
     world = run.world
     if not is_pool(world):
-        return world.run
+        return np.minimum(world.run, world.jobs.limit)
     most = world.jobs.most.copy()
     np.maximum.at(most, world.phases[:-1, JOB], world.phases[:-1, MOST])
     return np.asarray(-(-world.run * world.speed[world.jobs.nodes] // world.speed[most]), np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from scheduler.adaptive import Adaptive
 from scheduler.compiling import load_policy
-from scheduler.contracts import kept, shortest_times
+from scheduler.contracts import check_possible, kept, shortest_times
+from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
 from scheduler.simulation import Machine, Simulation
 from scheduler.worth import worth
@@ -246,6 +248,20 @@ class TestCommand:
             "soft_deadlines_met": 1,
             "hard_deadlines_met": 1,
         }
+
+    def test_a_job_that_its_limit_ends(self) -> None:
+        """A deadline between its limit and its run time can be met, one before its limit cannot."""
+        work, machine = workload([(0, 100, 50, 1)]), Machine(1)
+        for soft, possible in ((50, True), (49, False)):
+            terms = bound([(soft, 80, 10, 0)])
+            run = Simulation.of(work, machine, load_policy("fcfs"), contracts=terms)
+            with nullcontext() if possible else pytest.raises(SchedulerError, match="job 1 takes at least 50 s"):
+                check_possible(run, terms)
+            run.run()
+            told = kept(run)
+
+            assert told is not None
+            assert told["soft_deadlines_met"] == possible
 
     @pytest.mark.parametrize(
         ("line", "said"),
