@@ -29,7 +29,10 @@ TINY = 1e-9
 
 @rare
 def estimate(rates: Ints, job: int, cores: int) -> float:
-    """Return the rate of a job with so many cores of each node, in its own unit; UNKNOWN below two measured sizes."""
+    """Return the rate of a job with so many cores of each node, in its own unit; UNKNOWN below two measured sizes.
+
+    Without cores it is 0.
+    """
     row = rates[job]
     if cores < len(row) and row[cores] > 0:
         return float(row[cores]) if counted(rates, job) > 1 else UNKNOWN
@@ -48,6 +51,8 @@ def estimate(rates: Ints, job: int, cores: int) -> float:
         one, other = one + whole, other + part
     if known < 2:
         return UNKNOWN
+    if cores <= 0:
+        return 0.0
     determinant = squares * inverse - mixed * mixed
     fixed, divided = one * inverse - other * mixed, squares * other - mixed * one
     if determinant > TINY * squares * inverse and min(fixed, divided) >= 0:

@@ -50,6 +50,13 @@ def test_amdahls_law_is_found(serial: float, sizes: set[int], cores: int) -> Non
     assert speed(row, 0, cores, CORES) == pytest.approx(amdahl(cores, serial), rel=1e-4)
 
 
+@pytest.mark.parametrize("known", [{24: 0.5, 48: 1.0}, {24: 1.0, 48: 1.0}])
+def test_without_cores_nothing_is_done(known: dict[int, float]) -> None:
+    """However a job scales: who gives away all that it has loses all of it."""
+    assert estimate(rates(known), 0, 0) == 0
+    assert lost(rates(known), 0, 48, 0, 48) == 1
+
+
 def test_what_was_measured_is_what_counts() -> None:
     """At a measured size, whatever the law says; between two, no more and no less than these allow."""
     row = rates({12: 1.0, 24: 3.9, 36: 4.0})
