@@ -158,6 +158,12 @@ class TestTimes:
         with pytest.raises(SchedulerError, match=r"would cost up to .* s, more than 31,536,000: choose less of stall"):
             pool([(0, 1, 1, 1)], parse_adaptive([choice]), 1000)
 
+    def test_a_minimum_beyond_all_machines(self) -> None:
+        """Jobs have all processors; what is out of reach of a float is never computed."""
+        world = pool([(0, 1, 1, 3), (0, 1, 1, 8)], parse_adaptive(["minimum=1e308", "maximum=1.5e308"])).world
+
+        assert (world.jobs.least.tolist(), world.jobs.most.tolist()) == ([NODES, NODES], [NODES, NODES])
+
     def test_what_the_paper_measured(self) -> None:
         """By default 86 ms to shrink from 128 to 64 processors, and 67.6 ms to expand again."""
         world = pool([(0, 1, 1, 128)], Adaptive(), 128).world
