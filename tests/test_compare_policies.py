@@ -153,6 +153,7 @@ def test_interrupted(log: Path, tmp_path: Path, how: signal.Signals) -> None:
             "The report /nowhere/x.html cannot be written: No such file or directory",
         ),
         (["--html", "/"], "The report / cannot be written: Is a directory: name another place with --html."),
+        (["--nodes", "2500001"], "firstfit takes all 10,000,004 cores for one pool, which has at most 10,000,000:"),
         (["--nodes", "4"], "larger than the machine"),
         (["--out", "/dev/full/x"], "cannot hold results: Not a directory: name another folder with --out."),
     ],

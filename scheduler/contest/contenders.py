@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from scheduler.adaptive import LARGEST
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.foresight import PLANLESS, PREDICTORS
@@ -39,10 +40,19 @@ class Contender(NamedTuple):
         return self._replace(name=f"{self.name}+{addition}", options=options, premise=premise)
 
     def run(self, log: Path, nodes: int, cores: int, common: Sequence[str], out: Path) -> Run:
-        """Return the simulation, with options that all have in common, which writes a folder below `out`."""
+        """Return the simulation, with options that all have in common, which writes a folder below `out`.
+
+        Raises SchedulerError for a machine that is too large for a pool.
+        """
         options, folder = (*self.options, *common), out / self.name
         if not self.pool:
             return Run(log, nodes, cores, options, folder)
+        if nodes * cores > LARGEST:
+            msg = (
+                f"{self.name} takes all {nodes * cores:,} cores for one pool, which has at most {LARGEST:,}: "
+                "name others with --policies."
+            )
+            raise SchedulerError(msg)
         power = Power()
         watts = ("--idle-watts", f"{power.idle / cores:g}", "--peak-watts", f"{power.peak / cores:g}")
         return Run(log, nodes * cores, 1, (*options, *watts), folder)
