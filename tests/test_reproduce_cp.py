@@ -60,7 +60,8 @@ def test_kept_lines_that_are_no_simulations(tmp_path: Path) -> None:
     """One sentence, and the file stays as it is."""
     drom(*SMALL, "--test", "1", "--first", "5", "--out", tmp_path)
     whole = (tmp_path / NAME).read_text(encoding="utf-8")
-    for line in ("[1, 2]", '{"task": {"test": 0}, "metrics": {}}'):
+    texts = (whole.splitlines()[-1].replace('"nl": 0', f'"nl": {word}') for word in ("null", '"x"'))
+    for line in ("[1, 2]", '{"task": {"test": 0}, "metrics": {}}', *texts):
         (tmp_path / NAME).write_text(f"{whole}\n{line}", encoding="utf-8")
         _, said = drom(*SMALL, "--test", "1", "--first", "5", "--out", tmp_path, code=1)
 

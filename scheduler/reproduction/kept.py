@@ -43,7 +43,7 @@ class Kept:
             msg = f"{self._path} is of another version of drom or OR-tools, or of another machine: name another --out."
             raise SchedulerError(msg)
         try:
-            self.done = {Task(**line["task"]): Metrics(**line["metrics"]) for line in told[1:]}
+            self.done = {Task(**line["task"]): _metrics(line["metrics"]) for line in told[1:]}
         except (KeyError, TypeError) as error:
             raise SchedulerError(f"{self._path} has lines that are no simulations: name another --out.") from error
 
@@ -58,6 +58,14 @@ class Kept:
                 stream.write("\n" + json.dumps(value))
         except OSError as error:
             raise SchedulerError(f"{self._path} cannot be written: {error.strerror}: name another --out.") from error
+
+
+def _metrics(told: dict[str, Any]) -> Metrics:
+    """Return the metrics of a line. Raises TypeError where they are no numbers."""
+    found = Metrics(**told)
+    if not all(isinstance(value, int | float) for value in found):
+        raise TypeError(found)
+    return found
 
 
 def _values(text: str) -> Iterator[Any]:
