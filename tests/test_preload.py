@@ -369,6 +369,33 @@ def test_a_launcher_that_ignores_its_children_still_asks_the_loader(tmp_path: Pa
     assert int(said[1].split()[1], 16) >> (signal.SIGCHLD - 1) & 1
 
 
+FORKS = """
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+#pragma omp parallel
+    ;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    printf("%d %d\\n", getpid(), child);
+    fflush(stdout);
+    return raise(SIGKILL);
+}
+"""
+
+
+def test_a_runtime_that_was_chosen_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither that of a program that is killed, nor that of a child that ends without a word."""
+    done = run_granted(tmp_path, "--", openmp_program(tmp_path, FORKS))
+    notes = [Path(f"/dev/shm/__KMP_REGISTERED_LIB_{pid}_{os.getuid()}") for pid in done.stdout.split()]
+
+    assert (done.returncode, [note.exists() for note in notes]) == (-signal.SIGKILL, [False, False])
+
+
 UNSOUND = {
     "dependences": """
 #include <stdio.h>

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LLVM's runtime where drom-run has chosen it: the program was made for another, which leaves nothing behind. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static bool is_chosen;
+
+/* It is for this program alone: what the program starts finds the environment without it. */
+__attribute__((constructor)) static void forget_runtime(void)
+{
+    const char *runtime = getenv("DROM_PRELOADED_RUNTIME"), *libraries = getenv("LD_PRELOAD");
+    char *copy = runtime && libraries ? strdup(libraries) : NULL;
+    char *at = copy ? strstr(copy, runtime) : NULL;
+    is_chosen = runtime != NULL;
+    if (at > copy && at[-1] == ':') {
+        memmove(at - 1, at + strlen(runtime), strlen(at + strlen(runtime)) + 1);
+        setenv("LD_PRELOAD", copy, 1);
+    }
+    free(copy);
+    unsetenv("DROM_PRELOADED_RUNTIME");
+}
+
+/* Before glibc 2.34 it is in a library that may be loaded for another alone. */
+static int open_shared(const char *name, int flags, mode_t mode)
+{
+    int (*real)(const char *, int, mode_t);
+    char path[PATH_MAX];
+    *(void **)&real = dlsym(RTLD_NEXT, "shm_open");
+    if (real)
+        return real(name, flags, mode);
+    snprintf(path, sizeof path, "/dev/shm/%s", name);
+    return open(path, flags | O_CLOEXEC | O_NOFOLLOW, mode);
+}
+
+/* In /dev/shm the runtime writes down that it is there, for a second copy of itself to find. It does so in each forked child too,
+ * and takes it back in exit() alone. It gets memory without a name for that, which is gone once it has been written. */
+__attribute__((visibility("default"))) int shm_open(const char *name, int flags, mode_t mode)
+{
+    bool is_note = is_chosen && (flags & O_CREAT) && strncmp(name, "/__KMP_REGISTERED_LIB_", 22) == 0;
+    int fd = is_note ? (int)syscall(SYS_memfd_create, name + 1, 1u /* MFD_CLOEXEC */) : -1;
+    return fd < 0 ? open_shared(name, flags, mode) : fd;
+}
