@@ -396,6 +396,92 @@ def test_a_runtime_that_was_chosen_leaves_nothing_behind(tmp_path: Path) -> None
     assert (done.returncode, [note.exists() for note in notes]) == (-signal.SIGKILL, [False, False])
 
 
+TAKES_AWAY = """
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    const char *what = argv[1];
+    int threads = 0, tasks = -2, status = 1;
+    DIR *folder = opendir("/proc/self/task");
+    while (readdir(folder))
+        tasks++;
+    closedir(folder);
+    if (strcmp(what, "number") == 0)
+        setenv("OMP_NUM_THREADS", "5", 1);
+    if (strcmp(what, "environment") == 0)
+        clearenv();
+    if (strcmp(what, "descriptors") == 0)
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, 3});
+    if (strcmp(what, "folders") == 0 && chroot("/sys") < 0)
+        return 1;
+    if (strcmp(what, "descriptors") != 0) {
+        pid_t child = fork();
+        if (child > 0)
+            return waitpid(child, &status, 0) < 0 || status != 0;
+    }
+#pragma omp parallel reduction(+ : threads)
+    threads++;
+    printf("%d before and %d in a region\\n", tasks, threads);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("what", ["number", "environment", "descriptors", "folders"])
+def test_a_runtime_that_was_chosen_needs_no_more_than_gnus(tmp_path: Path, what: str) -> None:
+    """A program may take away what there was at its start, and set what is read then, before its first region."""
+    if what == "folders" and os.geteuid() != 0:
+        pytest.skip("needs root to change the root folder")
+    program = openmp_program(tmp_path, TAKES_AWAY)
+    done = run_granted(tmp_path, "--", program, what, OMP_NUM_THREADS="2")
+
+    assert (done.returncode, done.stdout) == (0, "1 before and 2 in a region\n"), done.stderr
+
+
+DENIES = """
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setaffinity, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {4, steps};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+        return 1;
+    return execvp(argv[1], argv + 1);
+}
+"""
+
+
+@pytest.mark.parametrize("what", ["files", "threads"])
+def test_a_runtime_that_could_not_start_is_not_used(tmp_path: Path, what: str) -> None:
+    """Where files may not grow, or threads not be bound, a program keeps GNU's, and a sentence says so."""
+    limits = {
+        "files": (("prlimit", "--fsize=0", "--"), "files may not have 4096 bytes (ulimit -f)"),
+        "threads": ((compiled(tmp_path, "denies", text=DENIES),), "threads may not be bound (sched_setaffinity)"),
+    }
+    (before, why), program = limits[what], openmp_program(tmp_path, REGION)
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        command = [*before, native.run_path(), "--runtime-dir", tmp_path, "--", program]
+        done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+
+    said = f"drom: libomp.so.5 does not run where {why}: '{program}' keeps GNU's OpenMP runtime."
+    assert (done.returncode, done.stderr.splitlines()[0]) == (0, said)
+
+
 UNSOUND = {
     "dependences": """
 #include <stdio.h>

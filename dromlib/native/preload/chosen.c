@@ -14,19 +14,70 @@
 
 static bool is_chosen;
 
-/* It is for this program alone: what the program starts finds the environment without it. */
-__attribute__((constructor)) static void forget_runtime(void)
+/* Of what it needs when it starts the program may have taken away something by its first region: its environment, say, or the
+ * last descriptor. GNU's starts before main(), too. */
+static void start(const char *runtime)
 {
-    const char *runtime = getenv("DROM_PRELOADED_RUNTIME"), *libraries = getenv("LD_PRELOAD");
-    char *copy = runtime && libraries ? strdup(libraries) : NULL;
+    int (*any)(void);
+    void *file = dlopen(runtime, RTLD_LAZY | RTLD_NOLOAD);
+    *(void **)&any = file ? dlsym(file, "omp_get_max_threads") : NULL;
+    if (any)
+        any();
+    if (file)
+        dlclose(file);
+}
+
+/* It is for this program alone: what the program starts finds the environment without it. */
+static void forget(const char *runtime)
+{
+    const char *libraries = getenv("LD_PRELOAD");
+    char *copy = libraries ? strdup(libraries) : NULL;
     char *at = copy ? strstr(copy, runtime) : NULL;
-    is_chosen = runtime != NULL;
     if (at > copy && at[-1] == ':') {
         memmove(at - 1, at + strlen(runtime), strlen(at + strlen(runtime)) + 1);
         setenv("LD_PRELOAD", copy, 1);
     }
     free(copy);
     unsetenv("DROM_PRELOADED_RUNTIME");
+}
+
+/* In a forked child it starts anew. Until then the program may have changed its environment, or have none: it finds the one that
+ * it was started with. */
+static char **first_environment, **present_environment;
+
+static char **copy_environment(void)
+{
+    size_t count = 0;
+    while (environ && environ[count])
+        count++;
+    char **copy = calloc(count + 1, sizeof *copy);
+    for (size_t i = 0; copy && i < count; i++)
+        copy[i] = strdup(environ[i]);
+    return copy;
+}
+
+static void begin_child(void)
+{
+    present_environment = environ;
+    environ = first_environment;
+}
+
+static void go_on_in_child(void)
+{
+    environ = present_environment;
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+    const char *runtime = getenv("DROM_PRELOADED_RUNTIME");
+    is_chosen = runtime != NULL;
+    if (!is_chosen)
+        return;
+    first_environment = copy_environment();
+    dromi_at_fork(NULL, NULL, begin_child); /* in a child the handlers run in this order, the runtime's own between these */
+    start(runtime);
+    dromi_at_fork(NULL, NULL, go_on_in_child);
+    forget(runtime);
 }
 
 /* Before glibc 2.34 it is in a library that may be loaded for another alone. */

@@ -2,10 +2,13 @@
 /* Which OpenMP runtime a program gets. LLVM's has gcc's entry points too, keeps its threads over resizes and resizes faster. Loaded
  * before libgomp it takes every symbol it has: whether that is all a program needs, the loader itself says, asked to bind the
  * program and its libraries without running them. */
+#include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,6 +112,17 @@ bool takes_library(const struct program *program, const char *path, const char *
     return !program->loader[0] || is_ours || !ask_loader(&found, program, path, library, false) || !found.unfit;
 }
 
+/* What LLVM's runtime ends the program without; GNU's does not. */
+static const char *why_not_llvm(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur < 4096)
+        return "files may not have 4096 bytes (ulimit -f)";
+    if (sched_setaffinity(0, 0, NULL) < 0 && errno != EINVAL) /* to no CPUs: that is refused by who has looked at them */
+        return "threads may not be bound (sched_setaffinity)";
+    return NULL;
+}
+
 const char *choose_runtime(const struct options *options, const struct program *program, const char *path)
 {
     struct binding found;
@@ -119,6 +133,11 @@ const char *choose_runtime(const struct options *options, const struct program *
     for (size_t i = 0; i < sizeof CANDIDATES / sizeof *CANDIDATES; i++) {
         if (!ask_loader(&found, program, path, CANDIDATES[i], true) || found.unfit)
             continue;
+        const char *hindrance = why_not_llvm();
+        if (hindrance) {
+            dromi_say("%s does not run where %s: '%.200s' keeps GNU's OpenMP runtime.", CANDIDATES[i], hindrance, path);
+            return NULL;
+        }
         if (!found.missing[0] && (!found.unsound[0] || options->runtime == RUNTIME_LIBOMP))
             return CANDIDATES[i];
         dromi_say("%s %s %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i],
