@@ -369,6 +369,27 @@ def test_a_launcher_that_ignores_its_children_still_asks_the_loader(tmp_path: Pa
     assert int(said[1].split()[1], 16) >> (signal.SIGCHLD - 1) & 1
 
 
+TOOL = """
+#include <dlfcn.h>
+#include <stdio.h>
+void GOMP_parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags) {
+    void (*next)(void (*)(void *), void *, unsigned, unsigned) = dlsym(RTLD_NEXT, "GOMP_parallel");
+    puts("a region");
+    next(body, data, threads, flags);
+}
+"""
+
+
+@pytest.mark.parametrize("runtime", ["libomp", "libgomp"])
+def test_a_tool_of_the_users_sees_regions(tmp_path: Path, runtime: str) -> None:
+    """One that stands in front of GNU's runtime stands in front of LLVM's."""
+    program = openmp_program(tmp_path, REGION)
+    tool = compiled(tmp_path, "tool.so", "-shared", "-fPIC", "-D_GNU_SOURCE", text=TOOL)
+    done = run_granted(tmp_path, "--openmp-runtime", runtime, "--", program, LD_PRELOAD=str(tool))
+
+    assert (done.returncode, done.stdout) == (0, "a region\n"), done.stderr
+
+
 FORKS = """
 #include <signal.h>
 #include <stdio.h>
@@ -597,6 +618,15 @@ def test_a_runtime_that_would_fail_is_not_used(tmp_path: Path, construct: str) -
     said = rf"drom: libomp\.so\.5 may fail in GOMP_\w+, which '{program}' needs: it keeps GNU's OpenMP runtime\."
     assert (done.returncode, done.stdout) == (0, "36\n")
     assert re.fullmatch(said, done.stderr.splitlines()[0])
+
+
+def test_a_library_of_the_users_is_looked_at_too(tmp_path: Path) -> None:
+    """What he loads into a program may need what LLVM's runtime fails in."""
+    program = openmp_program(tmp_path, REGION)
+    library = compiled(tmp_path, "own.so", "-shared", "-fPIC", "-fopenmp", text=UNSOUND["task"])
+    done = run_granted(tmp_path, "--", program, LD_PRELOAD=str(library))
+
+    assert re.match(r"drom: libomp\.so\.5 may fail in GOMP_task\w*, which", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("choice", ["auto", "libomp"])

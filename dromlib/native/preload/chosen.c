@@ -31,13 +31,11 @@ static void start(const char *runtime)
 static void forget(const char *runtime)
 {
     const char *libraries = getenv("LD_PRELOAD");
-    char *copy = libraries ? strdup(libraries) : NULL;
-    char *at = copy ? strstr(copy, runtime) : NULL;
-    if (at > copy && at[-1] == ':') {
-        memmove(at - 1, at + strlen(runtime), strlen(at + strlen(runtime)) + 1);
-        setenv("LD_PRELOAD", copy, 1);
-    }
-    free(copy);
+    size_t all = libraries ? strlen(libraries) : 0, last = strlen(runtime);
+    char *others = all > last && strcmp(libraries + all - last, runtime) == 0 ? strndup(libraries, all - last - 1) : NULL;
+    if (others)
+        setenv("LD_PRELOAD", others, 1);
+    free(others);
     unsetenv("DROM_PRELOADED_RUNTIME");
 }
 

@@ -134,15 +134,24 @@ static void put_first(const char *name, const char *part)
     free(all);
 }
 
-/* The library comes first, and `runtime`, if any, behind it. The library takes that out of the environment again: what the
- * program starts has needs of its own. */
-static void load_first(const char *library, const char *runtime)
+void put_last(const char *name, const char *part)
 {
+    char *before = getenv(name), *all = NULL;
+    if (asprintf(&all, "%s%s%s", before ? before : "", before && *before ? ":" : "", part) < 0)
+        return;
+    setenv(name, all, 1);
+    free(all);
+}
+
+/* What the user loads finds the library before it, and `runtime`, if any, behind it. The library takes that out of the
+ * environment again: what the program starts has needs of its own. */
+static void load_around(const char *library, const char *runtime)
+{
+    put_first("LD_PRELOAD", library);
     if (runtime) {
-        put_first("LD_PRELOAD", runtime);
+        put_last("LD_PRELOAD", runtime);
         setenv("DROM_PRELOADED_RUNTIME", runtime, 1);
     }
-    put_first("LD_PRELOAD", library);
 }
 
 /* A child built with the address sanitizer would refuse to start because it is not loaded first. It need not be: nothing of
@@ -206,6 +215,6 @@ void preload(const struct options *options, bool malleable)
         dromi_say("'%.200s' uses a C library that does not load %s: it is bound from outside.", command, LIBRARY);
     else {
         spare_asan();
-        load_first(library, choose_runtime(options, &program, command));
+        load_around(library, choose_runtime(options, &program, command));
     }
 }

@@ -49,6 +49,9 @@ void copy_name(char name[DROM_NAME_SIZE], const char *text);
  * grant may change while it runs. */
 void preload(const struct options *options, bool malleable);
 
+/* Put a part behind a list in the environment, whose parts are separated by colons. */
+void put_last(const char *name, const char *part);
+
 /* Take out of the environment what a drom-run above us has loaded into its command. */
 void preload_nothing(void);
 

@@ -42,7 +42,7 @@ static _Noreturn void load(const struct program *program, const char *path, cons
     unsetenv("LD_DEBUG_OUTPUT");
     setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);
     if (*library)
-        setenv("LD_PRELOAD", library, 1);
+        put_last("LD_PRELOAD", library);
     if (bound) {
         setenv("LD_BIND_NOW", "1", 1);
         setenv("LD_WARN", "1", 1);
@@ -60,7 +60,7 @@ static void read_line(struct binding *found, const char *line, const char *libra
     if (!from) {
         found->has_libgomp |= strstr(line, "libgomp.so.1 ") != NULL;
         found->has_llvm |= strstr(line, "libomp.so") || strstr(line, "libiomp5.so");
-        found->unfit |= strstr(line, "cannot be preloaded") || (strstr(line, ": version `") && strstr(line, library));
+        found->unfit |= strstr(line, library) && (strstr(line, "cannot be preloaded") || strstr(line, ": version `"));
         return;
     }
     const char *name = to ? strchr(to, '`') : NULL;
