@@ -390,6 +390,35 @@ def test_a_tool_of_the_users_sees_regions(tmp_path: Path, runtime: str) -> None:
     assert (done.returncode, done.stdout) == (0, "a region\n"), done.stderr
 
 
+SCHEDULE = """
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    omp_sched_t kind;
+    int chunk, child = fork();
+    if (child)
+        waitpid(child, NULL, 0);
+    omp_get_schedule(&kind, &chunk);
+    printf("%d %d ", (int)kind, chunk);
+    fflush(stdout);
+    return child && system("echo $OMP_SCHEDULE");
+}
+"""
+
+
+@pytest.mark.parametrize("runtime", ["libomp", "libgomp"])
+def test_loops_are_scheduled_as_on_gnus_runtime(tmp_path: Path, runtime: str) -> None:
+    """Those of schedule(runtime) are dynamic where the user says nothing; what the program starts is not told."""
+    program = openmp_program(tmp_path, SCHEDULE)
+    words = ("--openmp-runtime", runtime, "--", program)
+
+    assert run_granted(tmp_path, *words).stdout == "2 1 2 1 \n"
+    assert run_granted(tmp_path, *words, OMP_SCHEDULE="guided,4").stdout == "3 4 3 4 guided,4\n"
+
+
 FORKS = """
 #include <signal.h>
 #include <stdio.h>

@@ -71,10 +71,14 @@ __attribute__((constructor)) static void prepare(void)
     is_chosen = runtime != NULL;
     if (!is_chosen)
         return;
+    bool is_scheduled = getenv("OMP_SCHEDULE") != NULL;
+    setenv("OMP_SCHEDULE", "dynamic", 0); /* GNU's schedule(runtime) where nothing is said */
     first_environment = copy_environment();
     dromi_at_fork(NULL, NULL, begin_child); /* in a child the handlers run in this order, the runtime's own between these */
     start(runtime);
     dromi_at_fork(NULL, NULL, go_on_in_child);
+    if (!is_scheduled)
+        unsetenv("OMP_SCHEDULE");
     forget(runtime);
 }
 
