@@ -186,7 +186,10 @@ class Admission:
                 self._reception.refuse(visit, f"the task's mailbox cannot be opened: {os.strerror(error.errno or 0)}.")
                 return False
         try:
-            sent = self._reception.answer(visit, self._reply("granted" if first else "follower", task), fds)
+            if first:
+                sent = self._reception.offer(visit, task, self._reply("granted", task), fds)
+            else:
+                sent = self._reception.answer(visit, self._reply("follower", task), fds)
         finally:
             for fd in fds[1:]:
                 os.close(fd)
@@ -204,6 +207,16 @@ class Admission:
         mail = self._mailboxes.read(task.mailbox)
         left = mail is None or mail.applied == layout.EPOCH_RETIRED
         return task.responder == (who.pid, who.start_time) and not left
+
+    def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
+        """Free the seat of a process that cannot sit there. Several of its threads may have been offered it."""
+        others = [visit for visit in self._reception.waiting_for(task) if visit.who == who]
+        if sits:
+            for visit in others:
+                self._reception.dismiss(visit)
+        elif who and not others and task.responder == (who.pid, who.start_time):
+            self._visited(task.arrival.uid, "left the seat", job=task.job, pid=who.pid)
+            self.unseat(task)
 
     def unseat(self, task: Task) -> None:
         """Empty the responder's seat. From now on the whole task has the grant, whatever its responder left it with."""

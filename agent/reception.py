@@ -40,7 +40,10 @@ TELL_WAITING = 0.25
 
 @dataclass(slots=True)
 class Visit:
-    """A connection: of which user, since when; once it has asked, who asks for what, and the task it waits for."""
+    """A connection: of which user, since when; once it has asked, who asks for what, and the task it waits for.
+
+    Who has been offered the seat of a task that runs waits for nothing: we wait to hear whether he sits there.
+    """
 
     connection: socket.socket
     uid: int
@@ -58,6 +61,9 @@ class Host(Protocol):
 
     def left(self, task: Task) -> None:
         """Take in that the launcher of a task that has not started is gone."""
+
+    def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
+        """Take in whether a process that was offered the seat of a task has come to sit there."""
 
     def refused(self, sentence: str) -> None:
         """Take note of a refusal."""
@@ -97,6 +103,14 @@ class Reception:
         """Send the last reply of a visit, with descriptors; False when nobody takes it."""
         sent = door.send(visit.connection, reply, fds)
         self.dismiss(visit)
+        return sent
+
+    def offer(self, visit: Visit, task: Task, reply: bytes, fds: list[int]) -> bool:
+        """Offer a process the seat of a task; False when nobody takes it, else the host hears what comes of it."""
+        visit.task = task
+        sent = door.send(visit.connection, reply, fds)
+        if not sent:
+            self.dismiss(visit)
         return sent
 
     def refuse(self, visit: Visit, sentence: str) -> None:
@@ -156,17 +170,23 @@ class Reception:
         self._quotas.admit_visit(visit.uid, self._many[visit.uid], self._last_fd)
 
     def _hear(self, visit: Visit) -> None:
-        """Take the one request of a connection, or notice that the other side has gone."""
+        """Take the one request of a connection, or notice that the other side has gone.
+
+        Who sits in the seat that he was offered hangs up. Another message, or an unread offer, says that he cannot.
+        """
+        data: bytes | None
         try:
             data = visit.connection.recv(layout.REQUEST.size + 1)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
+            data = None
         if visit.task or not data:
-            if visit.task and not visit.task.started:
-                self._host.left(visit.task)
             self.dismiss(visit)
+            if visit.task and visit.task.started:
+                self._host.answered(visit.task, visit.who, sits=data == b"")
+            elif visit.task:
+                self._host.left(visit.task)
             return
         try:
             self._receive(visit, data)

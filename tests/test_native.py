@@ -495,14 +495,16 @@ def test_a_bad_answer_leaves_the_program_unmanaged(
 def test_a_program_without_free_descriptors_is_told_so(
     start: Callable[[], Client], registry: Registry, tmp_path: Path, free: int
 ) -> None:
-    """Attaching takes three file descriptors: with fewer it says what is missing, and leaks none."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    """Attaching takes three file descriptors: with fewer it says so, leaks none, and gives the seat back."""
+    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
         client = start()
         before = client.ask("fds")
         client.ask(f"fill {free}")
         assert client.ask("attach") == f"attach {UNMANAGED}"
         client.ask("drain")
         assert client.ask("fds") == before
+        assert [knock.door.recv(4096) for knock in door.knocks] == [knock.raw for knock in door.knocks]
+        assert len(door.knocks) == bool(free)
     missing = f"this program has no free file descriptor for the agent in {tmp_path}"
     client.told = f"drom: {missing}, so it runs unmanaged: give it more (ulimit -n).\n"
 
@@ -516,12 +518,39 @@ def test_a_program_without_free_descriptors_is_not_told_of_no_agent(start: Calla
 
 
 def test_three_free_descriptors_are_enough(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
-    """A program that may open three more files attaches."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    """A program that may open three more files attaches, and hangs up."""
+    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
         client = start()
         client.ask("fill 3")
         assert client.ask("attach") == f"attach {RESPONDER}"
+        assert door.knocks[0].door.recv(4096) == b""
         client.ask("drain")
+
+
+def test_one_who_cannot_sit_beside_another_leaves_it_the_seat(
+    start: Callable[[], Client], registry: Registry, tmp_path: Path
+) -> None:
+    """A second session without descriptors gives nothing back: the first goes on answering."""
+    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+        client = start()
+        client.ask("attach")
+        client.ask("fill 2")
+        assert client.ask("attach") == f"attach {UNMANAGED}"
+        client.ask("drain")
+        assert [knock.door.recv(4096) for knock in door.knocks] == [b"", b""]
+    missing = f"this program has no free file descriptor for the agent in {tmp_path}"
+    client.told = f"drom: {missing}, so it runs unmanaged: give it more (ulimit -n).\n"
+
+
+def test_a_program_that_may_not_look_at_files_gives_the_seat_back(
+    start: Callable[[], Client], registry: Registry, tmp_path: Path
+) -> None:
+    """Where a sandbox denies fstat() it is unmanaged, and is not told to update drom."""
+    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+        client = start()
+        client.ask("deny")
+        assert client.ask("attach") == f"attach {UNMANAGED}"
+        assert door.knocks[0].door.recv(4096) == door.knocks[0].raw
 
 
 def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path) -> None:

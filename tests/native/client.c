@@ -3,14 +3,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -245,6 +249,23 @@ static void drain(void)
     answer("drain");
 }
 
+/* Have the kernel refuse to tell of files from now on, as a sandbox may. */
+static void deny(void)
+{
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_newfstatat, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {4, rules};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) < 0)
+        _exit(5);
+    errno = 77;
+    answer("deny");
+}
+
 static void obey(const char *word, int number)
 {
     if (strcmp(word, "attach") == 0)
@@ -285,6 +306,8 @@ static void obey(const char *word, int number)
         fill(number);
     else if (strcmp(word, "drain") == 0)
         drain();
+    else if (strcmp(word, "deny") == 0)
+        deny();
     else if (strcmp(word, "lose") == 0)
         lose();
     else if (strcmp(word, "crowd") == 0)

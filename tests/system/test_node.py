@@ -121,6 +121,19 @@ def test_ps_prints_exactly_the_promised_columns(agent: Agent, start: Programs, p
     assert (a["lent"], b["borrowed"], a["hold"], a["left"], a["attached"]) == ("1", "1", None, None, False)
 
 
+@pytest.mark.parametrize("most", [4, 5])
+def test_a_program_without_room_for_the_answer_keeps_no_seat(
+    agent: Agent, start: Programs, program: Path, most: int
+) -> None:
+    """A program that may open one file or two of the three that it takes is bound by the agent, as orders come."""
+    a = start.start(*agent.run("--job", "a", "--", "sh", "-c", f"ulimit -n {most}; exec {program}"))
+    a.await_out("attached .* unmanaged")
+    agent.await_log(f'event="left the seat" job=a pid={a.pid}')
+    start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
+    assert agent.await_tasks(a="0", b="1")["a"]["mode"] == "bind-only"
+    assert "event=enforced job=a " not in agent.log
+
+
 def test_program_that_never_polls_is_enforced_after_the_grace_time(
     agent: Agent, start: Programs, program: Path
 ) -> None:

@@ -106,6 +106,14 @@ static bool is_shared(const struct handle *h)
     return other != NULL;
 }
 
+bool dromi_is_shared(const struct handle *h)
+{
+    pthread_mutex_lock(&lock);
+    bool shared = is_shared(h);
+    pthread_mutex_unlock(&lock);
+    return shared;
+}
+
 static int write_applied(const struct handle *h, uint64_t epoch)
 {
     return dromi_write_mail(h, offsetof(struct drom_mailbox, applied), &epoch, sizeof epoch);

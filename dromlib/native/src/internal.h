@@ -88,6 +88,8 @@ static inline bool dromi_news(const drom *d)
 {
     return __atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) != d->seen;
 }
+/* Whether a handle of this process sits in the seat of the same task. */
+bool dromi_is_shared(const struct handle *h);
 /* Sleep once: until a grant, a signal or `end`, and a second at most. False when nothing can be slept on. */
 bool dromi_doze(const drom *d, uint64_t end);
 

@@ -11,9 +11,12 @@
 
 #include "internal.h"
 
-static bool is_file(int fd, struct stat *about)
+/* 0 or -errno; -EPROTO where it is no file. */
+static int look_at(int fd, struct stat *about)
 {
-    return fd >= 0 && dromi_stat(fd, NULL, about) == 0 && S_ISREG(about->st_mode);
+    if (fd >= 0 && dromi_stat(fd, NULL, about) < 0)
+        return -errno;
+    return fd >= 0 && S_ISREG(about->st_mode) ? 0 : -EPROTO;
 }
 
 static void *map_file(int fd, size_t size, int protection)
@@ -35,9 +38,10 @@ static bool good_header(const struct drom_header *header, uint64_t file_size, ui
 static int map_registry(struct handle *h, int fd, uint32_t slot)
 {
     struct stat about;
+    int rc = look_at(fd, &about);
     /* A file shorter than its mapping would be a SIGBUS. */
-    if (!is_file(fd, &about) || about.st_size < DROM_HEADER_SIZE)
-        return -EPROTO;
+    if (rc < 0 || about.st_size < DROM_HEADER_SIZE)
+        return rc < 0 ? rc : -EPROTO;
     h->registry_size = (size_t)about.st_size;
     h->registry = map_file(fd, h->registry_size, PROT_READ);
     if (!h->registry)
@@ -54,8 +58,9 @@ static int map_registry(struct handle *h, int fd, uint32_t slot)
 static int map_mailbox(struct handle *h, int fd)
 {
     struct stat about;
-    if (!is_file(fd, &about) || about.st_size != DROM_MAILBOX_SIZE)
-        return -EPROTO;
+    int rc = look_at(fd, &about);
+    if (rc < 0 || about.st_size != DROM_MAILBOX_SIZE)
+        return rc < 0 ? rc : -EPROTO;
     h->mailbox_device = about.st_dev;
     h->mailbox_inode = about.st_ino;
     h->mailbox = map_file(fd, DROM_MAILBOX_SIZE, PROT_READ | PROT_WRITE);
@@ -65,20 +70,19 @@ static int map_mailbox(struct handle *h, int fd)
     return good ? 0 : -EPROTO;
 }
 
-static int ask(struct answer *answer, const char *dir)
+/* The connection on which the agent will answer, or -errno. */
+static int knock(const struct drom_request_message *request, const char *dir)
 {
     char path[128]; /* more than the address of a socket has room for */
-    struct drom_request_message request;
     int rc = dromi_door_path(path, sizeof path, dir);
     int door = rc == 0 ? dromi_connect(path, DROMI_ANSWER_SECONDS) : rc;
     if (door == -EMFILE && access(path, F_OK) < 0)
         return -ENOENT; /* there is no agent to be told of */
     if (door < 0)
         return door;
-    dromi_request(&request, DROM_KNOCK_ATTACH);
-    rc = dromi_send(door, &request);
+    rc = dromi_send(door, request);
     if (rc == 0)
-        rc = dromi_receive(door, answer, dromi_now_ns() + DROMI_ANSWER_SECONDS * UINT64_C(1000000000));
+        return door;
     close(door);
     return rc;
 }
@@ -109,8 +113,6 @@ static int take_place(struct handle *h, struct answer *answer)
     }
     h->mode = follower ? DROM_FOLLOWER : DROM_RESPONDER;
     h->slot_index = reply->slot;
-    h->task_pid = reply->pid;
-    h->task_start = reply->start_time;
     h->head.seen = 0; /* the first grant is taken like any other: threads were launched at the maximum */
     h->head.epoch = &h->slot->epoch;
     keep_restore(h);
@@ -120,7 +122,7 @@ static int take_place(struct handle *h, struct answer *answer)
 bool dromi_has_mailbox(const struct handle *h)
 {
     struct stat about;
-    return is_file(h->mailbox_fd, &about) && about.st_dev == h->mailbox_device && about.st_ino == h->mailbox_inode;
+    return look_at(h->mailbox_fd, &about) == 0 && about.st_dev == h->mailbox_device && about.st_ino == h->mailbox_inode;
 }
 
 int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, size_t size)
@@ -174,6 +176,25 @@ void dromi_make_absolute(char dir[PATH_MAX])
     free(made);
 }
 
+/* Knock, and take the place that the agent gives. If that fails, a second message gives it back. */
+static int knock_and_enter(struct handle *h, struct answer *answer)
+{
+    struct drom_request_message request;
+    dromi_request(&request, DROM_KNOCK_ATTACH);
+    int door = knock(&request, h->directory);
+    if (door < 0)
+        return door;
+    int rc = dromi_receive(door, answer, dromi_now_ns() + DROMI_ANSWER_SECONDS * UINT64_C(1000000000));
+    h->task_pid = answer->reply.pid;
+    h->task_start = answer->reply.start_time;
+    if (rc == 0)
+        rc = take_place(h, answer);
+    if (rc < 0 && !dromi_is_shared(h))
+        dromi_send(door, &request);
+    close(door);
+    return rc;
+}
+
 /* In any thread of the program: its stack may be the smallest that there is, so that paths and masks have no room there. */
 int dromi_sit(struct handle *h)
 {
@@ -183,9 +204,7 @@ int dromi_sit(struct handle *h)
     answer->registry_fd = answer->mailbox_fd = -1;
     int rc = dromi_runtime_dir(h->directory, sizeof h->directory);
     if (rc == 0)
-        rc = ask(answer, h->directory);
-    if (rc == 0)
-        rc = take_place(h, answer);
+        rc = knock_and_enter(h, answer);
     if (rc == 0) {
         dromi_make_absolute(h->directory);
         dromi_log("attached", "task=%d slot=%u mode=%s", h->task_pid, answer->reply.slot,
