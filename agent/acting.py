@@ -27,6 +27,9 @@ class Audience(Protocol):
     def started(self, task: Task) -> None:
         """Take in that a task has its first grant."""
 
+    def enforced(self, task: Task) -> None:
+        """Take in that a task was bound whose responder was to do that itself."""
+
     def forgotten(self, task: Task) -> None:
         """Take in that a task is over; what this does takes longer than granting the task's cores to others."""
 
@@ -128,7 +131,8 @@ class Acting:
         for slot in failed:
             node.bind_failed(slot, now)
         bound = [bind for bind in due if bind.task.slot not in failed]
-        for bind in bound:
-            if bind.task.responder:
-                self.report.enforced()
+        enforced = [bind.task for bind in bound if bind.task.responder]
         self._take_in(node.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))
+        for task in enforced:
+            self.report.enforced()
+            self.audience.enforced(task)

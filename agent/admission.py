@@ -55,6 +55,8 @@ class Admission:
         self._end = end
         self._observes = observes
         self.exclude = exclude
+        self._images: dict[int, tuple[bytes, ...]] = {}
+        """What responders executed as they sat down, by slot."""
 
     def open(self) -> None:
         """Let visitors in."""
@@ -179,6 +181,7 @@ class Admission:
         if first:
             try:
                 if not sits:
+                    self._images[task.slot] = processes.image(who.pid)
                     self._mailboxes.clear(task.mailbox)
                 fds.append(self._mailboxes.open(task.mailbox))
             except OSError as error:
@@ -206,7 +209,12 @@ class Admission:
         """Say whether a process has the responder's seat, and attaches once more."""
         mail = self._mailboxes.read(task.mailbox)
         left = mail is None or mail.applied == layout.EPOCH_RETIRED
-        return task.responder == (who.pid, who.start_time) and not left
+        return task.responder == (who.pid, who.start_time) and not left and not self._has_executed(task)
+
+    def _has_executed(self, task: Task) -> bool:
+        """Say whether the responder of a task has executed a program since it sat down, or since we first looked."""
+        image = processes.image(task.responder[0]) if task.responder else ()
+        return self._images.setdefault(task.slot, image) != image
 
     def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
         """Free the seat of a process that cannot sit there. Several of its threads may have been offered it."""
@@ -215,8 +223,19 @@ class Admission:
             for visit in others:
                 self._reception.dismiss(visit)
         elif who and not others and task.responder == (who.pid, who.start_time):
-            self._visited(task.arrival.uid, "left the seat", job=task.job, pid=who.pid)
-            self.unseat(task)
+            self._leaves(task, who.pid)
+
+    def enforced(self, task: Task) -> None:
+        """Free the seat of a process that executes another program than the one that sat down, which may be deaf.
+
+        One with libdrom sits down again.
+        """
+        if self._node.tasks.get(task.slot) is task and task.responder and self._has_executed(task):
+            self._leaves(task, task.responder[0])
+
+    def _leaves(self, task: Task, pid: int) -> None:
+        self._visited(task.arrival.uid, "left the seat", job=task.job, pid=pid)
+        self.unseat(task)
 
     def unseat(self, task: Task) -> None:
         """Empty the responder's seat. From now on the whole task has the grant, whatever its responder left it with."""

@@ -93,7 +93,8 @@ class World:
         report = SimpleNamespace(started=nobody, granted=nobody, enforced=nobody, done=self._done)
         unused = cast("Any", None)
         self.acting = Acting(node, records, unused, unused, cast("Any", report), binds=False)
-        self.acting.audience = cast("Any", SimpleNamespace(started=self._started, forgotten=nobody))
+        audience = SimpleNamespace(started=self._started, enforced=nobody, forgotten=nobody)
+        self.acting.audience = cast("Any", audience)
 
     def _started(self, task: Task) -> None:
         if task.arrival.pid in self.leaving:

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* program.c - a program under test: looks each millisecond for a grant, and says on stdout what it applied.
  *
- *     program [--silent] [--outside] [--holds] [--threads N] [--children N]
+ *     program [--silent] [--outside] [--holds] [--threads N] [--children N] [--then COMMAND...]
  *
  * --silent attaches and passes no malleability point; --outside does not attach; --threads sleeps in N more threads;
  * --children forks N children that attach for themselves. --holds takes a grant and applies it when it is told to go on.
  * It ends with its stdin, or at the letter q there; the letters s and p make it silent and polling, h and g make it hold
- * and go on, d detaches, a attaches again, a digit N says that it can use at most N CPUs (0: unsaid). It says which
- * letters it has heard.
+ * and go on, d detaches, a attaches again, x executes COMMAND, a digit N says that it can use at most N CPUs (0: unsaid).
+ * It says which letters it has heard.
  */
 #include <drom.h>
 #include <poll.h>
@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 static int silent, holds, ends;
+static char **then;
 static drom *seat;
 
 static void *sleeper(void *nothing)
@@ -54,6 +55,8 @@ static void obey(void)
         silent = letter == 's';
     if (letter == 'h' || letter == 'g')
         holds = letter == 'h';
+    if (letter == 'x')
+        execvp(*then, then);
     if (letter == 'd')
         drom_detach(seat), seat = NULL;
     if (letter == 'a')
@@ -84,10 +87,12 @@ int main(int argc, char **argv)
 {
     int outside = 0, threads = 0, children = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc && !then; i++) {
         silent |= strcmp(argv[i], "--silent") == 0;
         outside |= strcmp(argv[i], "--outside") == 0;
         holds |= strcmp(argv[i], "--holds") == 0;
+        if (strcmp(argv[i], "--then") == 0)
+            then = &argv[i + 1];
         if (strcmp(argv[i], "--threads") == 0)
             threads = number(&argv[i + 1]);
         if (strcmp(argv[i], "--children") == 0)

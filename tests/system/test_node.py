@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,6 @@ from tests.checker import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.system,
@@ -146,6 +146,38 @@ def test_program_that_never_polls_is_enforced_after_the_grace_time(
     agent.await_log(f"event=enforced job=a task=0 pid={a.pid} .*action=shrink")
     assert affinity(a.pid) == "0"
     assert a.applied() == []
+
+
+def test_a_program_that_becomes_a_deaf_one_is_waited_for_once(agent: Agent, start: Programs, program: Path) -> None:
+    """After one grace time the seat of a responder that has executed a program without libdrom is free."""
+    a = start.start(*agent.run("--job", "a", "--", program, "--then", "sleep", "1000"))
+    a.await_out("cpus 0,1$")
+    agent.await_tasks(a="0-1")
+    a.tell("x")
+    comm = Path(f"/proc/{a.pid}/comm")
+    wait_until(lambda: comm.read_text() == "sleep\n", comm.read_text)
+    b = start.start(*agent.run("--job", "b", "--", program))
+    assert agent.await_tasks(a="0", b="1")["a"]["mode"] == "bind-only"
+    agent.await_log(f"event=enforced job=a task=0 pid={a.pid} .*action=shrink")
+    agent.await_log(f'event="left the seat" job=a pid={a.pid}')
+    assert b.quit() == 0
+    agent.await_tasks(a="0-1")
+    agent.await_log(f"event=bound job=a task=0 pid={a.pid} .*action=grow")
+
+
+def test_a_program_that_becomes_another_that_obeys_keeps_answering(
+    agent: Agent, start: Programs, program: Path
+) -> None:
+    """What a responder executes sits down in its place, with wishes of its own."""
+    a = start.start(*agent.run("--job", "a", "--", program, "--then", program))
+    a.tell("1")
+    agent.await_tasks(a="0")
+    a.tell("x")
+    a.await_out(r"attached (.*\n)+attached .* responder$")
+    agent.await_tasks(a="0-1")
+    start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
+    assert agent.await_tasks(a="0", b="1")["a"]["mode"] == "cooperative"
+    agent.await_log(f"event=applied job=a task=0 pid={a.pid} .*action=shrink")
 
 
 @pytest.mark.parametrize("options", [["--outside"], ["--outside", "--threads", "4"], ["--outside", "--children", "3"]])
