@@ -134,6 +134,17 @@ def test_a_program_without_room_for_the_answer_keeps_no_seat(
     assert "event=enforced job=a " not in agent.log
 
 
+def test_a_program_that_may_write_no_files_answers(agent: Agent, start: Programs, program: Path) -> None:
+    """A limit of file sizes of 0 is no reason to be killed by SIGXFSZ, or to be bound by the agent."""
+    a = start.start(*agent.run("--job", "a", "--", "sh", "-c", f"(ulimit -f 0; exec {program}) | cat"))
+    a.await_out("cpus 0,1$")
+    a.tell("1")
+    agent.await_tasks(a="0")
+    agent.await_log("event=applied job=a .*action=shrink")
+    a.tell("2")
+    assert agent.await_tasks(a="0-1")["a"]["mode"] == "cooperative"
+
+
 def test_program_that_never_polls_is_enforced_after_the_grace_time(
     agent: Agent, start: Programs, program: Path
 ) -> None:
