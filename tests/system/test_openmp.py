@@ -280,6 +280,11 @@ def test_a_program_that_closes_every_descriptor_is_resized(agent: Agent, start: 
     resize(agent, build, begin(agent, start, build, build.program(), "closes"), {1: ONE, 2: BOTH})
 
 
+def test_a_program_that_clears_its_environment_is_resized(agent: Agent, start: Programs, build: Build) -> None:
+    """What drom-run has said there is known from before, also which agent it was."""
+    resize(agent, build, begin(agent, start, build, build.program(), "clears"), {1: ONE, 2: BOTH}, cycles=1)
+
+
 def test_a_program_without_its_environment_is_bound(agent: Agent, start: Programs, build: Build) -> None:
     """A program whose environment was cleared has nothing loaded: it is bound from outside, and `drom ps` says so."""
     program = begin(agent, start, build, "env", "-i", build.program(), "loop")

@@ -12,7 +12,7 @@ static const uint64_t always_news = 1, never_news = 0;
 static uint64_t own_points;
 struct session session = {.epoch = &always_news, .points = &own_points};
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t once = PTHREAD_ONCE_INIT, environment_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* whose it is puts the news in force; taken before `lock` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and stores into `session` */
 static struct handle *handle;
@@ -55,20 +55,26 @@ static bool is_said(const char *name)
     return value && *value && strcasecmp(value, "false") != 0 && strcasecmp(value, "disabled") != 0;
 }
 
-/* At the first need: constructors of the program's libraries run before any of ours, and may begin regions. */
 static void read_environment(void)
 {
+    dromi_keep_settings();
     session.pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
     session.placing = session.pinned;
-    const char *malleability = getenv("DROM_MALLEABILITY");
+    const char *malleability = dromi_setting("DROM_MALLEABILITY");
     if (malleability && strcmp(malleability, "bind-only") == 0)
         session.epoch = &never_news;
+}
+
+/* Before the program can clear it. Constructors of its libraries run before any of ours, and may begin regions. */
+__attribute__((constructor)) static void know_environment(void)
+{
+    pthread_once(&environment_once, read_environment);
 }
 
 /* After libdrom's own handlers, so that fork takes the locks in the order in which take_news() does. */
 static void prepare(void)
 {
-    read_environment();
+    know_environment();
     dromi_prepare();
     dromi_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }

@@ -28,7 +28,7 @@ static enum mode mode(void)
     static enum mode known;
     enum mode now = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (now == UNKNOWN) {
-        const char *said = getenv("DROM_MALLEABILITY");
+        const char *said = dromi_setting("DROM_MALLEABILITY");
         now = said && strcmp(said, "next-region") == 0 ? NEXT_REGION : AUTO;
         __atomic_store_n(&known, now, __ATOMIC_RELAXED);
     }
@@ -197,7 +197,7 @@ static int most_cpus(void)
     static int known;
     int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (now == 0) {
-        const char *said = getenv("DROM_MAX_CPUS");
+        const char *said = dromi_setting("DROM_MAX_CPUS");
         uint64_t number;
         now = said && dromi_number(&said, &number) && number >= 1 && number <= DROM_MAX_MASK_BITS ? (int)number : 1;
         __atomic_store_n(&known, now, __ATOMIC_RELAXED);

@@ -14,9 +14,25 @@
 
 #define SYSTEM_DIR "/run/drom"
 
-static const char *setting(const char *name)
+static struct {
+    const char *name;
+    char *value;
+} kept[] = {{"DROM_RUNTIME_DIR", NULL}, {"DROM_TASK", NULL}, {"DROM_MAX_CPUS", NULL}, {"DROM_MALLEABILITY", NULL}};
+enum { KEPT = sizeof kept / sizeof *kept };
+
+void dromi_keep_settings(void)
+{
+    for (int i = 0; i < KEPT; i++) {
+        const char *value = secure_getenv(kept[i].name);
+        kept[i].value = value ? strdup(value) : NULL;
+    }
+}
+
+const char *dromi_setting(const char *name)
 {
     const char *value = secure_getenv(name);
+    for (int i = 0; i < KEPT && !value; i++)
+        value = strcmp(name, kept[i].name) == 0 ? kept[i].value : NULL;
     return value && *value ? value : NULL;
 }
 
@@ -27,10 +43,10 @@ static int fits(int written, size_t size)
 
 int dromi_runtime_dir(char *dir, size_t size)
 {
-    const char *given = setting("DROM_RUNTIME_DIR");
+    const char *given = dromi_setting("DROM_RUNTIME_DIR");
     if (given)
         return fits(snprintf(dir, size, "%s", given), size);
-    const char *user = setting("XDG_RUNTIME_DIR");
+    const char *user = dromi_setting("XDG_RUNTIME_DIR");
     if (geteuid() == 0 || access(SYSTEM_DIR "/door", F_OK) == 0)
         return fits(snprintf(dir, size, SYSTEM_DIR), size);
     if (user)
@@ -64,7 +80,7 @@ void dromi_request(struct drom_request_message *request, uint32_t kind)
     request->magic = DROM_DOOR_MAGIC;
     request->protocol = DROM_PROTOCOL_VERSION;
     request->kind = kind;
-    const char *task = setting("DROM_TASK");
+    const char *task = dromi_setting("DROM_TASK");
     uint64_t pid, start;
     if (task && dromi_number(&task, &pid) && pid <= INT32_MAX && *task++ == ':' && dromi_number(&task, &start)) {
         request->task_pid = (int32_t)pid;

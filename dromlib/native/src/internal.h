@@ -54,7 +54,10 @@ struct answer {
     int mailbox_fd;
 };
 
-/* door.c: 0 or -errno throughout. */
+/* door.c: a variable of the environment, NULL where it is empty. If it is kept it lasts where the program clears its own. */
+const char *dromi_setting(const char *name);
+void dromi_keep_settings(void);
+/* From here on 0 or -errno. */
 int dromi_door_path(char *path, size_t size, const char *dir);
 int dromi_runtime_dir(char *dir, size_t size);
 void dromi_request(struct drom_request_message *request, uint32_t kind);
