@@ -528,8 +528,19 @@ def test_a_runtime_that_could_not_start_is_not_used(tmp_path: Path, what: str) -
         command = [*before, native.run_path(), "--runtime-dir", tmp_path, "--", program]
         done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
 
-    said = f"drom: libomp.so.5 does not run where {why}: '{program}' keeps GNU's OpenMP runtime."
+    said = f"drom: libomp.so.5 is not used where {why}: '{program}' keeps GNU's OpenMP runtime."
     assert (done.returncode, done.stderr.splitlines()[0]) == (0, said)
+
+
+def test_a_runtime_without_a_tool_is_not_used(tmp_path: Path) -> None:
+    """It would tell nobody of regions; of a program that has no other a sentence says so."""
+    program = openmp_program(tmp_path, REGION)
+    gnus = run_granted(tmp_path, "--", program, OMP_TOOL="disabled").stderr
+    llvms = run_granted(tmp_path, "--", program, OMP_TOOL="DISABLED", LD_PRELOAD="libomp.so.5").stderr
+
+    why = f"libomp.so.5 is not used where OMP_TOOL is disabled: '{program}' keeps GNU's OpenMP runtime."
+    assert gnus.splitlines()[0] == f"drom: {why}"
+    assert llvms == f"drom: OMP_TOOL is disabled: regions of '{program}' are no malleability points.\n"
 
 
 UNSOUND = {

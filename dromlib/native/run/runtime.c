@@ -112,10 +112,19 @@ bool takes_library(const struct program *program, const char *path, const char *
     return !program->loader[0] || is_ours || !ask_loader(&found, program, path, library, false) || !found.unfit;
 }
 
-/* What LLVM's runtime ends the program without; GNU's does not. */
-static const char *why_not_llvm(void)
+/* LLVM's runtime then tells nobody of regions. */
+static bool is_tool_disabled(void)
+{
+    const char *said = getenv("OMP_TOOL");
+    return said && strcasecmp(said, "disabled") == 0;
+}
+
+/* Without the first it would not follow, and without the others not run. */
+static const char *why_not_used(void)
 {
     struct rlimit files;
+    if (is_tool_disabled())
+        return "OMP_TOOL is disabled";
     if (getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur < 4096)
         return "files may not have 4096 bytes (ulimit -f)";
     if (sched_setaffinity(0, 0, NULL) < 0 && errno != EINVAL) /* to no CPUs: that is refused by who has looked at them */
@@ -128,14 +137,16 @@ const char *choose_runtime(const struct options *options, const struct program *
     struct binding found;
     if (options->runtime == RUNTIME_LIBGOMP || !program->loader[0] || !ask_loader(&found, program, path, "", false))
         return NULL;
+    if (found.has_llvm && is_tool_disabled())
+        dromi_say("OMP_TOOL is disabled: regions of '%.200s' are no malleability points.", path);
     if (!found.has_libgomp || found.has_llvm)
         return NULL;
     for (size_t i = 0; i < sizeof CANDIDATES / sizeof *CANDIDATES; i++) {
         if (!ask_loader(&found, program, path, CANDIDATES[i], true) || found.unfit)
             continue;
-        const char *hindrance = why_not_llvm();
+        const char *hindrance = why_not_used();
         if (hindrance) {
-            dromi_say("%s does not run where %s: '%.200s' keeps GNU's OpenMP runtime.", CANDIDATES[i], hindrance, path);
+            dromi_say("%s is not used where %s: '%.200s' keeps GNU's OpenMP runtime.", CANDIDATES[i], hindrance, path);
             return NULL;
         }
         if (!found.missing[0] && (!found.unsound[0] || options->runtime == RUNTIME_LIBOMP))
