@@ -419,6 +419,27 @@ def test_loops_are_scheduled_as_on_gnus_runtime(tmp_path: Path, runtime: str) ->
     assert run_granted(tmp_path, *words, OMP_SCHEDULE="guided,4").stdout == "3 4 3 4 guided,4\n"
 
 
+NESTED = """
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    omp_set_nested(0);
+    printf("%d\\n", omp_get_max_threads());
+    fflush(stdout);
+    return system("echo $KMP_WARNINGS");
+}
+"""
+
+
+def test_nobody_hears_of_llvms_runtime(tmp_path: Path) -> None:
+    """Neither that it has a new name for a call, nor that drom asks for more threads than the user's limit allows."""
+    done = run_granted(tmp_path, "--", openmp_program(tmp_path, NESTED), OMP_THREAD_LIMIT="1")
+
+    assert done.stdout == "1\n\n"
+    assert "OMP:" not in done.stderr
+
+
 FORKS = """
 #include <signal.h>
 #include <stdio.h>

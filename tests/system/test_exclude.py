@@ -26,7 +26,9 @@ def test_an_excluded_program_runs_unmanaged(tmp_path: Path, start: Programs, pro
     with start_agent(tmp_path, *TWO, "--config", file) as agent:
         a = start.start(*agent.run("--job", "other", "--", "sleep", "1000"))
         a.await_err(r"^drom: running unmanaged: the agent leaves sleep alone \(exclude\.programs\)\.$")
-        start.start(program, DROM_RUNTIME_DIR=str(agent.dir)).await_out("attached .* unmanaged")
+        alone = start.start(program, DROM_RUNTIME_DIR=str(agent.dir))
+        alone.await_out("attached .* unmanaged")
+        assert not alone.err
         start.start(*agent.run("--job", "shell", "--", "/bin/sh", "-c", "read nothing"))
         agent.await_tasks(shell="0")
 

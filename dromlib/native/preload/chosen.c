@@ -65,20 +65,29 @@ static void go_on_in_child(void)
     environ = present_environment;
 }
 
+/* With these it does as GNU's where the user says nothing: schedule(runtime) is dynamic, and nobody hears of calls that are out of
+ * fashion. */
+static const char *const AS_GNU[][2] = {{"OMP_SCHEDULE", "dynamic"}, {"KMP_WARNINGS", "0"}};
+#define SETTINGS (sizeof AS_GNU / sizeof *AS_GNU)
+
 __attribute__((constructor)) static void prepare(void)
 {
     const char *runtime = getenv("DROM_PRELOADED_RUNTIME");
     is_chosen = runtime != NULL;
     if (!is_chosen)
         return;
-    bool is_scheduled = getenv("OMP_SCHEDULE") != NULL;
-    setenv("OMP_SCHEDULE", "dynamic", 0); /* GNU's schedule(runtime) where nothing is said */
+    bool said[SETTINGS];
+    for (size_t i = 0; i < SETTINGS; i++) {
+        said[i] = getenv(AS_GNU[i][0]) != NULL;
+        setenv(AS_GNU[i][0], AS_GNU[i][1], 0);
+    }
     first_environment = copy_environment();
     dromi_at_fork(NULL, NULL, begin_child); /* in a child the handlers run in this order, the runtime's own between these */
     start(runtime);
     dromi_at_fork(NULL, NULL, go_on_in_child);
-    if (!is_scheduled)
-        unsetenv("OMP_SCHEDULE");
+    for (size_t i = 0; i < SETTINGS; i++)
+        if (!said[i])
+            unsetenv(AS_GNU[i][0]);
     forget(runtime);
 }
 

@@ -59,6 +59,18 @@ static void export_number(const char *name, uint32_t value)
     setenv(repeated, text, 1);
 }
 
+/* What the user's limits leave of so many threads: LLVM's runtime complains of more. */
+static uint32_t within_limits(uint32_t threads)
+{
+    static const char *const LIMITS[] = {"OMP_THREAD_LIMIT", "KMP_DEVICE_THREAD_LIMIT"};
+    for (size_t i = 0; i < sizeof LIMITS / sizeof *LIMITS; i++) {
+        const char *text = getenv(LIMITS[i]);
+        unsigned long limit = text ? strtoul(text, NULL, 10) : 0;
+        threads = limit > 0 && limit < threads ? (uint32_t)limit : threads;
+    }
+    return threads;
+}
+
 /* Then the program is to run as if there were no agent. */
 static bool only_observes(const struct answer *answer)
 {
@@ -79,7 +91,7 @@ static void export_grant(const struct answer *answer, const char *dir, const cha
     setenv("DROM_MAX_CPUS", most, 1); /* for omp_get_num_procs() */
     /* What is bound to fewer CPUs would be launched with fewer threads, and numba's can never be more: on oneTBB, its own
      * first choice, they stay as few as the CPUs at the launch. */
-    export_number("OMP_NUM_THREADS", answer->reply.max_cpus);
+    export_number("OMP_NUM_THREADS", within_limits(answer->reply.max_cpus));
     export_number("NUMBA_NUM_THREADS", answer->reply.max_cpus);
     setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
 }

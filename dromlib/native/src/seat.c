@@ -101,7 +101,7 @@ static int take_place(struct handle *h, struct answer *answer)
 {
     const struct drom_reply_message *reply = &answer->reply;
     bool follower = reply->status == DROM_STATUS_FOLLOWER;
-    if (reply->status == DROM_STATUS_REFUSED)
+    if (reply->status == DROM_STATUS_REFUSED || reply->status == DROM_STATUS_UNMANAGED)
         return -EACCES;
     int rc = map_registry(h, answer->registry_fd, reply->slot);
     if (rc == 0 && !follower)
@@ -152,7 +152,7 @@ void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2])
         dromi_log("unsaid", "task=%d error=%d", h->task_pid, -rc);
 }
 
-/* Where no agent is, or one that refuses, there is nothing to tell. */
+/* Where no agent is, or one that refuses or leaves the program alone, there is nothing to tell. */
 static void complain(int error, const char *dir)
 {
     if (error == -ETIMEDOUT || error == -EAGAIN)
