@@ -3,7 +3,7 @@
  *
  *     openmp loop | asks | asked-once | logs | counted | shares | buffers | threadprivate | clauses | forks | late | restores |
  *            outside | lazy | lazy-maximum | lazy-late | lazy-helper | closes | roots | narrow |
- *            processors | sets-processors | clears
+ *            processors | sets-processors | clears | places
  *
  * Each repeats parallel regions for ever, checks every answer, and says "threads N cpus LIST" whenever that changes; a wrong
  * answer ends it with 1. threadprivate has to be compiled with -DTHREAD_DATA. LIST has the CPUs that each thread may use, below CPU 16. */
@@ -453,6 +453,10 @@ int main(int argc, char **argv)
     static char *nothing[1];
     if (strcmp(kind, "clears") == 0)
         environ = nothing; /* clearenv() leaves none at all, on which LLVM's runtime crashes by itself */
+    if (strcmp(kind, "places") == 0) {
+        setenv("OMP_PROC_BIND", "close", 1);
+        setenv("OMP_PLACES", "cores", 1);
+    }
     int once = strcmp(kind, "buffers") == 0 || strcmp(kind, "asked-once") == 0 || strcmp(kind, "logs") == 0;
     ask_maximum = strcmp(kind, "lazy-maximum") == 0;
     int most = once ? omp_get_max_threads() : 0;
@@ -461,7 +465,7 @@ int main(int argc, char **argv)
     if (strcmp(kind, "sets-processors") == 0)
         omp_set_num_threads(processors);
     for (;;) {
-        if (strcmp(kind, "loop") == 0 || strcmp(kind, "clears") == 0 || strstr(kind, "processors"))
+        if (strcmp(kind, "loop") == 0 || strcmp(kind, "clears") == 0 || strcmp(kind, "places") == 0 || strstr(kind, "processors"))
             loop();
         else if (strcmp(kind, "asks") == 0)
             by_hand(omp_get_max_threads());

@@ -177,6 +177,12 @@ def test_the_users_binding_is_kept_within_the_grant(agent: Agent, start: Program
     assert MAILBOX.read(box.read_bytes(), "points") >> layout.ENUMS["POINTS"].index("pinned") & 1
 
 
+def test_a_binding_that_the_program_asks_for_itself_is_kept(agent: Agent, start: Programs, build: Build) -> None:
+    """LLVM's runtime looks at the first region; GNU's has done so before main, and so has LLVM's in its place."""
+    program = begin(agent, start, build, build.program(), "places")
+    resize(agent, build, program, {1: ONE, 2: PINNED if build.compiler == "clang" else BOTH})
+
+
 def test_the_users_binding_is_known_to_who_starts_early(agent: Agent, start: Programs, build: Build) -> None:
     """A library that asks its OpenMP in a constructor, as OpenBLAS does, runs before any code of ours."""
     library = build.folder / "libearly.so"

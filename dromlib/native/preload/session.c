@@ -55,11 +55,16 @@ static bool is_said(const char *name)
     return value && *value && strcasecmp(value, "false") != 0 && strcasecmp(value, "disabled") != 0;
 }
 
+static void look_for_places(void)
+{
+    session.pinned |= is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
+    session.placing = session.pinned;
+}
+
 static void read_environment(void)
 {
     dromi_keep_settings();
-    session.pinned = is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
-    session.placing = session.pinned;
+    look_for_places();
     const char *malleability = dromi_setting("DROM_MALLEABILITY");
     if (malleability && strcmp(malleability, "bind-only") == 0)
         session.epoch = &never_news;
@@ -75,6 +80,7 @@ __attribute__((constructor)) static void know_environment(void)
 static void prepare(void)
 {
     know_environment();
+    look_for_places(); /* LLVM's runtime reads them when it starts: the program may have set them itself */
     dromi_prepare();
     dromi_at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
