@@ -131,7 +131,7 @@ def test_a_program_without_room_for_the_answer_keeps_no_seat(
     agent.await_log(f'event="left the seat" job=a pid={a.pid}')
     start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
     assert agent.await_tasks(a="0", b="1")["a"]["mode"] == "bind-only"
-    assert "event=enforced job=a " not in agent.log
+    assert f"event=enforced job=a task=0 pid={a.pid}" not in agent.log
 
 
 def test_a_program_that_may_write_no_files_answers(agent: Agent, start: Programs, program: Path) -> None:

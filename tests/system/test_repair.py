@@ -28,7 +28,7 @@ def test_a_mask_rewritten_from_outside_is_repaired(tmp_path: Path, start: Progra
     """Threads of a program that follows its grants, and of one that is bound, are brought back; the first is told."""
     with start_agent(tmp_path, "--topology", "pack:2 core:1") as agent:
         follows = start.start(*agent.run("--job", "f", "--cpus", "1", "--", program, "--threads", "4"))
-        agent.await_tasks(f="1")
+        follows.await_out("^applied .* cpus 1$")
         bound = start.start(*agent.run("--job", "b", "--cpus", "1", "--", "sleep", "1000"))
         agent.await_tasks(f="1", b="0")
         for pid, mine in ((follows.pid, "1"), (bound.pid, "0")):
