@@ -239,10 +239,9 @@ class Daemon:
         now, file = time.monotonic(), self.settings.switch
         since = self.node.frozen_since
         if os.path.lexists(file):
-            self.node.freeze(now, str(file))
+            self.node.freeze(now, str(file))  # each time: a reload may have named another
             if since is None:
                 self.log("frozen", file=file)
-            self.node.frozen_by = str(file)  # a reload may have named another
         elif since is not None:
             self.log("thawed", file=file, seconds=round(now - since, 3))
             self.acting.do(self.node.thaw(now))

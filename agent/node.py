@@ -225,10 +225,11 @@ class Node(Reservations):
     def freeze(self, now: float, file: str = "the freeze file") -> None:
         """Publish no grant and bind nobody until `thaw`. Ends are taken in, arrivals wait, orders are refused.
 
-        `file` names what people are to remove.
+        `file` names what people are to remove; said again, another one may have taken its place.
         """
+        self.frozen_by = file
         if self.frozen_since is None:
-            self.frozen_since, self.frozen_by = now, file
+            self.frozen_since = now
 
     def thaw(self, now: float) -> list[Action]:
         """Go on where `freeze` stopped: programs get their whole grace time again for what they have not applied."""
