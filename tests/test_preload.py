@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dromlib import _handle, layout, native
+from tests import native_build
 from tests.agents import lives, wait_until
 from tests.doors import open_door
 from tests.system.test_openmp import has_libomp
@@ -515,24 +516,11 @@ def test_a_runtime_that_was_chosen_needs_no_more_than_gnus(tmp_path: Path, what:
 
 
 DENIES = """
-#include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "refuse.h"
 int main(int argc, char **argv) {
-    struct sock_filter steps[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setaffinity, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, steps};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
-        return 1;
-    return execvp(argv[1], argv + 1);
+    return refuse_call(SYS_sched_setaffinity) < 0 ? 1 : execvp(argv[1], argv + 1);
 }
 """
 
@@ -542,7 +530,10 @@ def test_a_runtime_that_could_not_start_is_not_used(tmp_path: Path, what: str) -
     """Where files may not grow, or threads not be bound, a program keeps GNU's, and a sentence says so."""
     limits = {
         "files": (("prlimit", "--fsize=0", "--"), "files may not have 4096 bytes (ulimit -f)"),
-        "threads": ((compiled(tmp_path, "denies", text=DENIES),), "threads may not be bound (sched_setaffinity)"),
+        "threads": (
+            (compiled(tmp_path, "denies", f"-I{native_build.SOURCES}", text=DENIES),),
+            "threads may not be bound (sched_setaffinity)",
+        ),
     }
     (before, why), program = limits[what], openmp_program(tmp_path, REGION)
     with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
