@@ -72,6 +72,7 @@ class Watch:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
+            spec._initializing = False  # type: ignore[attr-defined]  # noqa: SLF001 - importlib says so next
             self._loaded()
 
         loader.exec_module = exec_module  # type: ignore[method-assign, union-attr]

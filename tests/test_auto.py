@@ -168,6 +168,21 @@ print(pool.threads)
         assert program.run(code) == f"2\n{number}\n"
 
 
+class TestImports:
+    """Grants that come while a library is being imported."""
+
+    @pytest.mark.parametrize("name", ["torch", "numba"])
+    def test_a_library_finds_itself_as_it_left_itself(self, program: Program, name: str) -> None:
+        """PyTorch documents its functions long after it has made them, and cannot do so with any other."""
+        program.library("numpy", "")
+        made = "def get_num_threads(): return 4\ntold = []\nset_num_threads = told.append\n"
+        config = "class config: NUMBA_NUM_THREADS = 4\n"
+        meanwhile = "from __main__ import fake\nbefore = dict(globals())\nfake.wait_applied(fake.grant('0-1'))\n"
+        kept = "kept = all(globals()[name] is value for name, value in before.items()) and not told\n"
+        program.library(name, made + config + meanwhile + kept)
+        assert program.run(f"import dromlib.auto, numpy, {name}\nprint({name}.kept, {name}.told)") == "True [2]\n"
+
+
 class TestThread:
     """The thread that waits for grants."""
 

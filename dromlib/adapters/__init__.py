@@ -14,6 +14,7 @@ from dromlib import say
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import ModuleType
     from typing import Protocol
 
     from dromlib.grant import Grant
@@ -35,6 +36,12 @@ class Adapter(Protocol):
 
     def apply(self, grant: Grant) -> None:
         """Use as many threads as the grant has CPUs; called if available."""
+
+
+def imported(name: str) -> ModuleType | None:
+    """Return a module if it has been imported, to its end: until then it counts on itself as it is."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 def choose(wanted: Iterable[str | Adapter] | None) -> list[Adapter]:

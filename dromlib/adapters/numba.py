@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import sys
 
+from dromlib.adapters import imported
+
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
     from types import FrameType
@@ -35,7 +37,7 @@ class Numba:
 
     def available(self) -> bool:
         """Numba has been imported, to its end."""
-        return hasattr(sys.modules.get("numba"), "set_num_threads")
+        return hasattr(imported("numba"), "set_num_threads")
 
     def limit(self) -> int:
         """Numba makes no more threads than NUMBA_NUM_THREADS said when it was imported; drom-run sets that."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 
+from dromlib.adapters import imported
+
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
     from dromlib.grant import Grant
@@ -15,7 +17,7 @@ class Torch:
 
     def available(self) -> bool:
         """PyTorch has been imported, to its end."""
-        return hasattr(sys.modules.get("torch"), "set_num_threads")
+        return hasattr(imported("torch"), "set_num_threads")
 
     def limit(self) -> None:
         """There is no limit: PyTorch makes more threads when it is told to."""

@@ -80,3 +80,12 @@ def test_numpy_and_scipy(agent: Agent, start: Programs, tmp_path: Path, tell: Ca
     number = f"{importlib.metadata.version('numpy')}, {importlib.metadata.version('scipy')}"
     case = Case("NumPy, SciPy", number, "eigenvalues + solution", 1e-11, [sys.executable, HERE / "solve.py"])
     tell(put_through(case, agent, start, tmp_path))
+
+
+def test_pytorch(agent: Agent, start: Programs, tmp_path: Path, tell: Callable[[object], None]) -> None:
+    """Training of a small network in PyTorch, whose libraries have an OpenMP runtime of their own."""
+    if not importlib.util.find_spec("torch"):
+        pytest.skip("needs PyTorch: pip install torch; builds without CUDA have their own index (pytorch.org)")
+    number = importlib.metadata.version("torch")
+    case = Case("PyTorch", number, "loss after 8 steps", 1e-9, [sys.executable, HERE / "train.py"])
+    tell(put_through(case, agent, start, tmp_path))
