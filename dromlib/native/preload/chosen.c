@@ -12,6 +12,8 @@
 
 #include "internal.h"
 
+#define NO_FILE INT_MAX /* a descriptor of no file: it can be neither mapped nor closed */
+
 static bool is_chosen;
 
 /* Of what it needs when it starts the program may have taken away something by its first region: its environment, say, or the
@@ -104,10 +106,15 @@ static int open_shared(const char *name, int flags, mode_t mode)
 }
 
 /* In /dev/shm the runtime writes down that it is there, for a second copy of itself to find. It does so in each forked child too,
- * and takes it back in exit() alone. It gets memory without a name for that, which is gone once it has been written. */
+ * and takes it back in exit() alone. It gets memory without a name for that, which is gone once it has been written. LLVM 16 aborts
+ * if it cannot open it again, and is content if there is nothing to be read. */
 __attribute__((visibility("default"))) int shm_open(const char *name, int flags, mode_t mode)
 {
-    bool is_note = is_chosen && (flags & O_CREAT) && strncmp(name, "/__KMP_REGISTERED_LIB_", 22) == 0;
-    int fd = is_note ? (int)syscall(SYS_memfd_create, name + 1, 1u /* MFD_CLOEXEC */) : -1;
+    static bool is_nameless;
+    bool is_note = is_chosen && strncmp(name, "/__KMP_REGISTERED_LIB_", 22) == 0, is_new = flags & O_CREAT;
+    if (is_note && is_nameless && !is_new)
+        return NO_FILE;
+    int fd = is_note && is_new ? (int)syscall(SYS_memfd_create, name + 1, 1u /* MFD_CLOEXEC */) : -1;
+    is_nameless |= fd >= 0;
     return fd < 0 ? open_shared(name, flags, mode) : fd;
 }

@@ -14,22 +14,25 @@ static const struct runtime *llvm; /* the one that is managed */
 static dompt_set_callback set_callback;
 static dompt_get_place_num get_place_num;
 
-/* Once in each thread: the runtime has given it the CPUs that the process had when the runtime started. */
-static void settle(void)
+/* Whether the program attends to grants itself: its threads have the CPUs of the first one. */
+static bool attends_itself(void)
 {
-    bind_self();
-    if (__atomic_load_n(&session.yielded, __ATOMIC_RELAXED) && !session.pinned)
-        join_first();
+    return __atomic_load_n(&session.yielded, __ATOMIC_RELAXED) && !session.pinned;
 }
 
-/* In a new thread. One of the program's own the runtime binds only after this. */
+static void implicit_task(int endpoint, dompt_data *parallel, dompt_data *task, unsigned count, unsigned index, int flags);
+
+/* In a new thread. One of the program's own the runtime binds only after this. Others it has given the CPUs that the process had
+ * when the runtime started; these the thread that makes them may have, too, until it has made all. */
 static void thread_begin(int kind, dompt_data *thread)
 {
     (void)thread;
     if (kind == DOMPT_THREAD_INITIAL)
         return;
     heed_news();
-    settle();
+    bind_self();
+    if (attends_itself())
+        set_callback(DOMPT_IMPLICIT_TASK, (dompt_function)implicit_task);
 }
 
 /* Whether a task is outside regions. The runtime gives each task a value of ours, 0 at first; to ask it anew would cost more. */
@@ -50,7 +53,9 @@ static void parallel_begin(dompt_data *task, const void *frame, dompt_data *para
     gomp_region = NULL;
     at_point();
     if (!settled) {
-        settle();
+        bind_self();
+        if (attends_itself())
+            join_first();
         settled = true;
     }
     if (is_outside(task))
@@ -66,9 +71,16 @@ static void parallel_end(dompt_data *parallel, void *task, int flags, const void
 /* In every thread of a team, after the runtime has bound it. */
 static void implicit_task(int endpoint, dompt_data *parallel, dompt_data *task, unsigned count, unsigned index, int flags)
 {
+    static _Thread_local bool joined;
     (void)parallel, (void)task;
-    if (endpoint == DOMPT_SCOPE_BEGIN && !(flags & DOMPT_TASK_INITIAL) && is_pinned(llvm) && llvm->get_level() == 1)
+    if (endpoint != DOMPT_SCOPE_BEGIN || (flags & DOMPT_TASK_INITIAL))
+        return;
+    if (is_pinned(llvm) && llvm->get_level() == 1)
         pin_self(index, count, get_place_num ? get_place_num() : 0);
+    if (!joined && attends_itself()) {
+        join_first();
+        joined = true;
+    }
 }
 
 static int initialize(dompt_lookup lookup, int device, dompt_data *data)

@@ -119,12 +119,21 @@ static bool is_tool_disabled(void)
     return said && strcasecmp(said, "disabled") == 0;
 }
 
-/* Without the first it would not follow, and without the others not run. */
+/* Processes that are forked off then abort: LLVM 19 does not know again what its first process has made of it. */
+static bool is_schedule_guided(void)
+{
+    const char *said = getenv("OMP_SCHEDULE");
+    return said && strcasestr(said, "guided");
+}
+
+/* With the first it would not follow, and with the others not run. */
 static const char *why_not_used(void)
 {
     struct rlimit files;
     if (is_tool_disabled())
         return "OMP_TOOL is disabled";
+    if (is_schedule_guided())
+        return "OMP_SCHEDULE is guided";
     if (getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur < 4096)
         return "files may not have 4096 bytes (ulimit -f)";
     if (sched_setaffinity(0, 0, NULL) < 0 && errno != EINVAL) /* to no CPUs: that is refused by who has looked at them */
