@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -166,6 +167,52 @@ fake.wait_applied(fake.grant("0"))
 print(pool.threads)
 """
         assert program.run(code) == f"2\n{number}\n"
+
+    def test_torch_speaks_for_its_own_thread(self, program: Program) -> None:
+        """A loader that pins memory has a thread which sets its own number: that is not the program's."""
+        code = """
+import dromlib.auto, torch
+exec("torch.set_num_threads(1)", {"__name__": "torch.utils.data._utils.pin_memory", "torch": torch})
+fake.wait_applied(fake.grant("0-1"))
+print(torch.threads)
+"""
+        assert program.run(code) == "2\n"
+
+    @pytest.mark.parametrize(("frames", "words"), [(0, "with lock:"), (1, "if True:")], ids=["at work", "after it"])
+    def test_a_number_that_torch_has_compiled_for(self, program: Program, frames: int, words: str) -> None:
+        """It stays while PyTorch compiles, which would fail, and afterwards, when it would compile anew."""
+        code = f"""
+import sys, threading, types, dromlib.auto, torch
+lock = threading.RLock()
+compiler = types.SimpleNamespace(compile_lock=lock, FRAME_COUNTER=0)
+sys.modules["torch._dynamo.convert_frame"] = compiler
+fake.wait_applied(fake.grant("0-1"))
+print(torch.threads)
+compiler.FRAME_COUNTER = {frames}
+{words}
+    fake.wait_applied(fake.grant("0"))
+    print(torch.threads)
+"""
+        assert program.run(code) == "2\n2\n"
+
+    def test_a_real_torch_that_compiles(self, program: Program) -> None:
+        """A grant that comes meanwhile, or afterwards, has nothing fail and nothing compiled again."""
+        if not importlib.util.find_spec("torch"):
+            pytest.skip("needs PyTorch: pip install torch; builds without CUDA have their own index (pytorch.org)")
+        (program.folder / "torch.py").unlink()
+        code = """
+import dromlib.auto, torch
+compiled = []
+def compile(graph, inputs):
+    compiled.append(torch._C.get_num_threads())
+    fake.wait_applied(fake.grant("0-1"))
+    return graph.forward
+doubled = torch.compile(lambda values: values * 2, backend=compile)
+print(doubled(torch.ones(3)).sum().item())
+fake.wait_applied(fake.grant("0-2"))
+print(doubled(torch.ones(3)).sum().item(), compiled, torch._C.get_num_threads())
+"""
+        assert program.run(code) == "6.0\n6.0 [4] 4\n"
 
 
 class TestImports:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from functools import wraps
 
-from dromlib.adapters import numba, torch
+from dromlib.adapters import imported, numba, torch
 
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
@@ -56,8 +56,14 @@ class HeedingNumba(numba.Numba):
             self._heard = True
 
 
+PINNING = "torch.utils.data._utils.pin_memory"
+"""The module of PyTorch's that sets the number in a thread of its own: the number of that thread alone."""
+COMPILING = "torch._dynamo.convert_frame"
+"""The module of PyTorch's that compiles."""
+
+
 class HeedingTorch(torch.Torch):
-    """Leaves PyTorch's number as it is once the program has asked for it or set it.
+    """Leaves PyTorch's number as it is once the program has asked for it or set it, or has had something compiled.
 
     The number is that of an OpenMP runtime, which is sized before: it is put back then.
     """
@@ -74,19 +80,30 @@ class HeedingTorch(torch.Torch):
             module = sys.modules["torch"]
             self._get, self._set = module.get_num_threads, module.set_num_threads
             module.get_num_threads = self._hearing(self._get)  # type: ignore[attr-defined]
-            module.set_num_threads = self._hearing(self._set)  # type: ignore[attr-defined]
+            module.set_num_threads = self._hearing(self._set, but=PINNING)  # type: ignore[attr-defined]
         if self._get:
             self._number = self._get()
         return found
 
     def apply(self, grant: Grant) -> None:
         """Use as many threads as the grant has CPUs, or as many as `available` found."""
-        self._set(self._number if self._heard else grant.ncpus)
+        self._set(self._number if self._heard or _compiles() else grant.ncpus)
 
-    def _hearing(self, call: Callable[..., T]) -> Callable[..., T]:
+    def _hearing(self, call: Callable[..., T], but: str = "") -> Callable[..., T]:
         @wraps(call)
         def hear(*arguments: object, **keywords: object) -> T:
-            self._heard = True
+            if not but or sys._getframe(1).f_globals.get("__name__") != but:  # noqa: SLF001 - CPython has it
+                self._heard = True
             return call(*arguments, **keywords)
 
         return hear
+
+
+def _compiles() -> bool:
+    """Say whether PyTorch compiles in this thread, or has compiled.
+
+    It fails where the number changes meanwhile, and later compiles anew for each number, only so often.
+    """
+    module = imported(COMPILING)
+    lock = getattr(module, "compile_lock", None)
+    return bool(getattr(module, "FRAME_COUNTER", 0) or (lock and lock._is_owned()))  # noqa: SLF001 - nothing else says
