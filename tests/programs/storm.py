@@ -28,7 +28,7 @@ class Case:
 
     `quantity` names the number, and `tolerance` how far it may be from that of a run alone, relative to it.
     `command` goes without that file, which is its last argument; `other` is the same at another size, or with one
-    thread where there is none.
+    thread where there is none. `late`: the storm begins after the first repetition, as the program's start is long.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Case:
     command: Sequence[str | Path]
     environment: dict[str, str] = field(default_factory=dict)
     other: Sequence[str | Path] | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def put_through(case: Case, agent: Agent, start: Programs, folder: Path) -> Row:
     control = run_alone(case.other or case.command, 1, case, start, stop)
     stop.unlink()
     program = start.start(*agent.run("--job", "p", "--", *case.command, stop), **case.environment)
+    if case.late:
+        program.await_out(RESULT.pattern)
     applied, bound = storm(agent, program)
     stop.touch()
     results = finish_right(program)

@@ -87,5 +87,7 @@ def test_pytorch(agent: Agent, start: Programs, tmp_path: Path, tell: Callable[[
     if not importlib.util.find_spec("torch"):
         pytest.skip("needs PyTorch: pip install torch; builds without CUDA have their own index (pytorch.org)")
     number = importlib.metadata.version("torch")
-    case = Case("PyTorch", number, "loss after 8 steps", 1e-9, [sys.executable, HERE / "train.py"])
-    tell(put_through(case, agent, start, tmp_path))
+    case = Case("PyTorch", number, "loss after 8 steps", 1e-9, [sys.executable, HERE / "train.py"], late=True)
+    row = put_through(case, agent, start, tmp_path)
+    tell(row)
+    assert row.applied, row
