@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -603,30 +602,6 @@ def test_a_job_that_ends_is_told_once(tmp_path: Path) -> None:
     assert [message.then_kill for message in here.nodes["n0"].inbox if isinstance(message, say.Signal)] == [5.0]
     here.settle()
     assert job.state == "timeout"
-    here.store.close()
-
-
-@pytest.mark.parametrize("crashes", [False, True])
-def test_a_job_has_all_the_seconds_of_its_limit(tmp_path: Path, *, crashes: bool) -> None:
-    """Whenever in a second it begins, and also when the scheduler was away."""
-    here = FakeCluster(tmp_path, POLICY, 1)
-    here.settle()
-    here.turn(math.ceil(here.now) + 0.9 - here.now)
-    job = here.submit(spec(1, 1))
-    assert job
-    here.settle()
-    began = job.started
-    assert began is not None
-    assert began % 1 > 0.8
-    if crashes:
-        here.crash()
-        here.settle()
-        job = here.cluster.jobs[job.number]
-    here.turn(began + 59.9 - here.now)
-    assert (job.state, job.verdict) == ("running", "")
-    here.turn(1.2)
-
-    assert job.verdict == "timeout"
     here.store.close()
 
 

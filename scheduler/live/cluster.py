@@ -184,7 +184,7 @@ class Cluster(Membership):
         controller = self.controller
         assert controller is not None  # noqa: S101 - it is on nodes
         cores = {self.nodes[name].index: amount for name, amount in job.shares.items()}
-        started = math.ceil(job.started or now)
+        started = int(job.started or now)
         controller.restore(job.number, self._demand(job), cores, started, job.limit)
         for name in job.left:
             self.dispatch.holds(self.nodes[name].index, job.number, job.shares[name])

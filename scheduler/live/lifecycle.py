@@ -7,7 +7,6 @@ drives it writes first and sends then, so that nothing is asked of a node that a
 
 from __future__ import annotations
 
-import math
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -138,9 +137,9 @@ class Lifecycle:
             self.controller.withdraw(job.number)
 
     def _count_from(self, job: Job, now: float) -> None:
-        """Let the time that a job may take begin now, in whole seconds of which none is lost to the job."""
+        """Let the time that a job may take begin now."""
         if self.controller:
-            self.controller.launched(job.number, math.ceil(now))
+            self.controller.launched(job.number, int(now))
 
     def _start_on(self, name: str, job: Job) -> None:
         """Have a node start its part of a job."""
