@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -602,6 +603,49 @@ def test_a_job_that_ends_is_told_once(tmp_path: Path) -> None:
     assert [message.then_kill for message in here.nodes["n0"].inbox if isinstance(message, say.Signal)] == [5.0]
     here.settle()
     assert job.state == "timeout"
+    here.store.close()
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_job_has_all_the_seconds_of_its_limit(tmp_path: Path, *, crashes: bool) -> None:
+    """Whenever in a second it begins, and also when the scheduler was away."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    here.turn(math.ceil(here.now) + 0.9 - here.now)
+    job = here.submit(spec(1, 1))
+    assert job
+    here.settle()
+    began = job.started
+    assert began is not None
+    assert began % 1 > 0.8
+    if crashes:
+        here.crash()
+        here.settle()
+        job = here.cluster.jobs[job.number]
+    here.turn(began + 59.9 - here.now)
+    assert (job.state, job.verdict) == ("running", "")
+    assert here.cluster.next_look() <= began + 60.0
+    here.turn(0.11)
+
+    assert job.verdict == "timeout"
+    here.store.close()
+
+
+def test_a_job_that_ends_within_the_last_second_of_its_limit_is_no_timeout(tmp_path: Path) -> None:
+    """Nor is anybody looked for who has left."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    here.turn(math.ceil(here.now) + 0.9 - here.now)
+    job = here.submit(spec(1, 1))
+    assert job
+    here.settle()
+    here.turn((job.started or 0.0) + 59.5 - here.now)
+    here.nodes["n0"].end((job.number, 1), 0)
+    here.settle()
+    here.turn(1.0)
+
+    assert here.store.job(job.number).state == "completed"  # type: ignore[union-attr]
+    assert here.cluster.next_look() > here.now
     here.store.close()
 
 

@@ -21,6 +21,8 @@ from scheduler.live.spec import Spec, name_of, sized
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from scheduler.live.controller import Controller
+
 
 HUNG = "its program had not begun by then: check that somebody opens the pipes in --input, --output and --error"
 
@@ -102,15 +104,9 @@ class Cluster(Membership):
             return
         for number in controller.turn(int(now)):
             self._placed(self.jobs[number], now)
-        for number in controller.late:
-            job = self.jobs[number]
-            if hangs := self._hangs(job):
-                job.reason = HUNG
-            if job.state == RUNNING or hangs:
-                job.limit = controller.limit(number)
-                self._end(job, TIMEOUT, now)
+        self._end_late(controller, now)
         self.warnings += controller.faults
-        controller.late, controller.faults = [], []
+        controller.faults = []
         for index, residents in controller.changes().items():
             self.dispatch.want(index, residents)
             for number, cores in residents.items():
@@ -123,6 +119,25 @@ class Cluster(Membership):
                         self.dispatch.place(number, self.dispatch.placed[number] | {index: cores})
         self._give_orders(now)
 
+    def _end_late(self, controller: Controller, now: float) -> None:
+        """End who is at his limit, to which he comes within the second that the controller has said."""
+        late, controller.late = controller.late, []
+        for number in late:
+            job = self.jobs.get(number)
+            if not job or not (job.state == RUNNING or self._hangs(job)):
+                continue
+            if self._due(controller, job) > now:
+                controller.late.append(number)
+                continue
+            if job.state == STARTING:
+                job.reason = HUNG
+            job.limit = controller.limit(number)
+            self._end(job, TIMEOUT, now)
+
+    def _due(self, controller: Controller, job: Job) -> float:
+        """Return when a job that is late is to be ended: one that has not begun is never too early."""
+        return (job.started or 0.0) + controller.limit(job.number)
+
     def _hangs(self, job: Job) -> bool:
         """Return whether all nodes of a job have been asked to start it, and none is merely silent."""
         asked = job.state == STARTING and job.number not in self.dispatch.placed
@@ -130,9 +145,12 @@ class Cluster(Membership):
 
     def next_look(self) -> float:
         """Return when `turn` has something to do at the latest."""
-        wake = self.controller.wake if self.controller else NEVER
-        patience = min(map(self._patience, self.nodes.values()), default=math.inf)
-        return min(math.inf if wake == NEVER else wake, patience, self.dispatch.wake)
+        looks = [self.dispatch.wake, *map(self._patience, self.nodes.values())]
+        if controller := self.controller:
+            late = [job for number in controller.late if (job := self.jobs.get(number)) and job.state == RUNNING]
+            looks += [self._due(controller, job) for job in late]
+            looks += [] if controller.wake == NEVER else [controller.wake]
+        return min(looks)
 
     def _placed(self, job: Job, now: float) -> None:
         """Write down where the policy has put a job, before anybody is asked to start it."""

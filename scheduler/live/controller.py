@@ -76,7 +76,7 @@ class Controller:
         self.faults: list[str] = []
         """What the policy wanted and could not have, in sentences, until somebody empties it."""
         self.late: list[int] = []
-        """Jobs that have come to their limits, until somebody empties it."""
+        """Jobs that come to their limits within this second, until somebody empties it."""
         self._options = compiling.values(policy.options)
         self._world = tables.vacant(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)
         self._actions = make_actions(self._world)

@@ -261,7 +261,7 @@ class Membership(Lifecycle):
         job.cpu_seconds += message.cpu_seconds
         job.max_rss = max(job.max_rss, message.max_rss)
         launcher = node.name == job.launcher
-        if launcher and job.verdict == TIMEOUT and message.time - node.skew < int(job.started or 0) + job.limit:
+        if launcher and job.verdict == TIMEOUT and message.time - node.skew < (job.started or 0.0) + job.limit:
             job.verdict = ""  # it has ended in time, while nobody could say so
         if launcher:
             job.over = min(now, max(job.started or 0.0, message.time - node.skew))
