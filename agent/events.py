@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from agent.log import logfmt, quoted
-from agent.words import WordError, parse_duration
+from agent.words import WordError, iso, parse_duration
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -28,7 +28,7 @@ def parse_since(text: str, now: datetime) -> str:
         except (ValueError, OverflowError) as error:
             msg = f"{text[:40]!r} is no time: write how long ago, as 10m or 2h, or a moment, as 2026-11-21T19:50."
             raise WordError(msg) from error
-    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso(moment.timestamp(), "milliseconds")
 
 
 def is_wanted(record: dict[str, Any], job: str | None, since: str) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TextIO
 
-from agent.words import escaped
+from agent.words import escaped, iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,9 +64,8 @@ class Log:
 
 
 def _record(event: str, fields: Record) -> Record:
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     plain = {key: value if isinstance(value, (int, float)) else str(value) for key, value in fields.items()}
-    return {"time": now, "event": event, **plain}
+    return {"time": iso(time.time(), "milliseconds"), "event": event, **plain}
 
 
 def quoted(value: object) -> str:

@@ -7,10 +7,9 @@ import functools
 import time
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from agent.words import layout_name
+from agent.words import iso, layout_name
 from dromlib import layout
 from dromlib.cpulist import cpus as cpus_of
 from dromlib.cpulist import format_cpulist
@@ -133,11 +132,6 @@ class Snapshot:
             "unavailable": format_cpulist(self.unavailable),
             "tasks": [task.to_json() for task in self.tasks],
         }
-
-
-def iso(at: float) -> str:
-    """Return a time (seconds since 1970) as ISO-8601 UTC."""
-    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def snapshot(daemon: Daemon) -> Snapshot:

@@ -30,8 +30,8 @@ from agent.history import HistoryError
 from agent.hour import COLUMNS, OTHERS, replayed
 from agent.jobs import Refused
 from agent.metrics import NodeCollector
-from agent.snapshot import iso
 from agent.users import user_name
+from agent.words import iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from agent.layouts import ANY, Layout
@@ -19,6 +20,8 @@ LONGEST = 366 * 86400
 """Seconds of the longest duration."""
 LARGEST = (1 << 60) - 1
 """Bytes of the largest size."""
+LAST_MOMENT = 253370764799
+"""The last second of the year 9998, which any time zone can tell."""
 RESOURCE, FEATURE = r"[A-Za-z][A-Za-z0-9_.-]{0,31}", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
 """Patterns of what nodes may call their counted resources and features, and jobs may ask for."""
 NODE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -86,6 +89,12 @@ def clock(seconds: float) -> str:
         if round(seconds / unit) < limit:
             return f"{max(0, round(seconds / unit))}{name}"
     return f"{round(seconds / 86400)}d"
+
+
+def iso(at: float, precision: str = "seconds") -> str:
+    """Return a moment (seconds since 1970) as ISO-8601 UTC; one beyond the calendar as its end."""
+    found = datetime.fromtimestamp(min(at, LAST_MOMENT), timezone.utc)
+    return found.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def counted(number: float, noun: str) -> str:

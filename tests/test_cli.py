@@ -49,7 +49,7 @@ ORDERS = (
 )
 GO_ON = {"agent", "scheduler", "run"}
 TOLD_IN_A_SENTENCE = {
-    *("keys make", "keys trust", "cancel", "hold", "drain"),
+    *("keys make", "keys trust"),
     *("workload make", "workload filter", "workload convert", "workload plot"),
 }
 KEYS = {

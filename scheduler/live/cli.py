@@ -21,7 +21,7 @@ from agent.remote import Gate, Remote
 from agent.service_manager import ServiceManager
 from scheduler.errors import SchedulerError
 from scheduler.live import listing
-from scheduler.live.pages import whole
+from scheduler.live.pages import SCHEMA_VERSION, whole
 from scheduler.live.scripts import SCRIPT, Submission
 from scheduler.live.settings import Settings
 from scheduler.live.spec import (
@@ -102,7 +102,7 @@ def _print(
     if anew:
         output.clear()
     if as_json:
-        output.emit(value)
+        output.emit(listing.for_scripts(value))
     else:
         for line in lines(value):
             output.say(line)
@@ -345,7 +345,7 @@ def submit(
             answer = more | {"jobs": answer["jobs"] + more["jobs"]}
     finally:  # those before a refusal are submitted
         if answer["jobs"]:
-            _print(answer, lambda value: [_submitted(value["jobs"])], as_json=json)
+            output.emit(answer) if json else output.say(_submitted(answer["jobs"]))
 
 
 def _submitted(numbers: list[int]) -> str:
@@ -426,9 +426,10 @@ def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
 def cancel(
     numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.")],
     scheduler: Where,
+    json: AsJson = False,
 ) -> None:
     """End jobs, or take them out of the queue."""
-    _each(numbers, lambda number: _ask(scheduler, "cancel", job=number), "Cancelled")
+    _each(numbers, lambda number: _ask(scheduler, "cancel", job=number), "Cancelled", as_json=json)
 
 
 @app.command()
@@ -436,22 +437,27 @@ def hold(
     numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.")],
     scheduler: Where,
     release: Annotated[bool, typer.Option("--release", help="Let them start again.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Keep jobs from starting."""
     done = "Released" if release else "Held"
-    _each(numbers, lambda number: _ask(scheduler, "hold", job=number, held=not release), done)
+    _each(numbers, lambda number: _ask(scheduler, "hold", job=number, held=not release), done, as_json=json)
 
 
-def _each(numbers: list[int], give: Callable[[int], object], done: str) -> None:
+def _each(numbers: list[int], give: Callable[[int], dict[str, Any]], done: str, *, as_json: bool) -> None:
     """Give an order for each job, and say what was done. Raises SchedulerError with a line for each reason why not."""
     reasons: dict[str, None] = {}
+    told: list[dict[str, Any]] = []
     for number in numbers:
         try:
-            give(number)
+            told.append(give(number))
         except control.ControlError as error:  # noqa: PERF203 - each is tried
             reasons[str(error)] = None
         else:
-            output.say(f"{done} job {number}")
+            if not as_json:
+                output.say(f"{done} job {number}")
+    if as_json:
+        output.emit({"schema_version": SCHEMA_VERSION, "jobs": list(map(listing.for_scripts, told))})
     if reasons:
         raise SchedulerError("\n".join(reasons))
 
@@ -469,10 +475,11 @@ def drain(
     reason: Annotated[str, typer.Option(help="Why, for others to read.")] = "drained",
     undo: Annotated[bool, typer.Option("--undo", help="Let jobs start there again.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Count a node no longer that is down for good.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Let no more jobs start on a node; those that run there go on."""
     if undo and forget:
         raise typer.BadParameter("--undo and --forget contradict each other: give one of them.")
-    _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained", forget=forget)
+    value = _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained", forget=forget)
     done = f"Jobs may start on node {node} again" if undo else f"Drained node {node}"
-    output.say(f"Forgot node {node}" if forget else done)
+    _print(value, lambda _: [f"Forgot node {node}" if forget else done], as_json=json)

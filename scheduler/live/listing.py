@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler answers, as lines for people, in which users cannot have terminals obey them. Pure."""
+"""What a scheduler answers: for scripts, and as lines for people, where users cannot have terminals obey them. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ from datetime import datetime, timezone
 from typing import Any
 
 from agent import listing
-from agent.words import clock, counted, duration, escaped
+from agent.words import LAST_MOMENT, clock, counted, duration, escaped, iso
 
 EMPTY = "No job waits or runs: submit one with: drom submit -- COMMAND"
 NO_NODES = "No node has joined: start an agent on each with: drom agent --scheduler"
+
+
+MOMENTS = ("time", "submitted", "started", "ended", "expected_start", "at", "heard", "gone_since")
+"""Fields that are seconds since 1970 in an answer and its rows."""
+
+
+def for_scripts(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer as `--json` prints it: moments, also of its jobs, nodes and history, as ISO-8601 UTC."""
+    tables = {name: value[name] for name in ("jobs", "nodes", "history") if isinstance(value.get(name), list)}
+    return _dated(value) | {name: list(map(_dated, rows)) for name, rows in tables.items()}
+
+
+def _dated(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: iso(row[name], "milliseconds") for name in MOMENTS if row.get(name) is not None}
 
 
 def queue(value: dict[str, Any]) -> list[str]:
@@ -26,7 +40,7 @@ def queue(value: dict[str, Any]) -> list[str]:
             _age(job, value["time"]),
             clock(job["limit"]),
             str(job["nodes"]),
-            _where(job),
+            _where(job, value["time"]),
         ]
         for job in value["jobs"]
     ]
@@ -43,7 +57,9 @@ def job(value: dict[str, Any]) -> list[str]:
         f"command: {'a script of its user' if is_script else ' '.join(spec['command'])}",
         f"asks for: {', '.join(_wanted(value, spec))}",
     ]
-    rows = [[_moment(entry["at"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]]
+    rows = [
+        [_moment(entry["at"], value["time"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]
+    ]
     return [*map(escaped, about), "", *_table(["TIME", "EVENT", ""], rows)]
 
 
@@ -83,17 +99,19 @@ def _age(job: dict[str, Any], now: float) -> str:
     return clock((job["ended"] or now) - job["started"])
 
 
-def _where(job: dict[str, Any]) -> str:
+def _where(job: dict[str, Any], now: float) -> str:
     if job["state"] == "pending":
         start = job["expected_start"]
-        return f"{job['reason']}; expected {_moment(start)}" if start is not None else str(job["reason"])
+        return f"{job['reason']}; expected {_moment(start, now)}" if start is not None else str(job["reason"])
     if job["ended"] is None:
         return ", ".join(f"{name}:{cores}" for name, cores in job["shares"].items())
     return str(job["reason"])
 
 
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).astimezone().strftime("%H:%M:%S")
+def _moment(at: float, now: float) -> str:
+    """Return a moment as a clock on the wall here says it, with its day unless that is today."""
+    when, today = (datetime.fromtimestamp(min(one, LAST_MOMENT), timezone.utc).astimezone() for one in (at, now))
+    return when.strftime("%H:%M:%S" if when.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
 
 def _detail(detail: dict[str, Any]) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SCHEMA_VERSION = 1
+"""Of every answer."""
 PAGE = 1000
 """Jobs of one answer."""
 

@@ -29,7 +29,7 @@ from scheduler.live.controller import prepare
 from scheduler.live.desk import Desk
 from scheduler.live.jobs import Job, User
 from scheduler.live.metrics import Counts
-from scheduler.live.pages import PAGE
+from scheduler.live.pages import PAGE, SCHEMA_VERSION
 from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, from_json, name_of, visible
 from scheduler.live.store import MOST, Store
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from scheduler.live.settings import Settings
     from scheduler.live.spec import Spec
 
-SCHEMA_VERSION = 1
 UNWRITABLE = "the queue cannot be written now, so nothing was changed: see the scheduler's log."
 RETRY = 1.0
 """Seconds until a queue that could not be written is tried again."""

@@ -384,6 +384,21 @@ def test_orders_for_several_jobs_are_tried_for_each(here: Cluster) -> None:
     assert cancelled.stderr == f"drom: job {last} is over: it is completed.\n{lost}"
 
 
+def test_scripts_are_told_what_an_order_has_made_of_jobs_and_nodes(here: Cluster) -> None:
+    """As one value, whose moments are those of a calendar; reasons why not go to stderr all the same."""
+    number = here.submit("--hold", "--", "true")
+
+    done = here.cli("cancel", "--json", "999999", str(number))
+    value = json.loads(done.stdout)
+    node = json.loads(here.cli("drain", "n1", "--json").stdout)["nodes"][0]
+    undone = json.loads(here.cli("drain", "n1", "--undo", "--json").stdout)["nodes"][0]
+
+    assert (done.returncode, done.stderr) == (1, "drom: there is no job 999999: see drom queue --all.\n")
+    assert [(job["job"], job["state"]) for job in value["jobs"]] == [(number, "cancelled")]
+    assert value["jobs"][0]["ended"].endswith("Z")
+    assert [(one["name"], one["state"]) for one in (node, undone)] == [("n1", "drained"), ("n1", "up")]
+
+
 def test_jobs_that_were_over_long_ago_are_forgotten(here: Cluster) -> None:
     """After `--keep`; those that wait stay, and the numbers go on."""
     over = here.submit("--", "true")
