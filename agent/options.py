@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agent.layouts import ANY, Layout
+from agent.runtime import SYSTEM_DIR
 from agent.words import FEATURE, NODE, RESOURCE, WordError, parse_layout, parse_size
 from dromlib.cpulist import CpuListError, parse_cpulist
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Value = str | int | float | bool | tuple[str, ...] | None
+SYSTEM_SPOOL = Path("/var/lib/drom/steward")
+"""Where the agent of the system keeps it: what is in /run is gone after a loss of power."""
 TABLES = ("exclude", "users", "remote")
 """The tables a configuration file may have."""
 
@@ -264,7 +267,8 @@ class Options:
     spool: str | None = _option(
         None,
         _PATH,
-        "Where the agent keeps what it knows of the scheduler's jobs; unset it is `steward` in the runtime directory.",
+        "Where the agent keeps what it knows of the scheduler's jobs; unset it is /var/lib/drom/steward of the agent "
+        "in /run/drom, else `steward` in the runtime directory.",
         example="/var/lib/drom/spool",
     )
     observe: bool = _option(False, _SWITCH, "Change no mask: only show what would be done.")
@@ -293,6 +297,8 @@ class Options:
     @property
     def spool_path(self) -> Path:
         """Where the agent keeps what it knows of the scheduler's jobs."""
+        if not self.spool and Path(self.runtime_dir) == SYSTEM_DIR:
+            return SYSTEM_SPOOL
         return Path(self.spool or f"{self.runtime_dir}/steward")
 
 

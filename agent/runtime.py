@@ -53,6 +53,14 @@ def is_believed(path: Path, uid: int) -> bool:
     return path != fallback(uid) or not os.path.lexists(path) or path.lstat().st_uid in (uid, 0)
 
 
+def make_open(path: Path) -> None:
+    """Make a folder; into root's everybody may look, whatever the umask. Raises OSError."""
+    is_new = not path.exists()
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if is_new and os.geteuid() == 0:
+        path.chmod(0o755)
+
+
 def prepare(path: Path) -> int:
     """Make the runtime directory and lock it; return the lock's descriptor, held until the agent ends.
 
@@ -63,7 +71,7 @@ def prepare(path: Path) -> int:
         msg = f"the path {path} is longer than the {most} bytes its sockets allow: choose a shorter --runtime-dir."
         raise RuntimeDirError(msg)
     try:
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_open(path)
         if path.stat().st_uid not in (os.geteuid(), 0):
             msg = f"{path} belongs to another user: choose another --runtime-dir."
             raise RuntimeDirError(msg)

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -65,12 +66,21 @@ def main(described: str, sources: str = "{}") -> None:
     values: dict[str, Any] = json.loads(described)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     options = Options(**values)
+    _keep_descriptors()
     try:
         run(find_machine(options.topology, options.emulate), options, Sources(**json.loads(sources)))
     except OSError as error:
         sys.exit(f"drom: {error.filename or options.runtime_dir}: {error.strerror}: check the runtime directory.")
     except (ControlError, TopologyError) as error:
         sys.exit(f"drom: {error}")
+
+
+def _keep_descriptors() -> None:
+    """Let nobody whom the agent starts have what was open in whoever started the agent."""
+    for path in list(Path("/proc/self/fd").iterdir()):
+        if int(path.name) > 2:
+            with suppress(OSError):  # that of the list itself
+                os.set_inheritable(int(path.name), False)
 
 
 def run(machine: Topology, options: Options, sources: Sources) -> None:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent.layouts import ANY
-from agent.options import OPTIONS, Option, layout_of, memory_of
+from agent.options import OPTIONS, Option, Options, layout_of, memory_of
 from scheduler.live.spec import parse_amounts, parse_features
 
 if TYPE_CHECKING:
@@ -23,6 +24,19 @@ def test_an_option_is_whole(option: Option) -> None:
     if about.in_file:
         assert about.kind.from_value(list(shown) if isinstance(shown, tuple) else shown) == shown
     assert about.help.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("spool", "runtime_dir", "path"),
+    [
+        (None, "/run/drom", "/var/lib/drom/steward"),
+        (None, "/run/drom-n1", "/run/drom-n1/steward"),
+        ("/srv/spool", "/run/drom", "/srv/spool"),
+    ],
+)
+def test_the_jobs_of_the_system_are_known_after_a_loss_of_power(spool: str | None, runtime_dir: str, path: str) -> None:
+    """What is in /run is not; another agent's, of which a machine may have several, are where that is."""
+    assert Options(spool=spool, runtime_dir=runtime_dir).spool_path == Path(path)
 
 
 def test_one_option_has_three_names() -> None:

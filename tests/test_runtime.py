@@ -91,6 +91,20 @@ class TestPrepare:
         assert (folder / "lock").stat().st_mode & 0o777 == 0o600
         assert (folder / "lock").read_text() == f"{os.getpid()}\n"
 
+    def test_it_is_open_whatever_the_umask(self, tmp_path: Path) -> None:
+        """That of root: programs of all users look into it; whoever has made one before has chosen who may."""
+        (tmp_path / "closed").mkdir(mode=0o700)
+        before = os.umask(0o077)
+        try:
+            locks = [prepare(tmp_path / name) for name in ("new", "closed")]
+        finally:
+            os.umask(before)
+        for lock in locks:
+            os.close(lock)
+
+        modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "closed")]
+        assert modes == [0o755 if os.geteuid() == 0 else 0o700, 0o700]
+
     def test_a_second_agent_is_refused(self, folder: Path) -> None:
         """It is told who runs there, and the first one keeps the lock."""
         for _ in range(2):

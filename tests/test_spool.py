@@ -75,7 +75,7 @@ def test_half_begun_folders_are_removed(tmp_path: Path, folder: Folder) -> None:
     found = Spool.__new__(Spool)
     found.path = tmp_path / "spool"
 
-    assert [(one.path.name, wanted.job, one.cores()) for one, wanted in found.survey()] == [("7.1", 7, 5)]
+    assert [(one.path.name, one.start(), one.cores()) for one in found.survey()] == [("7.1", WANTED, 5)]
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["7.1"]
 
 
@@ -89,6 +89,44 @@ def test_a_spool_has_one_agent(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SpoolError, match=r"^cannot use .*/file: File exists: choose a folder you may write with"):
         Spool(tmp_path / "file")
+
+
+def test_a_spool_is_nothing_but_a_spool(tmp_path: Path) -> None:
+    """A folder with something else in it is refused, and nothing in it is touched."""
+    (tmp_path / "home" / "thesis").mkdir(parents=True)
+    (tmp_path / "home" / "8.1").mkdir()
+
+    with pytest.raises(SpoolError, match=r"^.*/home has something else in it, thesis: choose a --spool of its own\.$"):
+        Spool(tmp_path / "home")
+
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["8.1", "thesis"]
+
+
+def test_fields_of_another_version_are_left_out(folder: Folder) -> None:
+    """What runs goes on under an agent that is older than the one that started it."""
+    path = folder.path / "start.json"
+    value = json.loads(path.read_bytes())
+    path.write_text(json.dumps(value | {"start": value["start"] | {"colour": "red"}}), encoding="ascii")
+
+    assert folder.start() == WANTED
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff", b"[]", b'{"start": 1}', b'{"start": {"job": "x"}}', b"{"])
+def test_what_cannot_be_read_is_nothing(folder: Folder, text: bytes) -> None:
+    """A damaged file ends no agent."""
+    for name in ("start.json", "pid", "status", "cores"):
+        (folder.path / name).write_bytes(text)
+
+    assert (folder.start(), folder.pids(), folder.status(), folder.cores()) == (None, [], None, None)
+    (folder.path / "status").unlink()
+    assert folder.state("now") == spool.LOST
+
+
+def test_a_pid_is_a_number_that_can_be_one(folder: Folder) -> None:
+    """Lines that are none are left out, as is one that is not whole."""
+    (folder.path / "pid").write_bytes(b"12\n99999999999\n-5\n345\n67")
+
+    assert folder.pids() == [12, 345]
 
 
 NUMBER = b"0123456789abcdef" * 2

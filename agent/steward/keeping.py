@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from agent.steward.protocol import Start
     from agent.steward.spool import Folder, Status
 
+PATIENCE = 10.0
+"""Seconds until what does not end although it was killed is left to people."""
+MOMENT_MS = 100
+
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -28,8 +34,9 @@ class Attempt:
 
     `state` is starting, running, ending (drom-step has died, processes may be left), ended or refused. `keeper` and
     `pid` are those of drom-step and of the program (0: not known yet); `pidfd` is the keeper's and `told` what it says,
-    -1: closed. `status` is what it left when it died, None: nothing. An order for other cores is `due` at that second
-    of CLOCK_MONOTONIC, and every process is to be gone by `kill_at`. `unsent` signals wait for one to get them.
+    -1: closed; an earlier agent's keeper tells nothing. `status` is what it left when it died, None: nothing. An order
+    for other cores is `due` at that second of CLOCK_MONOTONIC, and every process is to be gone by `kill_at`. `unsent`
+    signals wait for one to get them.
     """
 
     start: Start
@@ -81,9 +88,12 @@ class Keeping:
         self._boot = boot
         self._host = host
 
-    def begin(self, attempt: Attempt) -> None:
-        """Write an attempt down and start it. Raises OSError, and then nothing of it is there."""
-        attempt.folder.begin(attempt.start, self._boot)
+    def begin(self, attempt: Attempt, known: Start | None = None) -> None:
+        """Write an attempt down, or what should be `known` of it, and start it.
+
+        Raises OSError, and then nothing of it is there.
+        """
+        attempt.folder.begin(known or attempt.start, self._boot)
         lock = -1
         try:
             lock = self._lock(attempt)
@@ -126,22 +136,25 @@ class Keeping:
         self._loop.watch(attempt.pidfd, lambda: self._bury(attempt))
 
     def _hear(self, attempt: Attempt) -> None:
-        """Read what drom-step says: the pid of the program, once, or nothing if there will be none."""
+        """Read what drom-step says: the pid of the program, and its status if the spool does not take that."""
         if attempt.told < 0:
             return
         with contextlib.suppress(BlockingIOError):
-            text = os.read(attempt.told, 64)
-            self._close(attempt, "told")
-            if text.strip().isdigit():
-                attempt.pid = int(text)
+            text = os.read(attempt.told, select.PIPE_BUF)
+            if not text:
+                self._close(attempt, "told")
+            first, _, rest = text.partition(b"\n")
+            if not attempt.pid and first.isdigit():
+                attempt.pid, text = int(first), rest
                 self._host.program_runs(attempt)
+            attempt.status = spool.status_in(text) or attempt.status
 
     def _bury(self, attempt: Attempt) -> None:
         self._hear(attempt)
         self._close(attempt, "told")
         self._close(attempt, "pidfd")
         _collect(attempt.keeper)
-        attempt.status = attempt.folder.status()
+        attempt.status = attempt.folder.status() or attempt.status
         self._host.keeper_died(attempt)
 
     def _close(self, attempt: Attempt, what: str) -> None:
@@ -168,11 +181,38 @@ class Keeping:
             return set()
         return {pid for pid, owner in processes.owners_of(stats, keepers).items() if owner} - keepers
 
-    def orphans_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
-        """Return the pids of processes of a job whose drom-step was killed, as their environment tells."""
-        marks = {f"DROM_JOB_ID={attempt.start.job}".encode(), f"DROM_NODE={self._place.node}".encode()}
-        theirs = {pid for pid in stats if _uid(pid) == attempt.start.uid and pid != os.getpid()}
+    def orphans_of(self, job: int, uid: int | None, stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of processes of a job whose drom-step was killed, as their environment tells.
+
+        `uid` is the job's user, None if nobody knows.
+        """
+        marks = {
+            f"DROM_JOB_ID={job}".encode(),
+            f"DROM_NODE={self._place.node}".encode(),
+            b"DROM_RUNTIME_DIR=" + os.fsencode(self._place.runtime_dir),
+        }
+        theirs = {pid for pid in stats if uid in (None, _uid(pid)) and pid != os.getpid()}
         return {pid for pid in theirs if marks <= set(processes.environment(pid))}
+
+    def put_down(self, folder: Folder, job: int) -> None:
+        """End what lives in a folder of a job that does not say what it is, and remove it. Raises `SpoolError`.
+
+        A drom-step ends by itself once nothing is left below it.
+        """
+        until = time.monotonic() + PATIENCE
+        while True:
+            stats = processes.scan()
+            keepers = {pid for pid in folder.pids()[:1] if processes.command(pid) == "drom-step"}
+            below = {pid for pid, owner in processes.owners_of(stats, keepers).items() if owner} - keepers
+            left = below | self.orphans_of(job, None, stats)
+            if not left and not folder.is_locked():
+                folder.remove()
+                return
+            if time.monotonic() > until:
+                msg = f"something of job {job} does not end, and {folder.path} does not say what it is: end it first."
+                raise spool.SpoolError(msg)
+            send_signal(signal.SIGKILL, left, stats)
+            await_end(left | keepers)
 
 
 def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> None:
@@ -183,6 +223,18 @@ def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> Non
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(pidfd, number)
             os.close(pidfd)
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Wait until one of these processes has ended, or for a moment."""
+    poller = select.poll()
+    with contextlib.ExitStack() as stack:
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it has ended
+                pidfd = os.pidfd_open(pid)
+                stack.callback(os.close, pidfd)
+                poller.register(pidfd, select.POLLIN)
+        poller.poll(MOMENT_MS)
 
 
 def _collect(keeper: int) -> None:

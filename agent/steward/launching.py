@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.runtime import make_open
 from dromlib import native
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def write_script(start: Start, place: Place) -> None:
     if not start.script:
         return
     path = script_path(start, place)
-    path.parent.mkdir(mode=0o755, exist_ok=True)
+    make_open(path.parent)
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
     with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -38,7 +38,8 @@ MAX_MESSAGE = 8 << 20
 LONGEST_PATH = LONGEST_SENTENCE = 4095
 MOST_STRINGS = 1 << 16
 """The most arguments, variables, nodes or jobs of a message."""
-FAULTS = ("job", "node")
+FAULTS = ("job", "node", "busy")
+"""Why a job does not run on a node: for what it asked, for a defect, and for now."""
 STATES = ("running", "ended", "refused")
 MODES = ("run", "launch", "hold")
 CLASSES = ("malleable", "moldable", "rigid")
@@ -214,7 +215,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The job does not run here, for a reason that is the `fault` of the job or of the node."""
+    """The job does not run here, for a reason that is a `fault` of the job or of the node, or that passes."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))

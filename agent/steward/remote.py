@@ -5,7 +5,7 @@ The node of a hook asks the node it names for a step, again and again until it h
 lost, and agents and schedulers that die, only delay it. A body is one of ::
 
     {"step": NUMBER, "command": TEXT, "folder": PATH}      there
-    {"end": NUMBER}                                        there, when who asked has gone
+    {"end": NUMBER}                                        there, when who asked has gone, until it is over
     {"over": NUMBER, "answer": TEXT}                       back: a status, or "1 SENTENCE"
 """
 
@@ -56,6 +56,8 @@ class Remote:
         self._share = share
         self._scan = scan
         self._hooks: Hooks | None = None
+        self._left: dict[str, Request] = {}
+        """Requests of who has hung up, by number, of which it is not known that they are over."""
         self._again = 0.0
 
     def open(self) -> None:
@@ -74,14 +76,21 @@ class Remote:
         if not self._hooks:
             return
         self._hooks.tend(now)
-        if self._hooks.waiting and now >= self._again:
+        if self._asks and now >= self._again:
             self._again = now + REPEAT
             for request in self._hooks.waiting:
                 self._ask(request)
+            for request in list(self._left.values()):
+                self.hung_up(request)
 
     def next_look(self) -> float | None:
         """Return when `turn` has something to do, or None."""
-        return self._again if self._hooks and self._hooks.waiting else None
+        return self._again if self._asks else None
+
+    @property
+    def _asks(self) -> bool:
+        """Whether another node has something to answer."""
+        return bool(self._left or (self._hooks and self._hooks.waiting))
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
@@ -96,9 +105,11 @@ class Remote:
             self._ask(request)
 
     def hung_up(self, request: Request) -> None:
-        """Take in that a launcher has gone."""
+        """Take in that a launcher has gone: what it asked for is to end, while its job lives here."""
         attempt = self._attempts.get((request.job, request.attempt))
-        if attempt:
+        self._left.pop(request.number, None)
+        if attempt and attempt.lives:
+            self._left[request.number] = request
             self._deliver(attempt, request.host, {"end": request.number})
 
     def _ask(self, request: Request) -> None:
@@ -108,6 +119,7 @@ class Remote:
             self._deliver(attempt, request.host, wanted)
 
     def _answer(self, number: str, text: str) -> None:
+        self._left.pop(number, None)
         if self._hooks:
             self._hooks.answer(number, text)
 
@@ -128,13 +140,14 @@ class Remote:
         if "step" in text:
             self._begin(attempt, sender, text)
         elif "end" in text:
-            self.steps.end(attempt, number, self._scan())
+            if not self.steps.end(attempt, number, self._scan()):
+                self._deliver(attempt, sender, {"over": number})
         else:
             self._answer(number, text.get("answer", "1 the answer cannot be read."))
 
     def lost(self, body: dict[str, Any]) -> None:
         """Take in that another node of a job is not there."""
-        if isinstance(number := body.get("step"), str):
+        if isinstance(number := body.get("step") or body.get("end"), str):
             self._answer(number, "1 the job is on no such node any more.")
 
     def _begin(self, attempt: Attempt, sender: str, text: dict[str, str]) -> None:

@@ -20,8 +20,9 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from agent.steward.protocol import Start, as_json, from_json
@@ -35,6 +36,11 @@ STATUS_SIZE = 512
 NEVER, BEGINNING, RUNNING, OVER, LOST = "never", "beginning", "running", "over", "lost"
 """States of an attempt. drom-step never started anything, and is dead; lives, and will; has started the program, or is
 about to; has written a status; has died without one, or the machine was booted again."""
+
+
+OURS = re.compile(r"[1-9]\d{0,17}\.[1-9]\d{0,8}", re.ASCII)
+"""What the folder of an attempt is called: its job, and which attempt of it this is."""
+FIELDS = frozenset(one.name for one in fields(Start))
 
 
 class SpoolError(Exception):
@@ -53,6 +59,14 @@ class Status:
     errno: int = 0
 
 
+def status_in(text: bytes) -> Status | None:
+    """Return the status in what drom-step has written, None if there is none."""
+    try:
+        return Status(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+
+
 class Folder:
     """The folder of one attempt."""
 
@@ -60,9 +74,9 @@ class Folder:
         self.path = path
 
     def begin(self, start: Start, boot: str) -> None:
-        """Write down what is to be started. Raises OSError, and then nothing is there."""
+        """Write down what is to be started. Raises OSError, and then nothing is there that was not before."""
+        self.path.mkdir(mode=0o700)
         try:
-            self.path.mkdir(mode=0o700)
             (self.path / "status.new").write_bytes(b" " * STATUS_SIZE)
             text = json.dumps({"boot": boot, "start": as_json(start)}).encode()
             (self.path / "start.new").write_bytes(text)
@@ -75,16 +89,21 @@ class Folder:
         """Return a descriptor that locks the folder for as long as it, or a copy of it, is open; None: it is locked."""
         return _lock(self.path)
 
+    def is_locked(self) -> bool:
+        """Return whether its drom-step lives, or is about to."""
+        fd = self.lock()
+        if fd is not None:
+            os.close(fd)
+        return fd is None
+
     def state(self, boot: str) -> str:
         """Return what has become of the attempt, as seen in the boot `boot`: one of the states above."""
         if (self.path / "status").exists():
             return OVER
         if self._boot() != boot:
             return LOST
-        fd = self.lock()
-        if fd is None:
+        if self.is_locked():
             return RUNNING if self.pids() else BEGINNING
-        os.close(fd)
         if (self.path / "status").exists():  # written before the lock came free, after the first look
             return OVER
         return LOST if self.pids() else NEVER
@@ -92,23 +111,28 @@ class Folder:
     def pids(self) -> list[int]:
         """Return the pids of drom-step and of the program, as far as there are any."""
         try:
-            text = (self.path / "pid").read_text(encoding="ascii")
-        except FileNotFoundError:
+            text = (self.path / "pid").read_bytes()
+        except OSError:
             return []
-        return [int(line) for line in text.split("\n")[:-1] if line.isdecimal()]
+        return [int(line) for line in re.findall(rb"^(\d{1,7})\n", text, re.MULTILINE)]
 
     def status(self) -> Status | None:
         """Return how the attempt ended, or None when nobody has written that down, or a broken disk has lost it."""
         try:
-            return Status(**json.loads((self.path / "status").read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return status_in((self.path / "status").read_bytes())
+        except OSError:
             return None
 
+    def was_begun(self) -> bool:
+        """Return whether anything may have been started."""
+        return (self.path / "start.json").exists()
+
     def start(self) -> Start | None:
-        """Return what was to be started; None when nothing was ever written down."""
+        """Return what was to be started, as far as this version knows it; None when that cannot be read."""
         try:
-            return from_json(Start, self._began()["start"])
-        except (FileNotFoundError, KeyError, ValueError):
+            found = self._began()["start"]
+            return from_json(Start, {name: found[name] for name in found.keys() & FIELDS})
+        except (OSError, KeyError, ValueError, AttributeError):
             return None
 
     def order(self, cores: int) -> None:
@@ -124,7 +148,7 @@ class Folder:
             return None
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with all that is in it, as far as that can be."""
         with contextlib.suppress(OSError):
             (self.path / "start.json").unlink()  # first: what is left then was never begun
         shutil.rmtree(self.path, ignore_errors=True)
@@ -134,7 +158,10 @@ class Folder:
         return value if isinstance(value, dict) else {}
 
     def _boot(self) -> str:
-        return str(self._began().get("boot"))
+        try:
+            return str(self._began().get("boot"))
+        except (OSError, ValueError):
+            return ""
 
 
 class Spool:
@@ -146,6 +173,9 @@ class Spool:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if path.stat().st_uid != os.geteuid():
                 msg = f"{path} belongs to another user: choose another --spool."
+                raise SpoolError(msg)
+            if others := [one.name for one in path.iterdir() if not OURS.fullmatch(one.name)]:
+                msg = f"{path} has something else in it, {others[0]}: choose a --spool of its own."
                 raise SpoolError(msg)
             path.chmod(0o700)  # environments are in it
             lock = _lock(path)
@@ -161,16 +191,14 @@ class Spool:
         """Return the folder of an attempt, whether it is there or not."""
         return Folder(self.path / f"{job}.{attempt}")
 
-    def survey(self) -> Iterator[tuple[Folder, Start]]:
-        """Yield the folder of each attempt that was begun; what was not is removed."""
+    def survey(self) -> Iterator[Folder]:
+        """Yield the folder of each attempt that may have begun; what was not is removed."""
         for path in sorted(self.path.iterdir()):
-            if path.is_dir():
-                folder = Folder(path)
-                start = folder.start()
-                if start is None:
-                    folder.remove()
-                else:
-                    yield folder, start
+            folder = Folder(path)
+            if folder.was_begun():
+                yield folder
+            else:
+                folder.remove()
 
     def close(self) -> None:
         """Let the next agent use the spool; an empty one is removed."""

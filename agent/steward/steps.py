@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from agent.following import Loop
     from agent.processes import Stat
     from agent.steward.launching import Place
+    from agent.steward.protocol import Start
 
 PREFIX = "step."
 MOST = 4096
-"""Commands of an attempt on a node: the spool has each of them, with its environment, until the attempt ends."""
+"""Commands of an attempt on a node: the spool has something of each until the attempt ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,19 +60,10 @@ class Steps:
                 about = f"job {job.start.job} has had {MOST} commands on {self._place.node}"
                 msg = f"{about}, and may have no more: use fewer launches, or several jobs."
                 raise Refused(msg)
-            start = replace(
-                job.start,
-                mode="launch",
-                argv=("/bin/sh", "-c", command),
-                script="",
-                cwd=folder,
-                input=None,
-                output=None,
-                error=None,
-            )
+            start = _start(job, ("/bin/sh", "-c", command), folder)
             step = self._add(job, number, Attempt(start, self._folder(job, number), 0))
             try:
-                self._keeping.begin(step.attempt)
+                self._keeping.begin(step.attempt, replace(start, env={}, argv=start.argv[:1]))
             except OSError:
                 del known[number]
                 raise
@@ -80,19 +72,20 @@ class Steps:
         if not step.attempt.lives:
             self._over(step)
 
-    def end(self, job: Attempt, number: str, stats: dict[int, Stat]) -> None:
-        """Kill a step."""
+    def end(self, job: Attempt, number: str, stats: dict[int, Stat]) -> bool:
+        """Kill a step, which will be told of once it is over; return whether there is one that is not over."""
         step = self._steps.get(job, {}).get(number)
-        if step:
-            send_signal(9, self._keeping.processes_of([step.attempt], stats), stats)
+        if not step or not step.attempt.lives:
+            return False
+        send_signal(9, self._keeping.processes_of([step.attempt], stats), stats)
+        return True
 
     def take_up(self, job: Attempt) -> None:
         """Find the steps of a job that an earlier agent began."""
         for path in job.folder.path.glob(PREFIX + "*"):
             folder, number = Folder(path), path.name.removeprefix(PREFIX)
-            start = folder.start()
-            if start is not None and NUMBER.fullmatch(number):
-                self._look(self._add(job, number, Attempt(start, folder, 0)))
+            if folder.was_begun() and NUMBER.fullmatch(number):
+                self._look(self._add(job, number, Attempt(_start(job, ("/bin/sh",), "/"), folder, 0)))
 
     def look(self) -> None:
         """Look again at steps that were about to begin when an earlier agent died."""
@@ -149,3 +142,9 @@ class Steps:
 
     def _folder(self, job: Attempt, number: str) -> Folder:
         return Folder(job.folder.path / (PREFIX + number))
+
+
+def _start(job: Attempt, argv: tuple[str, ...], folder: str) -> Start:
+    """Return how a command of a job is started."""
+    launch = replace(job.start, mode="launch", argv=argv, cwd=folder, script="")
+    return replace(launch, input=None, output=None, error=None)

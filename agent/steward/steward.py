@@ -101,11 +101,21 @@ class Steward(Nobody):
         )
         self._restless: set[Attempt] = set()
         """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
-        for folder, start in self._spool.survey():
+        for folder in self._spool.survey():
+            start = folder.start()
+            if start is None:
+                self._put_down(folder)
+                continue
             attempt = Attempt(start, folder, folder.cores() or start.cores)
             self.attempts[attempt.key] = attempt
             self._remote.steps.take_up(attempt)
             self._look(attempt)
+
+    def _put_down(self, folder: spool.Folder) -> None:
+        """End an attempt of which nobody knows what it is: the scheduler hears that it is not here."""
+        job = folder.path.name.partition(".")[0]
+        self._log("warning", spool=f"{folder.path} cannot be read: what runs of job {job} is ended.")
+        self._keeping.put_down(folder, int(job))
 
     @property
     def keeps(self) -> int:  # type: ignore[override]
@@ -209,7 +219,8 @@ class Steward(Nobody):
     def _hello(self) -> protocol.Hello:
         daemon, cores = self._daemon, self._node.cores
         known = [
-            protocol.Known(*one.key, "running" if one.lives else one.state, one.cores) for one in self.attempts.values()
+            protocol.Known(*one.key, "running" if one.lives else one.state, self._most(one))
+            for one in self.attempts.values()
         ]
         return protocol.Hello(
             protocol=protocol.PROTOCOL,
@@ -226,6 +237,11 @@ class Steward(Nobody):
             time=time.time(),
             jobs=tuple(known),
         )
+
+    def _most(self, attempt: Attempt) -> int:
+        """Return the cores that an attempt may have as long as nobody orders anything: what it still holds counts."""
+        held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else 0
+        return max(attempt.cores, held)
 
     def _tell(self, attempt: Attempt) -> None:
         """Say what has become of an attempt so far."""
@@ -257,7 +273,7 @@ class Steward(Nobody):
         try:
             self._daemon.acting.do(self._node.reserve(_reservation(start, start.cores), now))
         except Refused as refusal:
-            return "node", str(refusal)
+            return ("busy" if start.cores <= len(self._node.cores) else "node"), str(refusal)
         attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
         try:
             self._keeping.begin(attempt)
@@ -301,11 +317,12 @@ class Steward(Nobody):
         """End an attempt of which no process is left; kill what is."""
         job = self._node.jobs.get(attempt.name)
         steps = self._remote.steps.any_live(attempt)
-        if attempt.status is None or steps or (job and job.reserved and job.present):
+        killed = None in {one.status for one in (attempt, *self._remote.steps.attempts(attempt))}
+        if killed or steps or (job and job.reserved and job.present):
             stats = self._scan()
             left = self._processes_of(attempt, stats)
-            if attempt.status is None:
-                left |= self._keeping.orphans_of(attempt, stats)
+            if killed:
+                left |= self._keeping.orphans_of(attempt.start.job, attempt.start.uid, stats)
             send_signal(signal.SIGKILL, left, stats)
             if left or steps or (job and job.reserved and job.present):
                 return

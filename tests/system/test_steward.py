@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.steward.protocol import Ended, Forget, Hello, NotResized, Refused, Resize, Resized, Signal, Started
+from agent.steward.protocol import Ended, Forget, Hello, NotResized, Post, Refused, Resize, Resized, Signal, Started
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
 from tests.agents import SECONDS, Agent, Programs, build_program, lives, programs, start_agent, wait_until
@@ -107,7 +109,7 @@ def test_a_job_is_held_at_what_was_ordered(scheduler: StandIn, agent: Agent) -> 
     scheduler.hear(Resized, job=1, cores=6)
     agent.await_tasks(**{"drom-1": "0-2,5-7"})
     scheduler.say("n1", start(2, "sleep", "inf", cores=3, most=3))
-    refused = scheduler.hear(Refused, job=2, fault="node")
+    refused = scheduler.hear(Refused, job=2, fault="busy")
     assert refused.reason.startswith("job drom-2 cannot have 3 CPUs: at most 2 CPUs can be had")
     scheduler.say("n1", Resize(1, 1, 9, 60.0))
     assert scheduler.hear(NotResized, job=1).cores == 6
@@ -253,7 +255,7 @@ def test_ranks_of_a_launch_are_tasks_of_the_job(tmp_path: Path, scheduler: Stand
     wait_until((tmp_path / "between").exists, agent.tasks)
     assert agent.tasks() == {}
     scheduler.say("n1", start(2, "sleep", "inf", cores=3, most=3))
-    scheduler.hear(Refused, job=2, fault="node")
+    scheduler.hear(Refused, job=2, fault="busy")
     (tmp_path / "go").touch()
 
     wait_until(lambda: [parse_cpulist(row["held"]).bit_count() for row in agent.tasks().values()] == [6], agent.tasks)
@@ -353,6 +355,122 @@ def test_a_stopped_agent_leaves_jobs_where_they_are(tmp_path: Path, scheduler: S
         scheduler.say("n1", Resize(1, 1, 4, 60.0))
         scheduler.hear(Resized, job=1, cores=4)
         end(scheduler, agent, 1)
+
+
+def test_an_agent_that_dies_during_a_shrink_leaves_nobody_in_doubt(tmp_path: Path, scheduler: StandIn) -> None:
+    """The next one says what the job still holds, not what it was ordered to have: guests wait for that."""
+    options = ("--scheduler", scheduler.address, "--node", "n1", *EIGHT, "--grace", "3600")
+    os.mkfifo(tmp_path / "in")
+    talk = os.open(tmp_path / "in", os.O_RDWR)
+    with start_agent(tmp_path, *options, stop=False) as agent:
+        scheduler.hear(Hello)
+        program = build_program(tmp_path)
+        scheduler.say("n1", start(1, str(program), "--silent", cores=4, most=8, input=str(tmp_path / "in")))
+        scheduler.hear(Started)
+        wait_until(lambda: agent.tasks().get("drom-1", {}).get("mode") == "cooperative", agent.tasks)
+        scheduler.say("n1", Resize(1, 1, 2, 3600.0))
+        wait_until(lambda: parse_cpulist(agent.tasks()["drom-1"]["target"]).bit_count() == 2, agent.tasks)
+        agent.kill()
+    with start_agent(tmp_path, *options) as agent:
+        assert [known.cores for known in scheduler.hear(Hello).jobs] == [4]
+        scheduler.say("n1", Resize(1, 1, 2, 3600.0))
+        os.write(talk, b"p")
+        assert scheduler.hear(Resized, job=1).cores == 2
+        end(scheduler, agent, 1)
+    os.close(talk)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"start": {}}'])
+def test_what_is_not_known_to_run_is_ended(tmp_path: Path, scheduler: StandIn, text: str) -> None:
+    """Where a disk has lost what a job was, its scheduler is told that the job is not here, and so it must be."""
+    options = ("--scheduler", scheduler.address, "--node", "n1", *EIGHT)
+    with start_agent(tmp_path, *options, stop=False) as agent:
+        scheduler.hear(Hello)
+        script = "setsid sleep inf & echo $! > pid; wait"
+        scheduler.say("n1", start(1, "sh", "-c", script, cwd=str(tmp_path), cores=2))
+        program = scheduler.hear(Started, job=1).pid
+        child = await_pid(tmp_path / "pid")
+        agent.kill()
+    (agent.dir / "steward" / "1.1" / "start.json").write_text(text, encoding="ascii")
+
+    with start_agent(tmp_path, *options) as agent:
+        assert scheduler.hear(Hello).jobs == ()
+        assert (lives(program), lives(child)) == (False, False)
+        agent.await_log(r"event=warning spool=\".*/1\.1 cannot be read: what runs of job 1 is ended\.\"")
+        assert list((agent.dir / "steward").iterdir()) == []
+
+
+def test_an_end_that_cannot_be_written_down_is_told(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+    """A disk may be read-only by then: the agent hears it from the keeper itself."""
+    program = ("sh", "-c", "until test -e go; do sleep 0.01; done; exit 5")
+    scheduler.say("n1", start(1, *program, cwd=str(tmp_path)))
+    scheduler.hear(Started, job=1)
+    kept = agent.dir / "steward" / "1.1" / "status.new"
+    kept.unlink()
+    kept.mkdir()
+    (tmp_path / "go").touch()
+
+    ended = scheduler.hear(Ended, job=1)
+
+    assert (ended.status, ended.note, ended.cpu_seconds > 0) == (5, "", True)
+    forget(scheduler, agent, 1)
+
+
+def test_jobs_get_nothing_that_was_open_where_the_agent_was_started(tmp_path: Path, scheduler: StandIn) -> None:
+    """Files of an admin's shell are no user's, and its pipes are not to wait for jobs."""
+    (tmp_path / "secret").touch()
+    shell = ("sh", "-c", f'exec 7< {tmp_path}/secret; exec "$@"', "sh")
+    with start_agent(tmp_path, "--scheduler", scheduler.address, "--node", "n1", *EIGHT, within=shell) as agent:
+        scheduler.hear(Hello)
+        assert Path(f"/proc/{agent.process.pid}/fd/7").readlink() == tmp_path / "secret"
+        scheduler.say("n1", start(1, "ls", "-l", "/proc/self/fd", output="out", cwd=str(tmp_path)))
+        assert scheduler.hear(Ended, job=1).status == 0
+        forget(scheduler, agent, 1)
+
+    shown = (tmp_path / "out").read_text(encoding="utf-8")
+    assert "/out" in shown
+    assert "secret" not in shown
+
+
+KEYRING = """
+import ctypes, platform, sys
+call = {"x86_64": 250, "aarch64": 219}[platform.machine()]  # keyctl
+print(ctypes.CDLL(None).syscall(call, 0, -3, 0))  # KEYCTL_GET_KEYRING_ID of KEY_SPEC_SESSION_KEYRING
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_jobs_have_no_keys_of_the_agent(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+    """The kernel keeps keys for a session, and root's are not a user's."""
+    mine = subprocess.run([sys.executable, "-c", KEYRING], check=True, capture_output=True, text=True).stdout
+    if mine == "-1\n":
+        pytest.skip("this kernel, or who confines us, has no keyrings")
+
+    scheduler.say("n1", start(1, sys.executable, "-c", KEYRING, output="out", cwd=str(tmp_path)))
+
+    assert scheduler.hear(Ended, job=1).status == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8") not in ("-1\n", mine)
+    forget(scheduler, agent, 1)
+
+
+def test_commands_of_a_job_end_with_it_though_their_keeper_was_killed(
+    tmp_path: Path, scheduler: StandIn, agent: Agent
+) -> None:
+    """Those that its launcher on another node has had started here; of them little is kept."""
+    both: dict[str, Any] = {"nodes": ["n2", "n1"], "total_tasks": 2, "cwd": str(tmp_path)}
+    scheduler.say("n1", start(1, mode="hold", **both))
+    scheduler.hear(Started, job=1)
+    number = f"{1:032x}"
+    body = {"step": number, "command": "setsid sleep inf & echo $! > pid; wait", "folder": str(tmp_path)}
+    scheduler.say("n1", Post(1, 1, "n2", "n1", body))
+    child = await_pid(tmp_path / "pid")
+    folder = agent.dir / "steward" / "1.1" / f"step.{number}"
+    assert json.loads((folder / "start.json").read_bytes())["start"]["env"] == {}
+    os.kill(int((folder / "pid").read_text(encoding="ascii").split()[0]), signal.SIGKILL)
+
+    end(scheduler, agent, 1)
+
+    assert not lives(child)
 
 
 def _nobody_can_run(path: Path) -> bool:

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/keyctl.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "step.h"
@@ -45,6 +47,7 @@ static const char *become_user(uid_t uid, gid_t gid)
         errno = EPERM;
         return "group";
     }
+    syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL); /* or root's is the user's; where there are none it fails */
     return setgid(gid) < 0 ? "group" : setuid(uid) < 0 ? "user" : NULL;
 }
 

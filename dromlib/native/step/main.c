@@ -3,7 +3,8 @@
  *
  * The agent starts it and may die meanwhile. It runs one program as a user, outlives it, ends what that has left behind, and
  * writes down how it ended. While it lives FOLDER, locked by flock, stays so. It is a subreaper, so that whatever
- * the program starts stays below it, and takes no signal but SIGKILL. When the program runs, its pid is written to STARTED.
+ * the program starts stays below it, and takes no signal but SIGKILL. When the program runs, its pid is written to STARTED;
+ * and how it ended, where that cannot be written down.
  *
  * drom-step hold is a program that does nothing until a signal ends it: that of a job whose processes come from elsewhere.
  * drom-step remote: see remote.c. */
@@ -105,13 +106,13 @@ int main(int argc, char **argv)
     close(fds[0]);
     pid_t child = record_pid(folder, getpid()) ? start(&instructions, &failure) : failed("spool", &failure);
     if (child < 0) {
-        record_refusal(folder, &failure);
+        record_refusal(folder, started, &failure);
         return EXIT_SUCCESS;
     }
     record_pid(folder, child); /* without it only a new agent does not know the pid */
     tell_started(started, child);
     int status = outlive(child);
     end_descendants();
-    record_end(folder, status);
+    record_end(folder, started, status);
     return EXIT_SUCCESS;
 }

@@ -41,30 +41,37 @@ static void write_through(int folder, const char *name)
 }
 
 /* Blanks behind the text keep the file as long as it was. */
-static void write_status(int folder, const char *text)
+static bool write_status(int folder, const char *text)
 {
     char record[SIZE];
     memset(record, ' ', sizeof record);
     memcpy(record, text, strnlen(text, sizeof record));
     int fd = openat(folder, "status.new", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || pwrite(fd, record, sizeof record, 0) != (ssize_t)sizeof record)
-        return;
+        return false;
     fsync(fd);
     write_through(folder, "start.json");
     if (renameat(folder, "status.new", folder, "status") < 0)
-        return;
+        return false;
     write_through(folder, ".");
     write_through(folder, "..");
+    return true;
 }
 
-void record_refusal(int folder, const struct failure *failure)
+static void write_or_tell(int folder, int agent, const char *text)
+{
+    if (!write_status(folder, text) && write(agent, text, strlen(text)) < 0)
+        return; /* the disk is broken and the agent has died: nobody will know */
+}
+
+void record_refusal(int folder, int agent, const struct failure *failure)
 {
     char text[SIZE];
     snprintf(text, sizeof text, "{\"refused\": \"%s\", \"errno\": %d}\n", failure->what, failure->number);
-    write_status(folder, text);
+    write_or_tell(folder, agent, text);
 }
 
-void record_end(int folder, int status)
+void record_end(int folder, int agent, int status)
 {
     char text[SIZE];
     struct rusage used;
@@ -76,5 +83,5 @@ void record_end(int folder, int status)
              "{\"status\": %d, \"time\": %.6f, \"cpu_seconds\": %.6f, \"max_rss\": %lld}\n", code,
              (double)now.tv_sec + (double)now.tv_nsec / 1e9, seconds(&used.ru_utime) + seconds(&used.ru_stime),
              (long long)used.ru_maxrss * 1024);
-    write_status(folder, text);
+    write_or_tell(folder, agent, text);
 }

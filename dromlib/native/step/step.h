@@ -39,9 +39,9 @@ void end_descendants(void);
 /* In the folder of an attempt: the pid of its keeper, and then of its program. False, with errno: it could not be written. */
 bool record_pid(int folder, pid_t pid);
 
-/* Likewise why there is no program, or how it ended (`status` as of waitpid). */
-void record_refusal(int folder, const struct failure *failure);
-void record_end(int folder, int status);
+/* Likewise why there is no program, or how it ended (`status` as of waitpid); told to `agent` where it cannot be written. */
+void record_refusal(int folder, int agent, const struct failure *failure);
+void record_end(int folder, int agent, int status);
 
 /* Run a command on another node; return the exit code. */
 int run_remotely(char **argv);
