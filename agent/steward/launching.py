@@ -32,8 +32,13 @@ OPEN_MPI = {
     "OMPI_MCA_plm": "rsh",
     "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
     "OMPI_MCA_orte_leave_session_attached": "1",
+    "PRTE_MCA_plm": "ssh",
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    "PRTE_MCA_prte_leave_session_attached": "1",
 }
-"""How Open MPI's mpirun starts its daemons on the other nodes of a job: by the agents, and all by itself."""
+"""How mpirun of Open MPI, before 5 and since, starts its daemons on the other nodes of a job: all by itself."""
+STAND_INS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
+"""Where it finds what to use instead of ssh: us."""
 CHOSEN = ("cwd", "input", "output", "error")
 """What is wherever the user chose: whatever comes of it, the node is not to blame."""
 NODE_FAULTS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO)
@@ -78,7 +83,7 @@ def environment(start: Start, place: Place) -> dict[str, str]:
     """Return the environment of a job: that of its submission, what tells it where it is, and a way to drom-run."""
     kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
-    launcher = OPEN_MPI | {"OMPI_MCA_plm_rsh_agent": f"{_step()} remote"} if len(nodes) > 1 else {}
+    launcher = OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote") if len(nodes) > 1 else {}
     about = {
         "PATH": f"{kept.get('PATH', USUAL_PATH)}:{_run().parent}",
         "DROM_JOB_ID": str(start.job),

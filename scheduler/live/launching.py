@@ -33,7 +33,7 @@ def start_of(job: Job, node: str, cores: int) -> say.Start:
         gid=job.user.gid,
         user=job.user.name,
         argv=mpi_command(job) if mode == "launch" else spec.command,
-        env=spec.environment | (_AS_ROOT if mode == "launch" and job.user.uid == 0 else {}),
+        env=spec.environment | (_AS_ROOT if job.user.uid == 0 else {}),
         cwd=spec.folder,
         mode=mode,
         job_class=spec.job_class,
