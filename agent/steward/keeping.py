@@ -125,6 +125,8 @@ class Keeping:
                 self._watch(attempt)
             except ProcessLookupError:  # it has died since, and the folder tells how
                 state = attempt.folder.state(self._boot)
+                if state == spool.RUNNING:  # its child has not begun, and hangs where nobody ends it
+                    return spool.BEGINNING
             except OSError:
                 return spool.BEGINNING
         if state in (spool.OVER, spool.LOST) and attempt.keeper:

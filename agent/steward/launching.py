@@ -45,6 +45,8 @@ NODE_FAULTS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO
 """Why a node cannot tell who a user is, though the job asked for nothing wrong."""
 FULL = (errno.ENOMEM, errno.ENFILE)
 """Why a node cannot run our own programs, which no user can bring about with the path of a job."""
+PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
+"""What a node lacks now, and may have again without anybody's doing."""
 LONGEST_SHOWN = 200
 """Characters of a path in a sentence."""
 
@@ -204,7 +206,7 @@ def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
 
 
 def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
-    """Return whose fault it is that a program did not start, "job" or "node", and why, as a sentence."""
+    """Return which fault it is, of those in `protocol`, that a program did not start, and why, as a sentence."""
     what, reason = status.refused, os.strerror(status.errno)
     streams = {"input": start.input, "output": start.output, "error": start.error}
     program, cwd = _shown((start.argv or ("",))[0]), _shown(start.cwd)
@@ -227,8 +229,13 @@ def _fault(what: str, number: int, start: Start) -> str:
     if what in CHOSEN:
         return "job"
     if what == "program":  # mpirun is found by the user's PATH
-        return "node" if number in FULL and start.mode != "launch" else "job"
-    return "job" if what in ("user", "group") and number not in NODE_FAULTS else "node"
+        return "busy" if number in FULL and start.mode != "launch" else "job"
+    return "job" if what in ("user", "group") and number not in NODE_FAULTS else fault_of_node(number)
+
+
+def fault_of_node(number: int) -> str:
+    """Return what an errno says of a node that cannot start something: whether that will pass."""
+    return "busy" if number in PASSING else "node"
 
 
 def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:

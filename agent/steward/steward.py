@@ -279,7 +279,8 @@ class Steward(Nobody):
             self._keeping.begin(attempt)
         except OSError as error:
             self._daemon.acting.do(self._node.dismiss(attempt.name, now))
-            return "node", f"{self._membership.node} cannot start it: {error.strerror or error}."
+            reason = f"{self._membership.node} cannot start it: {error.strerror or error}."
+            return launching.fault_of_node(error.errno or 0), reason
         self.attempts[attempt.key] = attempt
         if attempt.pidfd < 0:
             self._restless.add(attempt)
