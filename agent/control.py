@@ -114,7 +114,7 @@ class Server:
         self._orders.serve(partial(self._answer, answer), self._turn)
         if not self._gate:
             return False
-        return any([self._gate.look(), _repeat(partial(_serve_one, self._gate.sock, answer), self._turn)])
+        return any([self._gate.look(), repeat(partial(_serve_one, self._gate, answer), self._turn)])
 
     def _answer(self, answer: Callable[[dict[str, Any], Caller], Any], line: Line, message: bytes | None) -> None:
         self._orders.send(line, _reply(message, lambda: Caller(line.pid, line.uid), answer))
@@ -140,10 +140,10 @@ def _open(runtime_dir: Path, name: str, make: Callable[[Path], _Opened]) -> _Ope
         raise ControlError(msg) from error
 
 
-def _repeat(step: Callable[[], bool], seconds: float) -> bool:
+def repeat(step: Callable[[], bool], seconds: float, most: int = PER_TURN) -> bool:
     """Do a step as long as there is something to do, for a turn; say whether there may be more."""
     until = time.monotonic() + seconds
-    for _ in range(PER_TURN):
+    for _ in range(most):
         if not step():
             return False
         if time.monotonic() >= until:
@@ -151,16 +151,14 @@ def _repeat(step: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _serve_one(counter: zmq.Socket[bytes], answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
-    """Answer an order; False when none is waiting."""
-    try:
-        frames = counter.recv_multipart(zmq.NOBLOCK, copy=False)
-    except zmq.Again:
+def _serve_one(gate: Gate, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
+    """Answer an order that came through a gate; False when none is waiting."""
+    heard = gate.read()
+    if heard is None:
         return False
-    message = frames[1].bytes if len(frames) == 2 else None
-    reply = _reply(message, lambda: caller_of(frames[-1]), answer)
+    reply = _reply(heard.message, lambda: guest_of(heard.frame), answer)
     with suppress(zmq.ZMQError):  # the asker has gone or does not read
-        counter.send_multipart([frames[0].bytes, reply], zmq.NOBLOCK)
+        gate.sock.send_multipart([heard.line, reply], zmq.NOBLOCK)
     return True
 
 
@@ -189,15 +187,23 @@ def _order(message: bytes | None) -> dict[str, Any]:
 
 
 def caller_of(frame: zmq.Frame) -> Caller:
-    """Return who sent the frame: on ipc, Peer-Address reads ``localhost:uid:gid:pid``; a gate names the key."""
-    with suppress(zmq.ZMQError):
-        if key := str(frame.get("User-Id")):
-            return Caller(0, os.geteuid(), key)
+    """Return who sent a frame on this node: on ipc, Peer-Address reads ``localhost:uid:gid:pid``.
+
+    Of nobody else it is asked: the address of another node may read like that. Raises `ControlError`.
+    """
     try:
         _, uid, _, pid = str(frame.get("Peer-Address")).rsplit(":", 3)
         return Caller(int(pid), int(uid))
     except (zmq.ZMQError, ValueError) as error:
         raise ControlError("the kernel did not say who you are: use the ipc socket of this node.") from error
+
+
+def guest_of(frame: zmq.Frame) -> Caller:
+    """Return who sent a frame through a gate, which names his key. Raises `ControlError` for who has none any more."""
+    with suppress(zmq.ZMQError):  # ZeroMQ knows no such thing of who has no name
+        if key := str(frame.get("User-Id")):
+            return Caller(0, os.geteuid(), key)
+    raise ControlError("your key is known here no longer: have it trusted (drom keys trust), and connect again.")
 
 
 def request(name: str, longest: int = MAX_MESSAGE, **fields: Any) -> bytes:  # noqa: ANN401 - JSON values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who comes to a ZeroMQ socket and goes.
+"""Who comes to a ZeroMQ socket and goes, and what is said there.
 
 ZeroMQ lets everybody in until descriptors run out, and then aborts the process. Its monitor tells of connections by
 descriptor, and waits while some thousand of these events are unread: nobody is fast enough to use up the descriptors
@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import zmq
 
@@ -23,6 +24,36 @@ PER_LOOK = 256
 NEEDED = 1001
 """Descriptors that must be free for who is in a hurry: so many events wait, 1000 at ZeroMQ's end and one at ours."""
 _EVENT = struct.Struct("=Hi")
+_RECEIVED = struct.Struct("=128xQ")
+"""Of the kernel's tcp_info (linux/tcp.h): tcpi_bytes_received."""
+
+
+class Heard(NamedTuple):
+    """What was said at a ROUTER: ZeroMQ's name for the connection, and the last frame, of how many."""
+
+    line: bytes
+    frame: zmq.Frame
+    frames: int
+
+    @property
+    def message(self) -> bytes | None:
+        """The message; None for one of several frames."""
+        return self.frame.bytes if self.frames == 1 else None
+
+
+def next_message(sock: zmq.Socket[bytes]) -> Heard | None:
+    """Return what is said next at a ROUTER, None while nothing is.
+
+    Nothing is copied before it is asked for: once it is known who says it, it may not be worth it.
+    """
+    try:
+        line = sock.recv(zmq.NOBLOCK, copy=False)
+    except zmq.Again:
+        return None
+    frame, frames = sock.recv(copy=False), 1
+    while frame.more:
+        frame, frames = sock.recv(copy=False), frames + 1
+    return Heard(line.bytes, frame, frames)
 
 
 def next_event(monitor: zmq.Socket[bytes], flags: int = 0) -> tuple[int, int]:
@@ -61,3 +92,11 @@ def connection_of(fd: int) -> socket.socket:
     except OSError:  # the number is another file's by now
         os.close(copy)
         raise
+
+
+def received(fd: int) -> int:
+    """Return how many bytes have come by a TCP connection of ZeroMQ's; 0 where it has ended."""
+    with suppress(OSError, struct.error), connection_of(fd) as connection:
+        about = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        return cast("int", _RECEIVED.unpack(about)[0])
+    return 0

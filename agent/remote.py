@@ -12,18 +12,29 @@ from typing import TYPE_CHECKING
 import zmq
 
 from agent import keys
-from agent.control import ControlError
-from agent.crowd import connection_of, hear, next_event, watch
+from agent.control import MAX_MESSAGE, ControlError
+from agent.crowd import connection_of, hear, next_event, next_message, received, watch
 from agent.processes import raise_fd_limit
 from agent.quotas import MOST_CONNECTIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent.crowd import Heard
     from agent.keys import Keys
 
 HANDSHAKE_MS = 10_000
 """How long a stranger may take to say who it is, and an agent to answer a connection at all."""
+WAITING = 8
+"""Messages of one connection that wait to be read: who says more has to wait with it."""
+SEALED = 33
+"""Bytes around a frame behind CURVE: a name, a number, a tag and a flag (https://rfc.zeromq.org/spec/26/)."""
+ROOM = 8 << 20
+"""Bytes that wait in the kernel beside them: who has said more since he was last heard says a message without end."""
+COUNT_EVERY = 0.5
+"""Seconds from one look at how much has come to the next."""
+UNREAD = 16
+"""Answers that wait to be read by who asks; the next ones are lost."""
 _NOT_THERE = zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _NOT_KNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _NOT_IT = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
@@ -34,21 +45,34 @@ class Gate:
 
     Connections beyond `most` (0: an eighth of the descriptors, and no more than a user of this node has) are closed by
     `look`, which has something to do when `fd` is readable: ZeroMQ lets everybody in until descriptors run out, and
-    then aborts the process.
+    then aborts the process. Who says a frame of more than `longest` bytes is hung up on, as is who says frames without
+    end, of which ZeroMQ keeps all until the last. Who does not read misses what comes after `unread` messages.
 
     Raises `ControlError` with a sentence when it cannot be bound.
     """
 
-    def __init__(self, address: str, own: Keys, most: int = 0) -> None:
+    def __init__(
+        self, address: str, own: Keys, most: int = 0, *, longest: int = MAX_MESSAGE, unread: int = UNREAD
+    ) -> None:
         self._most = most or min(MOST_CONNECTIONS, max(1, raise_fd_limit() // 8))
-        self._inside: set[int] = set()
+        self._bound = ROOM + (WAITING + 2) * (longest + SEALED)
+        self._inside: dict[int, int] = {}
+        """How much had come by each connection when it was last seen that something had been heard of it."""
+        self._heard: set[int] = set()
+        self._count_again = 0.0
         self._context = zmq.Context()
         self._guard = keys.Guard(self._context, own)
         self.sock: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self.sock.setsockopt(zmq.LINGER, 0)
-        self.sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        self.sock.setsockopt(zmq.HEARTBEAT_IVL, HANDSHAKE_MS)  # a node that is gone does not stay connected
-        self.sock.setsockopt(zmq.IPV6, 1)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+            (zmq.HEARTBEAT_IVL, HANDSHAKE_MS),  # a node that is gone does not stay connected
+            (zmq.IPV6, 1),
+            (zmq.MAXMSGSIZE, longest + SEALED),
+            (zmq.RCVHWM, WAITING),
+            (zmq.SNDHWM, unread),
+        ):
+            self.sock.setsockopt(option, value)  # what is set once it is bound, none of its connections has
         keys.guard_server(self.sock, own)
         self._monitor = watch(self._context, self.sock)
         self.fd = int(self._monitor.getsockopt(zmq.FD))
@@ -60,14 +84,35 @@ class Gate:
             raise ControlError(msg) from error
         self.port = int(self.sock.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
+    def read(self) -> Heard | None:
+        """Return what is said next, None while nothing is."""
+        heard = next_message(self.sock)
+        if heard:
+            self._heard.add(heard.frame.get(zmq.SRCFD))
+        return heard
+
     def look(self) -> bool:
-        """Take in who has come and gone, and close what is too many; say whether there may be more."""
-        return hear(self._monitor, self._heed)
+        """Take in who has come and gone, and close what is too much; say whether there may be more."""
+        more = hear(self._monitor, self._heed)
+        if time.monotonic() >= self._count_again:
+            self._count()
+            self._count_again = time.monotonic() + COUNT_EVERY
+        return more
+
+    def _count(self) -> None:
+        """Close the connections by which much has come, and no whole message."""
+        for fd, before in self._inside.items():
+            now = received(fd)
+            if fd in self._heard:
+                self._inside[fd] = now
+            elif now - before > self._bound:
+                self._turn_away(fd)
+        self._heard.clear()
 
     def _heed(self, event: int, fd: int) -> None:
-        self._inside.discard(fd)
+        self._inside.pop(fd, None)
         if event == zmq.EVENT_ACCEPTED and len(self._inside) < self._most:
-            self._inside.add(fd)
+            self._inside[fd] = 0
         elif event == zmq.EVENT_ACCEPTED:
             self._turn_away(fd)
 

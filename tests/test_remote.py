@@ -3,15 +3,17 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
 
 from agent import control, keys, processes, remote
-from agent.control import Caller, ControlError, Server, order
+from agent.control import MAX_MESSAGE, Caller, ControlError, Server, order
+from agent.crowd import next_message
 from agent.remote import Gate, Remote
+from tests.agents import wait_until
 from tests.test_control import SECONDS, ask, serve_until
 
 if TYPE_CHECKING:
@@ -51,12 +53,33 @@ def ask_as(server: Server, gate: Gate, own: Keys) -> Any:
     return ask(server, lambda: order(remote_with(gate, own), "ps"), lambda _, caller: [caller.key, caller.uid])
 
 
-def acquainted(own: Keys, other: Path) -> Keys:
-    """Return new keys in the folder `other`, trusted by the agent as "ben" and knowing the agent's."""
+def acquainted(own: Keys, other: Path, name: str = "ben") -> Keys:
+    """Return new keys in the folder `other`, trusted by the agent under a name and knowing the agent's."""
     made = keys.make(other)
-    keys.trust(own, other / keys.PUBLIC, "ben")
+    keys.trust(own, other / keys.PUBLIC, name)
     keys.trust(made, own.folder / keys.PUBLIC, "127.0.0.1")
     return made
+
+
+@contextmanager
+def peer_at(gate: Gate, own: Keys) -> Iterator[zmq.Socket[bytes]]:
+    """Connect who has these keys to a gate, to say what he likes."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.setsockopt(zmq.SNDHWM, 1)
+        peer.setsockopt(zmq.RCVHWM, 1)
+        keys.guard_client(peer, own, "127.0.0.1")
+        peer.connect(f"tcp://127.0.0.1:{gate.port}")
+        yield peer
+
+
+def sent_unread(peer: zmq.Socket[bytes], message: bytes) -> int:
+    """Say something again until it is taken no more, at most 64 times; return how often."""
+    many = 0
+    while many < 64 and peer.poll(500, zmq.POLLOUT):
+        peer.send(message, zmq.NOBLOCK)
+        many += 1
+    return many
 
 
 class TestKeys:
@@ -128,6 +151,104 @@ class TestKeys:
             ask(server, lambda: order(remote_with(gate, own), "ps"), lambda _, caller: heard.append(caller))
 
         assert [caller.key for caller in heard] == ["ourselves"]
+
+
+class TestMessages:
+    """What those who are let in may say."""
+
+    ORDER = b'{"order": "ps", "protocol": 1}'
+
+    def test_the_longest_order_is_answered(self, server: Server, gate: Gate, own: Keys) -> None:
+        """Who sends a longer one is hung up on, and others are served."""
+        with peer_at(gate, own) as peer:
+            peer.send(self.ORDER.ljust(MAX_MESSAGE))
+            serve_until(server, lambda: peer.poll(0), lambda *_: "heard")
+            assert peer.recv() == b'{"ok": true, "value": "heard"}'
+            with peer.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+                peer.send(self.ORDER.ljust(MAX_MESSAGE + 1))
+                serve_until(server, lambda: monitor.poll(0), lambda *_: pytest.fail("it was heard"))
+                peer.disable_monitor()
+            assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
+
+    @pytest.mark.parametrize("frames", [[ORDER, ORDER], [b"", ORDER], [b"x"] * 10_000])
+    def test_an_order_is_one_frame(self, server: Server, gate: Gate, own: Keys, frames: list[bytes]) -> None:
+        """Of a message of several nothing is read."""
+        with peer_at(gate, own) as peer:
+            peer.send_multipart(frames)
+            serve_until(server, lambda: peer.poll(0), lambda *_: pytest.fail("it was heard"))
+            assert peer.recv().startswith(b'{"ok": false, "error": "an order is one JSON object with a field `order`: ')
+
+    def test_few_orders_wait(self, own: Keys) -> None:
+        """Who says more than is read has to keep it; nothing of it is lost."""
+        longer = Gate("127.0.0.1:0", own, longest=1 << 20)
+        with closing(longer), peer_at(longer, own) as peer:
+            many = sent_unread(peer, bytes(1 << 20))
+            heard = [next_message(longer.sock) for _ in range(many) if longer.sock.poll(SECONDS * 1000)]
+
+        assert many < 64
+        assert len(heard) == many
+
+    def test_a_message_without_end_is_hung_up_on(self, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However small its frames are; who says as much in messages is heard."""
+        monkeypatch.setattr(remote, "ROOM", 0)
+        monkeypatch.setattr(remote, "COUNT_EVERY", 0.0)
+        gate = Gate("127.0.0.1:0", own, longest=1000)
+        with closing(gate), peer_at(gate, own) as peer, peer.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
+            for _ in range(50):
+                peer.send(bytes(1000))
+                wait_until(lambda: gate.look() or gate.read(), lambda: gate._inside)
+            gate.look()
+            assert not monitor.poll(0)
+            peer.send_multipart([bytes(1000)] * 50)
+            wait_until(lambda: gate.look() or monitor.poll(1), lambda: gate._inside)
+            peer.disable_monitor()
+
+    def test_few_answers_wait(self, server: Server, gate: Gate, own: Keys) -> None:
+        """Who does not read misses what comes after them, and the agent keeps none of it."""
+        many = 64
+        answered: list[int] = []
+
+        def answer(_order: dict[str, Any], _caller: Caller) -> str:
+            answered.append(0)
+            return "x" * (1 << 20)
+
+        with peer_at(gate, own) as peer:
+            for _ in range(many):
+                peer.send(self.ORDER)
+                serve_until(server, lambda: peer.poll(0, zmq.POLLOUT), answer)
+            serve_until(server, lambda: len(answered) == many, answer)
+            got = 0
+            while peer.poll(500 if got else SECONDS * 1000):
+                peer.recv()
+                got += 1
+
+        assert 0 < got < many
+
+    def test_who_has_no_name_any_more_is_nobody(
+        self, server: Server, gate: Gate, own: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A key may be removed while its owner comes in."""
+        ben = acquainted(own, tmp_path / "ben")
+        looks = iter([{ben.public: "ben"}])
+        monkeypatch.setattr(keys.Keys, "peers", lambda _: next(looks, {}))
+        with pytest.raises(ControlError) as caught:
+            ask_as(server, gate, ben)
+
+        assert str(caught.value) == (
+            "your key is known here no longer: have it trusted (drom keys trust), and connect again."
+        )
+
+    def test_an_address_is_no_user(self) -> None:
+        """Of one such as this the last parts read like a user and a process of this node."""
+
+        class Frame:
+            def get(self, name: str) -> str:
+                if name == "Peer-Address":
+                    return "fd00::5:0:7:9"
+                raise zmq.ZMQError
+
+        with pytest.raises(ControlError, match=r"^your key is known here no longer: "):
+            control.guest_of(Frame())  # type: ignore[arg-type]
 
 
 def test_connections_beyond_the_cap_are_closed(folder: Path, own: Keys) -> None:

@@ -16,7 +16,6 @@ import typer
 from agent import control, keys, output
 from agent.cli_orders import AsJson, reader
 from agent.log import Log
-from agent.processes import raise_fd_limit
 from agent.remote import Gate, Remote
 from agent.service_manager import ServiceManager
 from scheduler.errors import SchedulerError
@@ -163,6 +162,7 @@ def scheduler(
     """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
     from scheduler.compiling import announcement, load_policy
     from scheduler.live.controller import check
+    from scheduler.live.desk import gate_for_agents
     from scheduler.live.server import Server
 
     manager = ServiceManager(os.environ, os.getpid())
@@ -183,12 +183,11 @@ def scheduler(
     if words := announcement(found):
         log("compiling", text=words)
     folder = key_folder or keys.default_folder(os.environ, os.geteuid())
-    most = (0, raise_fd_limit() // 2)  # a cluster may have many nodes
-    gates = tuple(
-        Gate(address, keys.load(folder), many) if address else None
-        for address, many in zip((users, agents), most, strict=True)
+    gates = (
+        Gate(users, keys.load(folder), longest=LONGEST_REQUEST) if users else None,
+        gate_for_agents(agents, keys.load(folder)) if agents else None,
     )
-    server = Server(state.absolute(), found, settings, log, durable=durable, gates=(gates[0], gates[1]))
+    server = Server(state.absolute(), found, settings, log, durable=durable, gates=gates)
     stop = _serve_metrics(server, metrics, log) if metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state.absolute(), "policy": found.name, "pid": os.getpid(), **ports}

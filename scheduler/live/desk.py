@@ -18,14 +18,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 
 from agent import keys
-from agent.control import ControlError, caller_of, endpoint
+from agent.control import ControlError, caller_of, endpoint, guest_of
+from agent.processes import raise_fd_limit
+from agent.remote import Gate
 from agent.steward import protocol as say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from agent.control import Caller
+    from agent.keys import Keys
     from agent.log import Log
-    from agent.remote import Gate
+
+UNREAD = 1000
+"""Messages that wait for an agent: more than one that lives leaves unread."""
+
+
+def gate_for_agents(address: str, own: Keys) -> Gate:
+    """Return where agents of other nodes come in: a cluster may have many. Raises `ControlError`."""
+    return Gate(address, own, raise_fd_limit() // 2, longest=say.MAX_MESSAGE, unread=UNREAD)
 
 
 class Peer(NamedTuple):
@@ -91,7 +102,7 @@ class Desk:
                     self._log("dropped", node=self._names.get(peer, "unknown"), message=str(error))
                     continue
                 self._spoke[peer] = time.monotonic()
-                yield Said(peer, message, partial(_why_not, frames[-1]))
+                yield Said(peer, message, partial(_why_not, guest_of if number else caller_of, frames[-1]))
 
     def name_of(self, peer: Peer) -> str | None:
         """Return the node that a connection speaks for."""
@@ -128,10 +139,10 @@ class Desk:
         self._context.destroy(linger=0)
 
 
-def _why_not(frame: zmq.Frame, node: str) -> str:
+def _why_not(who: Callable[[zmq.Frame], Caller], frame: zmq.Frame, node: str) -> str:
     """Return why the sender of a frame may not speak for a node; empty if it may."""
     try:
-        caller = caller_of(frame)
+        caller = who(frame)
     except ControlError as error:
         return str(error)
     if caller.key == node and _is_user(node):
