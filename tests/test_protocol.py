@@ -17,6 +17,7 @@ from agent.steward.protocol import (
     Ended,
     Forget,
     Hello,
+    HelloError,
     Known,
     Lost,
     MalformedError,
@@ -133,6 +134,30 @@ def test_a_field_that_is_missing_is_named() -> None:
     """Nothing that has no default may be left out."""
     with pytest.raises(MalformedError, match=r"^resize lacks attempt, cores, within: use the drom of one version"):
         to_agent(b'{"kind": "resize", "job": 1}')
+
+
+VERSIONS = "this scheduler speaks protocol 1, not 2: install the same version."
+ADDED = "hello has no field 'colour': use the drom of one version on all nodes."
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence", "node"),
+    [
+        ({"protocol": 2, "colour": "red"}, VERSIONS, "n1"),
+        ({"protocol": 2, "cores": "many"}, VERSIONS, "n1"),
+        ({"protocol": 2, "node": [1]}, VERSIONS, "unknown"),
+        ({"colour": "red"}, ADDED, "n1"),
+        ({"protocol": -1}, "protocol of hello is a whole number from 0 to 9007199254740992.", "n1"),
+        ({"protocol": "2"}, "protocol of hello is a whole number from 0 to 9007199254740992.", "n1"),
+        ({"protocol": 10**4000}, "protocol of hello is a whole number from 0 to 9007199254740992.", "n1"),
+    ],
+)
+def test_a_hello_of_another_version_is_told_so(change: dict[str, Any], sentence: str, node: str) -> None:
+    """Whatever else is new in it; of this version the field that is wrong is named."""
+    with pytest.raises(HelloError) as refused:
+        from_agent(json.dumps(json.loads(encode(HELLO)) | change).encode())
+
+    assert (str(refused.value), refused.value.node) == (sentence, node)
 
 
 def test_inner_fields_are_checked_too() -> None:

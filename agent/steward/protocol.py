@@ -54,6 +54,14 @@ class MalformedError(ValueError):
     """Raised when bytes are no message; the message is a sentence."""
 
 
+class HelloError(MalformedError):
+    """Raised for a hello that nobody understands here; the message is what its `node` is to be told."""
+
+    def __init__(self, sentence: str, node: str) -> None:
+        super().__init__(sentence)
+        self.node = node
+
+
 # --- what may stand in a field ----------------------------------------------------------------------------------------
 
 
@@ -406,16 +414,36 @@ def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a message
 
 
 def from_agent(data: bytes) -> FromAgent:
-    """Return what an agent said. Raises `MalformedError`."""
-    return cast("FromAgent", _parse(data, FROM_AGENT))
+    """Return what an agent said. Raises `MalformedError`, of a hello `HelloError`."""
+    kind, value = _open(data, FROM_AGENT)
+    try:
+        return cast("FromAgent", _fields(kind, value))
+    except MalformedError as error:
+        if kind is Hello:
+            raise _hello_error(value, error) from error
+        raise
+
+
+def _hello_error(hello: Mapping[str, object], error: MalformedError) -> HelloError:
+    """Return what is to be said of a hello with an error: that of another version may have any fields."""
+    version, node = hello.get("protocol"), hello.get("node")
+    differs = type(version) is int and version != PROTOCOL and 0 <= version < 1 << 53
+    sentence = other_version(cast("int", version)) if differs else str(error)
+    return HelloError(sentence, node[:255] if isinstance(node, str) else "unknown")
+
+
+def other_version(version: int) -> str:
+    """Return what a scheduler says to an agent of another version."""
+    return f"this scheduler speaks protocol {PROTOCOL}, not {version}: install the same version."
 
 
 def to_agent(data: bytes) -> ToAgent:
     """Return what a scheduler said to an agent. Raises `MalformedError`."""
-    return cast("ToAgent", _parse(data, TO_AGENT))
+    return cast("ToAgent", _fields(*_open(data, TO_AGENT)))
 
 
-def _parse(data: bytes, kinds: Mapping[str, type]) -> object:
+def _open(data: bytes, kinds: Mapping[str, type]) -> tuple[type, dict[str, object]]:
+    """Return of what class a message is, and its fields, which nobody has looked at. Raises `MalformedError`."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -426,7 +454,7 @@ def _parse(data: bytes, kinds: Mapping[str, type]) -> object:
     if not isinstance(kind, str) or kind not in kinds:
         msg = f"{str(kind)[:40]!r} is no kind of message here: there are {', '.join(kinds)}."
         raise MalformedError(msg)
-    return _fields(kinds[kind], value)
+    return kinds[kind], value
 
 
 def from_json(kind: type[M], value: object) -> M:

@@ -30,8 +30,7 @@ class Membership(Lifecycle):
     def hello(self, message: say.Hello, now: float) -> None:
         """Let a node join, or come back. Raises SchedulerError with the reason where it may not."""
         if message.protocol != say.PROTOCOL:
-            msg = f"this scheduler speaks protocol {say.PROTOCOL}, not {message.protocol}: install the same version."
-            raise SchedulerError(msg)
+            raise SchedulerError(say.other_version(message.protocol))
         if not re.fullmatch(NODE, message.node):
             msg = f"{message.node[:64]!r} is no name of a node: give it one of letters, digits, . _ and - with --node."
             raise SchedulerError(msg)
