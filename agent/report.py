@@ -43,10 +43,14 @@ class Counters:
 
 @dataclass(slots=True)
 class Share:
-    """What somebody may cause: at a time `at` so much is `left` of the `most` there can be; some was not got."""
+    """What somebody may cause: at a time `at` so much is `left` of the `most` there can be; some was not got.
+
+    In a second there are `rate` more.
+    """
 
     most: int
     at: float
+    rate: float = LINES_A_SECOND
     left: float = field(init=False)
     unsaid: int = 0
 
@@ -55,7 +59,7 @@ class Share:
 
     def take(self, now: float) -> dict[str, int] | None:
         """Take a line, if there is one left, and return what it is to tell of those that were not got before it."""
-        self.left = min(self.most, self.left + (now - self.at) * LINES_A_SECOND)
+        self.left = min(self.most, self.left + (now - self.at) * self.rate)
         self.at = now
         if self.left < 1:
             self.unsaid += 1

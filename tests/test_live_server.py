@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -140,6 +141,17 @@ def test_a_node_is_forgotten_on_disk(server: Server, monkeypatch: pytest.MonkeyP
 
     assert server._answer(order, me)["nodes"] == []
     assert server._store.nodes() == []
+
+
+def test_who_says_much_is_heard_on_in_the_next_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else wakes the loop for it, and a queue that cannot be written keeps nobody waiting."""
+    monkeypatch.setattr(server, "_stuck", time.monotonic() + 3600.0)
+    server.turn()
+    assert server._timeout() > 0
+    monkeypatch.setattr(server._desk, "serve", lambda _: True)
+    server.turn()
+
+    assert server._timeout() == 0
 
 
 def test_the_longest_job_is_heard(server: Server) -> None:

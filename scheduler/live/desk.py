@@ -2,13 +2,15 @@
 """Where agents come in: ROUTER sockets on this node and, behind CURVE keys, for other nodes.
 
 An agent may speak for a node when the kernel says that it runs as root or as the scheduler's own user, or when its key
-is ours or known under the name of that node. A key that is called like a user here is that user's, and no node's.
+is ours or known under the name of that node. A key that is called like a user here is that user's, and no node's: what
+comes by it is not read.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import socket
 import time
 from contextlib import suppress
 from functools import partial
@@ -17,21 +19,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
-from agent import keys
-from agent.control import ControlError, caller_of, endpoint, guest_of
+from agent import door, keys
+from agent.control import ControlError, caller_of, endpoint, guest_of, repeat
+from agent.crowd import next_message
 from agent.processes import raise_fd_limit
-from agent.remote import Gate
+from agent.remote import WAITING, Gate
+from agent.report import Share
 from agent.steward import protocol as say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from agent.control import Caller
+    from agent.crowd import Heard
     from agent.keys import Keys
     from agent.log import Log
 
+PER_TURN = 256
+TURN_SECONDS = 0.05
+"""Messages that are heard at each socket, and for how long, before the scheduler looks at something else again."""
 UNREAD = 1000
 """Messages that wait for an agent: more than one that lives leaves unread."""
+LINES_AT_ONCE, LINES_A_SECOND = 10, 1.0
+"""Lines of the log about who is not heard: at once, and in each second once those are used up."""
 
 
 def gate_for_agents(address: str, own: Keys) -> Gate:
@@ -59,50 +69,90 @@ class Desk:
 
     def __init__(self, folder: Path, log: Log, gate: Gate | None = None) -> None:
         self._log = log
+        self._lines = Share(LINES_AT_ONCE, time.monotonic(), LINES_A_SECOND)
         self._gate = gate
         self._context = zmq.Context()
         local: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._sockets = [local, *([gate.sock] if gate else [])]
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.MAXMSGSIZE, say.MAX_MESSAGE),
+            (zmq.SNDHWM, 0),
+            (zmq.RCVHWM, WAITING),
+        ):
+            local.setsockopt(option, value)
         for sock in self._sockets:
-            for option, value in (
-                (zmq.LINGER, 0),
-                (zmq.MAXMSGSIZE, say.MAX_MESSAGE),
-                (zmq.ROUTER_MANDATORY, 1),
-                (zmq.SNDHWM, 0),
-                (zmq.RCVHWM, 0),
-            ):
-                sock.setsockopt(option, value)
-        address = endpoint(folder, "agents")
-        try:
-            local.bind(address)
-        except zmq.ZMQError as error:
-            self.close()
-            path, reason = address.removeprefix("ipc://"), os.strerror(error.errno or 0)
-            raise ControlError(f"cannot open {path}: {reason}: check the folder, or choose another --state.") from error
-        Path(address.removeprefix("ipc://")).chmod(0o600)
+            sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._open(local, endpoint(folder, "agents"))
+        self._readers: list[Callable[[], Heard | None]] = [partial(next_message, local), *([gate.read] if gate else [])]
         self.fds = [*(int(sock.getsockopt(zmq.FD)) for sock in self._sockets), *([gate.fd] if gate else [])]
         self._peers: dict[str, Peer] = {}
         self._names: dict[Peer, str] = {}
         self._spoke: dict[Peer, float] = {}
 
-    def read(self) -> Iterator[Said]:
-        """Yield what agents have said; what is no message is dropped and told in the log."""
-        while self._gate and self._gate.look():
-            pass
-        for number, sock in enumerate(self._sockets):
-            while True:
-                try:
-                    frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
-                except zmq.Again:
-                    break
-                peer = Peer(number, frames[0].bytes)
-                try:
-                    message = say.from_agent(frames[1].bytes if len(frames) == 2 else b"")
-                except say.MalformedError as error:
-                    self._log("dropped", node=self._names.get(peer, "unknown"), message=str(error))
-                    continue
-                self._spoke[peer] = time.monotonic()
-                yield Said(peer, message, partial(_why_not, guest_of if number else caller_of, frames[-1]))
+    def _open(self, local: zmq.Socket[bytes], address: str) -> None:
+        """Listen on this node: nobody else's process may connect, not even before the mode is set."""
+        path = address.removeprefix("ipc://")
+        try:
+            local.setsockopt(zmq.USE_FD, door.listen(Path(path), 0o600, socket.SOCK_STREAM).detach())
+            local.bind(address)
+        except OSError as error:
+            self.close()
+            reason = os.strerror(error.errno or 0)
+            raise ControlError(f"cannot open {path}: {reason}: check the folder, or choose another --state.") from error
+
+    def serve(self, heed: Callable[[Said], object]) -> bool:
+        """Call `heed` with what agents have said, for a turn; say whether there may be more.
+
+        What is no message is dropped, and told in the log.
+        """
+        steps = [partial(self._serve_one, number, heed) for number in range(len(self._sockets))]
+        turns = [repeat(step, TURN_SECONDS, PER_TURN) for step in steps]
+        return any([*turns, self._gate and self._gate.look()])
+
+    def _serve_one(self, number: int, heed: Callable[[Said], object]) -> bool:
+        """Hear a message; False when none is waiting."""
+        heard = self._readers[number]()
+        if heard is None:
+            return False
+        peer = Peer(number, heard.line)
+        try:
+            caller = self._caller(peer, heard.frame)
+        except ControlError as error:
+            self.turn_away(peer, "unknown", str(error))
+        else:
+            self._read(peer, caller, heard.message or b"", heed)
+        return True
+
+    def _caller(self, peer: Peer, frame: zmq.Frame) -> Caller:
+        """Return who has said something. Raises `ControlError` for who may speak for no node."""
+        caller = (guest_of if peer.socket else caller_of)(frame)
+        if peer in self._names:
+            self._spoke[peer] = time.monotonic()
+        elif caller.key not in ("", keys.OURSELVES) and _is_user(caller.key):
+            whose = f"the key {caller.key} is that of a user here"
+            raise ControlError(f"{whose}: trust the node's key under a name that no user has.")
+        return caller
+
+    def _read(self, peer: Peer, caller: Caller, data: bytes, heed: Callable[[Said], object]) -> None:
+        try:
+            message = say.from_agent(data)
+        except say.HelloError as error:
+            self.turn_away(peer, error.node, str(error))
+        except say.MalformedError as error:
+            self._tell("dropped", node=self._names.get(peer) or caller.key or "unknown", message=str(error))
+        else:
+            heed(Said(peer, message, partial(_why_not, caller)))
+
+    def turn_away(self, peer: Peer, node: str, reason: str) -> None:
+        """Tell whoever has spoken, and the log, why it may not speak for a node."""
+        self.answer(peer, say.No(reason))
+        self._tell("turned away", node=node, reason=reason)
+
+    def _tell(self, event: str, **fields: object) -> None:
+        """Write a line about who is not heard, unless there are too many."""
+        if (unsaid := self._lines.take(time.monotonic())) is not None:
+            self._log(event, **fields, **unsaid)
 
     def name_of(self, peer: Peer) -> str | None:
         """Return the node that a connection speaks for."""
@@ -120,6 +170,7 @@ class Desk:
             self._names.pop(before, None)
             self._spoke.pop(before, None)
         self._peers[name], self._names[peer] = peer, name
+        self._spoke[peer] = time.monotonic()
 
     def send(self, name: str, message: say.ToAgent) -> None:
         """Send a message to a node's agent. It is lost when that has gone: it will say hello when it is back."""
@@ -139,14 +190,8 @@ class Desk:
         self._context.destroy(linger=0)
 
 
-def _why_not(who: Callable[[zmq.Frame], Caller], frame: zmq.Frame, node: str) -> str:
-    """Return why the sender of a frame may not speak for a node; empty if it may."""
-    try:
-        caller = who(frame)
-    except ControlError as error:
-        return str(error)
-    if caller.key == node and _is_user(node):
-        return f"the key {node} is that of a user here: trust the node's key under a name that no user has."
+def _why_not(caller: Caller, node: str) -> str:
+    """Return why a caller may not speak for a node; empty if it may."""
     if caller.key in (node, keys.OURSELVES) if caller.key else caller.uid in (0, os.geteuid()):
         return ""
     whose = "run it as root or as the scheduler's user, or give its key the name of the node"

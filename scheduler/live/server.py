@@ -82,7 +82,7 @@ class Server:
         self._tidy_again = 0.0
         self._running = True
         self._more = False
-        """Whether orders may be left that came before the last turn."""
+        """Whether messages or orders may be left that came before the last turn."""
         self.lock = threading.Lock()
         """Held while the cluster changes."""
         self.counts = Counts()
@@ -125,9 +125,7 @@ class Server:
 
     def turn(self) -> None:
         """Hear everybody, ask the policy, write down, send."""
-        for said in self._desk.read():
-            self._hear(said)
-        self._more = self._clients.serve(self._answer)
+        self._more = any([self._desk.serve(self._hear), self._clients.serve(self._answer)])
         if self._flush():
             begin = time.perf_counter()
             self.cluster.turn(self._clock())
@@ -145,10 +143,10 @@ class Server:
         return f"{counted(running, 'job')} running, {waiting} waiting; {up}"
 
     def _timeout(self) -> float:
-        if self._stuck:
-            return max(0.0, self._stuck - time.monotonic())
         if self._more:
             return 0.0
+        if self._stuck:
+            return max(0.0, self._stuck - time.monotonic())
         return max(0.0, min(LONGEST_SLEEP, self.cluster.next_look() - self._clock()))
 
     def _flush(self) -> bool:
@@ -218,8 +216,7 @@ class Server:
             self._check_seat(peer, message, why_not)
             self.cluster.hello(message, self._clock())
         except SchedulerError as error:
-            self._desk.answer(peer, say.No(str(error)))
-            self._log("turned away", node=message.node, reason=str(error))
+            self._desk.turn_away(peer, message.node, str(error))
         else:
             self._desk.seat(message.node, peer)
             self._log("node", name=message.node, host=message.host, cores=message.cores)
