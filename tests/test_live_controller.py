@@ -11,7 +11,7 @@ import pytest
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE
-from scheduler.live.controller import ROOM, Controller, Demand
+from scheduler.live.controller import GROUPS, ROOM, Controller, Demand
 from scheduler.measuring import row_of, size_of
 from scheduler.simulation import Machine
 from scheduler.world import RUNNERS, WAKE
@@ -138,6 +138,56 @@ def test_a_node_of_any_number_is_taken_in() -> None:
 
     assert controller.turn(20) == [2]
     assert (controller.nodes_of(1), controller.nodes_of(2)) == ([far - 1], [far])
+
+
+def test_groups_of_which_no_job_is_left_are_forgotten() -> None:
+    """However many there ever were, a policy looks at those of jobs that wait or run, on whose nodes these stay."""
+    controller = cluster("slurm", "interval=1", "reservations=nodes")
+    controller.allow("gpu=1", [NODES - 1])
+    controller.submit(0, Demand(1, 60, group="gpu=1"), 0)
+    forgotten = []
+    for number in range(1, 1000):
+        forgotten += controller.allow(f"memory={number}", [0])
+        controller.submit(number, Demand(1, 60, group=f"memory={number}"), 0)
+        controller.withdraw(number)
+
+    assert len(controller.world.nodes.allowed) <= 2 * GROUPS
+    assert set(forgotten) < {f"memory={number}" for number in range(1, 1000)}
+    assert (controller.turn(1), controller.nodes_of(0)) == ([0], [NODES - 1])
+
+
+def test_there_are_as_many_groups_as_jobs_want() -> None:
+    """Each job is on the nodes of its own group."""
+    count = 3 * GROUPS
+    controller = cluster("slurm", "interval=1", "reservations=nodes", nodes=count)
+    for number in range(count):
+        assert controller.allow(f"node={number}", [number]) == []
+        controller.submit(number, Demand(1, 60, group=f"node={number}"), 0)
+
+    assert controller.turn(1) == list(range(count))
+    assert [controller.nodes_of(number) for number in range(count)] == [[number] for number in range(count)]
+
+
+def test_a_job_joins_the_queue_without_a_look_at_all_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By falling priority, then by number."""
+    looks = []
+    rank = Controller._rank
+
+    def look(self: Controller, job: int) -> tuple[int, int]:
+        looks.append(job)
+        return rank(self, job)
+
+    monkeypatch.setattr(Controller, "_rank", look)
+    controller = cluster("easy", nodes=0)
+    for number in range(1000):
+        controller.submit(number, Demand(1, 60, priority=-(number % 2)), 0)
+    looks.clear()
+    controller.submit(1000, Demand(1, 60, priority=1), 0)
+    assert len(looks) < 20
+
+    controller.submit(1001, Demand(1, 60), 0)
+    order = sorted(range(1002), key=controller.place)
+    assert order == [1000, *range(0, 1000, 2), 1001, *range(1, 1000, 2)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ are told to it. Times are whole seconds that never fall. Jobs are known by their
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 ROOM = 256
 """Jobs, places and nodes there is room for at first."""
+GROUPS = 8
+"""Groups there is room for at first."""
 OVERRUN = 30
 """Seconds within which a job that is past its limit is expected to end."""
 ANYWHERE = ""
@@ -85,6 +88,9 @@ class Controller:
         self._limits: dict[int, int] = {}
         """The limits of jobs that have come to them, and are expected to end soon."""
         self._groups: dict[str, int] = {}
+        """The row of each group in what the policy sees."""
+        self._rows: list[int] = []
+        """Rows that no group has."""
         self._kinds, self._subject, self._count = 0, NOBODY, 0
         self._told = self._shares()
         self._pending: set[int] = set()
@@ -222,18 +228,17 @@ class Controller:
             self._world.nodes.up[node] = 0
             self._note(kind, node)
 
-    def allow(self, group: str, nodes: Iterable[int]) -> None:
-        """Say which nodes the jobs of a group may be on."""
+    def allow(self, group: str, nodes: Iterable[int]) -> list[str]:
+        """Say which nodes the jobs of a group may be on; return the groups that are forgotten, as no job is of them."""
         allowed_nodes = list(nodes)
         self._reach(max(allowed_nodes, default=0))
-        world = self._world
+        forgotten = [] if group in self._groups or self._rows else self._reuse_rows()
         if group not in self._groups:
-            self._groups[group] = len(self._groups)
-            allowed = np.vstack([world.nodes.allowed, np.zeros((1, len(world.nodes.up)), np.int64)])
-            self._world = world = world._replace(nodes=world.nodes._replace(allowed=allowed))
-        row = world.nodes.allowed[self._groups[group]]
+            self._groups[group] = self._rows.pop()
+        row = self._world.nodes.allowed[self._groups[group]]
         row[:] = 0
         row[allowed_nodes] = 1
+        return forgotten
 
     def restore(self, number: int, demand: Demand, cores: dict[int, int], start: int, limit: int) -> None:
         """Take in, after a restart, a job that has run since `start`; `cores` are those it has by node.
@@ -316,16 +321,15 @@ class Controller:
 
     def _join(self, job: int) -> None:
         """Put a job into the queue, by falling priority, then by number."""
-        world, numbers = self._world, self._numbers
-        queue, s, priority = world.queue, world.scalars, world.jobs.priority
-        place = int(s[QUEUED])
-        rank = (-priority[job], numbers[job])
-        while place and (-priority[queue[place - 1]], numbers[queue[place - 1]]) > rank:
-            place -= 1
+        queue, s = self._world.queue, self._world.scalars
+        place = bisect(queue[: s[QUEUED]], self._rank(job), key=self._rank)
         queue[place + 1 : s[QUEUED] + 1] = queue[place : s[QUEUED]].copy()
         queue[place] = job
         s[QUEUED] += 1
-        world.jobs.state[job] = WAITING
+        self._world.jobs.state[job] = WAITING
+
+    def _rank(self, job: int) -> tuple[int, int]:
+        return -int(self._world.jobs.priority[job]), self._numbers[job]
 
     def _leave(self, job: int, now: int) -> None:
         """Let a job leave its nodes."""
@@ -375,6 +379,19 @@ class Controller:
         """Have room for a node."""
         while node >= len(self._world.nodes.up):
             self._move(2 * len(self._world.nodes.up))
+
+    def _reuse_rows(self) -> list[str]:
+        """Take the rows of groups of which no job waits or runs, which are returned; make more if those are few."""
+        house = self._world.nodes
+        active = tables.active_jobs(self._world, len(self._numbers))
+        used, size = set(self._world.jobs.partition[active].tolist()), len(house.allowed)
+        forgotten = [group for group, row in self._groups.items() if row not in used]
+        self._rows += [self._groups.pop(group) for group in forgotten]
+        if 2 * len(self._groups) >= size:
+            more = np.zeros((max(GROUPS, size), len(house.up)), np.int64)
+            self._rows += range(size, size + len(more))
+            self._world = self._world._replace(nodes=house._replace(allowed=np.vstack([house.allowed, more])))
+        return forgotten
 
     def _make_room(self, nodes: int) -> None:
         world, known = self._world, len(self._numbers)

@@ -124,7 +124,8 @@ class Lifecycle:
     def _allow(self, group: str) -> None:
         """Tell the policy on which nodes the jobs of a group may be, unless it is any."""
         if self.controller and group != ANYWHERE:
-            self.controller.allow(group, admission.usable(self._groups[group], self.nodes.values()))
+            for unused in self.controller.allow(group, admission.usable(self._groups[group], self.nodes.values())):
+                self._groups.pop(unused)
 
     def state_of(self, number: int) -> str | None:
         """Return the state of a job, None if there is none of that number."""
