@@ -190,6 +190,16 @@ def test_a_job_joins_the_queue_without_a_look_at_all_in_it(monkeypatch: pytest.M
     assert order == [1000, *range(0, 1000, 2), 1001, *range(1, 1000, 2)]
 
 
+def test_a_limit_that_was_stretched_before_a_restart_does_not_fall() -> None:
+    """What the job had lost by then is not known, only what it was promised."""
+    controller = cluster("sd", "interval=1", "max_slowdown=infinite", "reservations=nodes", "recompute=1", nodes=1)
+    controller.restore(1, Demand(1, 3600, MALLEABLE), {0: CORES}, start=0, limit=4800)
+    controller.submit(2, Demand(1, 60), 3700)
+    controller.turn(3700)
+
+    assert controller.limit(1) == 4800
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

@@ -34,7 +34,7 @@ from scheduler.interface import (
 )
 from scheduler.live import answering, tables
 from scheduler.measuring import row_of
-from scheduler.sharing import end_job, note_neighbours, set_limit, set_off, settle, update_ends
+from scheduler.sharing import end_job, full_rate, note_neighbours, set_limit, set_off, settle, update_ends
 from scheduler.simulation import FAULTS
 from scheduler.world import BLOCK_BITS, CULPRIT, FAULT, FREE, NO_FAULT, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 
@@ -254,6 +254,8 @@ class Controller:
             settle(world, job, node, share)
         world.scalars[NOW] = max(world.scalars[NOW], start)
         set_off(world, job, min(cores.values()), start)
+        # What was lost is not written down, but that its limit was stretched for at most as much.
+        world.jobs.lost[job] = max(0, limit - demand.requested) * full_rate(world, job)
         note_neighbours(world, job)
         update_ends(world, int(world.scalars[NOW]))
 
