@@ -31,6 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 """SD-Policy takes half a minute to compile, once."""
 
 NODES = 3
+GIVING_UP = replace(SETTINGS, give_up=100.0)
 CHOICES = ("interval=1", "max_slowdown=infinite", "reservations=nodes")
 POLICY, POLICY_FED = load_policy("sd", CHOICES), load_policy("sd", (*CHOICES, "feedback=1"))
 
@@ -109,6 +110,37 @@ def test_what_another_policy_let_in_holds_nobody_up(tmp_path: Path) -> None:
     here.store.close()
 
 
+@pytest.mark.parametrize(("cores", "state"), [(8, "running"), (2, "pending")])
+def test_jobs_outlast_all_nodes(tmp_path: Path, cores: int, state: str) -> None:
+    """They start on the next ones that join a later scheduler, or say why they do not fit on these."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1, GIVING_UP)
+    here.settle()
+    job = here.submit(spec(tasks=4))
+    assert job
+    here.nodes.pop("n0")
+    here.turn(GIVING_UP.silence + 1)
+    here.turn(GIVING_UP.give_up + 1)
+    here.cluster.forget_node("n0")
+    here.send()
+    here.crash()
+    job = here.cluster.jobs[job.number]
+    assert explaining.why(job, here.cluster) == "no node has joined yet"
+
+    here.nodes["m0"] = FakeNode("m0", lambda: here.now, cores)
+    here.settle()
+
+    assert job.state == state
+    if state == "pending":
+        assert explaining.why(job, here.cluster) == (
+            "its 4 tasks of 1 core do not fit on a node, which has 2 cores now: cancel it, and submit it anew"
+        )
+        small = here.submit(spec())
+        here.settle()
+        assert small in here.cluster.jobs.values()
+        assert small.state == "running"  # type: ignore[union-attr]
+    here.store.close()
+
+
 def test_only_nodes_that_a_job_may_be_on_are_told_as_free(tmp_path: Path) -> None:
     """One of the two has what it asks for, and that one is busy; a busy node that is drained is not counted off."""
     here = FakeCluster(tmp_path, POLICY, 2)
@@ -160,6 +192,50 @@ def test_all_of_a_long_chain_are_cancelled_when_its_first_job_fails(tmp_path: Pa
     states = [job.state for job in here.store.last(1000)]
     assert states == ["failed", *["cancelled"] * 601]
     assert len([entry for entry in here.store.history() if entry.what == "cancelled"]) == 601
+    here.store.close()
+
+
+def test_who_waits_for_many_is_looked_at_for_the_one_that_changed(tmp_path: Path) -> None:
+    """Those that are over and forgotten are not looked up again, nor is it written down again."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    for _ in range(20):
+        here.submit(spec(job_class="rigid"))
+    collects = here.submit(
+        spec(after=tuple(Dependency(kind, n) for n in range(1, 21) for kind in ("after", "afterok")))
+    )
+    assert collects
+    past: list[int] = []
+    here.cluster._past = past.append
+    for number in range(1, 21):
+        assert here.cluster.waits_for(collects.number) == list(range(number, 21))
+        here.settle()
+        here.cluster.heard("n0", say.Ended(number, 1, 0, here.now, 0.0, 0), here.now)
+        here.nodes["n0"].known.clear()
+        assert set(here.cluster.unsaved) == {number}
+        here.send()
+        here.cluster.forget_final(0)
+    here.settle()
+
+    assert (collects.state, past) == ("running", [])
+    here.store.close()
+
+
+def test_what_can_never_start_is_refused(tmp_path: Path) -> None:
+    """Before it has a number; what may still be is taken in."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    first = here.submit(spec())
+    assert first
+    here.settle()
+    here.nodes["n0"].end((first.number, 1), 1)
+    here.settle()
+
+    sentence = "the job would never start, as it was to start after success of job 1, which is failed: "
+    with pytest.raises(SchedulerError, match=rf"^{sentence}leave that out of --dependency\.$"):
+        here.cluster.submit(spec(after=(Dependency("afterok", 1),)), ANN, here.now)
+    assert list(here.cluster.jobs) == [1]
+    assert here.submit(spec(after=(Dependency("afternotok", 1),)))
     here.store.close()
 
 
@@ -399,9 +475,6 @@ def test_a_post_to_a_silent_node_is_lost_only_when_its_job_has_left_it(tmp_path:
     here.turn(SETTINGS.give_up + 1)
     assert ask() == [say.Lost(job.number, 1, "n1", {"step": "1"})]
     here.store.close()
-
-
-GIVING_UP = replace(SETTINGS, give_up=100.0)
 
 
 @pytest.mark.parametrize("requeue", [True, False])

@@ -48,6 +48,10 @@ class Cluster(Membership):
             if self.state_of(dependency.job) is None:
                 msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
                 raise SchedulerError(msg)
+        _, hopeless = admission.dependencies(spec, self.state_of)
+        if hopeless:
+            msg = f"the job would never start, as {hopeless}: leave that out of --dependency."
+            raise SchedulerError(msg)
         return [self._take_in(spec, user, now) for _ in range(count)]
 
     def _take_in(self, spec: Spec, user: User, now: float) -> Job:
@@ -67,6 +71,7 @@ class Cluster(Membership):
         for job in reversed(jobs):
             self._withdraw(job)
             del self.jobs[job.number]
+            self._awaited.pop(job.number, None)
             self.unsaved.pop(job.number)
         self.entries = [entry for entry in self.entries if entry.job < self._next]
 
@@ -187,7 +192,7 @@ class Cluster(Membership):
             node.heard, node.gone_since = None, None
             self.nodes[node.name] = node
             self._names += [""] * (node.index - len(self._names)) + [node.name]
-            self._open(node.cores)
+            self._open(node.cores, now)
         self.jobs = {job.number: job for job in jobs}
         for job in sorted(self.jobs.values(), key=lambda job: (job.started or math.inf, job.number)):
             if job.state in ON_NODES:

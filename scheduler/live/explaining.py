@@ -23,11 +23,10 @@ def why(job: Job, cluster: Cluster) -> str:
         return job.reason
     if job.held:
         return "held"
-    blocking, _ = admission.dependencies(job.spec, cluster.state_of)
-    if blocking:
-        return f"waits for {_named(blocking)}"
-    if why_not := admission.why_not_under(cluster.policy, job.spec):
-        return f"{why_not}, and it asks for certain ones: cancel it, or have the scheduler run with --policy sd"
+    if others := cluster.waits_for(job.number):
+        return f"waits for {_named(others)}"
+    if why_not := cluster.why_not(job.spec):
+        return why_not
     controller = cluster.controller
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
         return "others are before it"
@@ -38,6 +37,10 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     """Return why there are not enough nodes for a job."""
     mine = _its_nodes(job, cluster)
     away = _away(mine)
+    if not cluster.nodes:
+        return "no node has joined yet"
+    if len(mine) < job.spec.nodes:
+        return f"the cluster has {counted(len(mine), 'node')} with what it asks for"
     if len(mine) - away < job.spec.nodes:
         return f"{away} of its nodes {'is' if away == 1 else 'are'} drained, silent or down"
     return "not enough nodes are free"

@@ -8,9 +8,11 @@ drives it writes first and sends then, so that nothing is asked of a node that a
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent.steward import protocol as say
+from agent.words import counted
 from scheduler.errors import SchedulerError
 from scheduler.interface import RIGID
 from scheduler.live import admission
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from scheduler.compiling import Policy
     from scheduler.live.controller import Controller
     from scheduler.live.settings import Settings
-    from scheduler.live.spec import Spec
+    from scheduler.live.spec import Dependency, Spec
 
 
 class Lifecycle:
@@ -59,6 +61,9 @@ class Lifecycle:
         self._groups: dict[str, Spec] = {}
         """One job of each group of those that may be on the same nodes."""
         self._dependents: dict[int, set[int]] = {}
+        """Those that wait for a job, by its number."""
+        self._awaited: dict[int, dict[int, list[Dependency]]] = {}
+        """What a job still waits for: by its number, and by that of the other."""
         self.rates: dict[int, Rates] = {}
         """What running jobs were measured to do, by job, as far as this scheduler has heard."""
         self._unsure: dict[int, set[str]] = {}
@@ -89,16 +94,45 @@ class Lifecycle:
 
     def _offer(self, job: Job, now: float) -> bool:
         """Put a waiting job before the policy if it may start; return whether it is over now, as it never will."""
-        self.unsaved[job.number] = job
         blocking, hopeless = admission.dependencies(job.spec, self.state_of)
         if hopeless:
             self._conclude(job, CANCELLED, now, hopeless)
             return True
-        for other in blocking:
+        self._await(job, blocking)
+        self._admit(job, now)
+        return False
+
+    def _await(self, job: Job, others: Iterable[int]) -> None:
+        """Remember for which others a job waits, and for what of them."""
+        awaited: dict[int, list[Dependency]] = {other: [] for other in others}
+        for dependency in job.spec.after:
+            if dependency.job in awaited:
+                awaited[dependency.job].append(dependency)
+        for other in awaited:
             self._dependents.setdefault(other, set()).add(job.number)
-        could = not job.held and not blocking and not admission.why_not_under(self.policy, job.spec)
+        self._awaited[job.number] = awaited
+
+    def _admit(self, job: Job, now: float) -> None:
+        """Put a waiting job before the policy unless something keeps it from starting."""
+        could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
         if self.controller and could and not self.controller.waits(job.number):
             self.controller.submit(job.number, self._demand(job), int(now))
+
+    def _offer_after(self, other: int, job: Job, now: float) -> bool:
+        """Look again at what a waiting job wants of another, which has started or is over; return as `_offer`."""
+        awaited = self._awaited.get(job.number, {})
+        if other not in awaited:  # whoever waited was taken back, and another job has its number
+            return False
+        about = replace(job.spec, after=tuple(awaited[other]))
+        blocking, hopeless = admission.dependencies(about, self.state_of)
+        if hopeless:
+            self._conclude(job, CANCELLED, now, hopeless)
+            return True
+        if blocking:
+            self._dependents.setdefault(other, set()).add(job.number)
+        else:
+            del awaited[other]
+            self._admit(job, now)
         return False
 
     def _tell_dependents(self, job: Job, now: float) -> None:
@@ -107,8 +141,23 @@ class Lifecycle:
         for one in changed:
             for number in sorted(self._dependents.pop(one.number, ())):
                 other = self.jobs.get(number)
-                if other and other.state == PENDING and self._offer(other, now):
+                if other and other.state == PENDING and self._offer_after(one.number, other, now):
                     changed.append(other)
+
+    def waits_for(self, number: int) -> list[int]:
+        """Return the jobs that a job is to start after and still waits for."""
+        return list(self._awaited.get(number, ()))
+
+    def why_not(self, spec: Spec) -> str:
+        """Return why the policy cannot be asked about a job that was let in before; empty if it can."""
+        if why_not := admission.why_not_under(self.policy, spec):
+            return f"{why_not}, and it asks for certain ones: cancel it, or have the scheduler run with --policy sd"
+        threads = max(1, spec.threads)
+        if self.controller and spec.tasks * threads > self.controller.cores:
+            wants = f"{counted(spec.tasks, 'task')} of {counted(threads, 'core')}"
+            has = counted(self.controller.cores, "core")
+            return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it anew"
+        return ""
 
     def _demand(self, job: Job) -> Demand:
         """Return what the policy is told of a job; from now on it knows the nodes on which such jobs may be."""
@@ -203,6 +252,7 @@ class Lifecycle:
         self._tell_dependents(job, now)
 
     def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:
+        self._awaited.pop(job.number, None)
         job.state, job.reason, job.ended, job.spec = state, reason, now, remains(job.spec)
         self._record(job, now, state, **({"reason": reason} if reason else {}))
 

@@ -15,7 +15,7 @@ from scheduler.errors import SchedulerError
 from scheduler.interface import AGENT_GONE, NODE_DOWN
 from scheduler.live.controller import Controller
 from scheduler.live.dispatch import Dispatch
-from scheduler.live.jobs import COMPLETED, FAILED, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node
+from scheduler.live.jobs import COMPLETED, FAILED, PENDING, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node
 from scheduler.live.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Membership(Lifecycle):
             ahead = f"{abs(node.skew):.1f} s {'ahead of' if node.skew > 0 else 'behind'}"
             self.warnings.append(f"the clock of node {node.name} is {ahead} this one: set both by NTP.")
         self.unsaved_nodes[node.name] = node
-        self._open(message.cores)
+        self._open(message.cores, now)
         self._regroup()
         return node
 
@@ -69,10 +69,13 @@ class Membership(Lifecycle):
             self._names.append("")
         return self._names.index("")
 
-    def _open(self, cores: int) -> None:
-        """Begin with the first node: from now on it is known what nodes are like."""
-        if self.controller is None:
-            self.controller, self.dispatch = Controller(self.policy, cores), Dispatch(cores)
+    def _open(self, cores: int, now: float) -> None:
+        """Begin with the first node: from now on it is known what nodes are like, and jobs that wait may start."""
+        if self.controller is not None:
+            return
+        self.controller, self.dispatch = Controller(self.policy, cores), Dispatch(cores)
+        for job in [job for job in self.jobs.values() if job.state == PENDING]:
+            self._admit(job, now)
 
     def _regroup(self) -> None:
         """Say anew which nodes jobs may be on."""
