@@ -42,7 +42,10 @@ class Attempt:
 
 @dataclass
 class FakeNode:
-    """A node: `inbox` is what it was sent, `outbox` what it says, `launched` every attempt it ever began."""
+    """A node: `inbox` is what it was sent, `outbox` what it says.
+
+    `launched` is every attempt that it ever began, `begun` those of them whose program it was to begin.
+    """
 
     name: str
     clock: Callable[[], float]
@@ -51,6 +54,7 @@ class FakeNode:
     outbox: deque[say.FromAgent] = field(default_factory=deque)
     known: dict[tuple[int, int], Attempt] = field(default_factory=dict)
     launched: set[tuple[int, int]] = field(default_factory=set)
+    begun: set[tuple[int, int]] = field(default_factory=set)
     welcome: bool = False
     features: tuple[str, ...] = ()
 
@@ -83,11 +87,21 @@ class FakeNode:
         elif isinstance(message, (say.Resize, say.Signal, say.Forget)):
             self._obey(message)
 
+    def refuse(self) -> bool:
+        """Be too busy to start the job that the next message is about; return whether it is about one."""
+        message = self.inbox[0]
+        if not isinstance(message, say.Start) or (message.job, message.attempt) in self.known:
+            return False
+        self.inbox.popleft()
+        self.outbox.append(say.Refused(message.job, message.attempt, "busy", "it is frozen."))
+        return True
+
     def _start(self, message: say.Start) -> None:
         key = message.job, message.attempt
         if key not in self.known:
             assert key not in self.launched, f"{key} is started twice on {self.name}"
             self.launched.add(key)
+            self.begun.update({key} if message.mode != "hold" else ())
             self.known[key] = Attempt("running", message.cores)
         runs = self.known[key].state == "running"
         self.outbox.append(say.Started(*key, 1, self.clock()) if runs else self._ended(key))

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import signal
 import tempfile
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.live import admission, explaining
+from scheduler.live.dispatch import LONGEST_PAUSE
 from scheduler.live.jobs import FINAL
 from scheduler.live.spec import Dependency, Spec
 from tests.live_nodes import ANN, SETTINGS, FakeCluster, FakeNode
@@ -559,6 +562,117 @@ def test_a_job_that_a_node_could_not_begin_waits_again(tmp_path: Path, refuses: 
     here.store.close()
 
 
+def test_a_node_that_cannot_start_jobs_now_is_put_off(tmp_path: Path) -> None:
+    """For longer each time until it starts one; nobody drains it, and its jobs wait."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    job, node = here.submit(spec()), here.nodes["n0"]
+    assert job
+    asked = []
+    for _ in range(800):
+        here.turn(0.25)
+        while node.inbox:
+            if node.refuse():
+                asked.append(here.now)
+            else:
+                node.read()
+        while node.outbox:
+            here.hear(node)
+
+    assert [round(later - before) for before, later in itertools.pairwise(asked)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    found = here.cluster.nodes["n0"]
+    assert (found.state, found.busy, found.drained, found.pause) == ("busy", "it is frozen.", "", 60.0)
+    assert here.cluster.next_look() <= found.again  # type: ignore[operator]
+    assert (job.state, job.reason) == ("pending", "node n0: it is frozen.")
+    said = explaining.explain(job, here.cluster, here.now)
+    assert "It waits: 1 of its nodes cannot start jobs now: it is frozen." in said
+    assert "It needs 1 node; 0 are free, 1 cannot start jobs now." in said
+    here.turn(60.0)
+    here.settle()
+    assert (job.state, found.state, found.pause, found.again) == ("running", "up", 0.0, None)
+    here.store.close()
+
+
+def test_a_busy_node_is_as_good_as_any_for_the_next_scheduler(tmp_path: Path) -> None:
+    """Nothing of it lasts, though the node was written down meanwhile."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    job = here.submit(spec())
+    assert job
+    here.turn()
+    assert here.nodes["n0"].refuse()
+    here.hear(here.nodes["n0"])
+    here.cluster.drain("n0", "dust")
+    here.cluster.drain("n0", "")
+    here.send()
+    assert here.cluster.nodes["n0"].state == "busy"
+    here.crash()
+    here.settle()
+
+    assert here.cluster.jobs[job.number].state == "running"
+    here.store.close()
+
+
+def test_a_job_that_starts_where_it_is_not_to_be_any_more_is_killed(tmp_path: Path) -> None:
+    """The order of an earlier scheduler came late; until it has ended its cores are not free."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    node, job = here.nodes["n0"], here.submit(spec())
+    assert job
+    here.turn()
+    (late,) = node.inbox
+    here.crash()
+    here.join(node)
+    here.cluster.cancel(job.number, here.now, "cancelled by ann")
+    here.send()
+    node.inbox.append(late)
+    node.read_all()
+    here.hear(node)
+    other = here.submit(spec(job_class="rigid"))
+    assert other
+    here.turn()
+
+    assert node.inbox == deque([say.Signal(job.number, 1, signal.SIGKILL, None)])
+    assert other.state == "pending"
+    here.settle()
+    assert (list(node.known), other.state) == ([(other.number, 1)], "running")
+    here.store.close()
+
+
+@pytest.mark.parametrize("who", ["scheduler", "agent"])
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_mate_that_has_not_shrunk_when_somebody_is_killed_is_told_again(
+    tmp_path: Path, who: str, *, obeys: bool
+) -> None:
+    """Its node says what it holds, whatever it was told to; its guest starts when it has shrunk, and not before."""
+    here, mate = with_mate(tmp_path, POLICY, 1)
+    node = here.nodes["n0"]
+    guest = here.submit(spec(1, 1))
+    assert guest
+    here.turn()
+    node.read_all()
+    assert list(node.known[mate.number, 1].ordered) == [2]
+    node.known[mate.number, 1].ordered.clear()
+    if who == "scheduler":
+        here.crash()
+        here.turn()
+    here.join(node)
+    here.turn()
+
+    resize = say.Resize(mate.number, 1, 2, SETTINGS.shrink_within)
+    assert [message for message in node.inbox if not isinstance(message, say.Welcome)] == [resize]
+    assert here.cluster.dispatch.waiting_for(guest.number) == [mate.number]
+    node.read_all()
+    here.turn(1.0)
+    assert not node.inbox
+    node.follow((mate.number, 1), obeys=obeys)
+    here.hear(node)
+    assert here.cluster.jobs[guest.number].state == ("starting" if obeys else "pending")
+    here.turn()
+    assert [message.job for message in node.inbox if isinstance(message, say.Start)] == [guest.number] * obeys
+    here.store.close()
+
+
 def test_nothing_is_due_while_a_silent_node_is_waited_for(tmp_path: Path) -> None:
     """The scheduler sleeps until the node is given up."""
     here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
@@ -949,14 +1063,15 @@ class LiveCluster(RuleBasedStateMachine):
             self.here.settle()
             assert not [job for job in self.here.cluster.jobs.values() if job.state == "ending"]
             self.here.settle(ends=True)
+            self.here.turn(LONGEST_PAUSE)
             assert self.here.cluster.controller
             assert self.here.cluster.controller.world.scalars[1] == NODES  # all are free again
             for number in self.submitted:
                 job = self.here.store.job(number)
                 assert job
                 assert job.state in FINAL
-                launched = {key[1] for node in self.here.nodes.values() for key in node.launched if key[0] == number}
-                assert job.spec.requeue or len(launched) <= 1
+                begun = {key[1] for node in self.here.nodes.values() for key in node.begun if key[0] == number}
+                assert job.spec.requeue or len(begun) <= 1
             assert not any(node.known for node in self.here.nodes.values())
         finally:
             self.here.store.close()
@@ -980,6 +1095,11 @@ class LiveCluster(RuleBasedStateMachine):
     def a_node_reads(self, data: st.DataObject) -> None:
         if (node := self.node(data)).inbox:
             node.read()
+
+    @rule(data=st.data())
+    def a_node_is_too_busy(self, data: st.DataObject) -> None:
+        if (node := self.node(data)).inbox:
+            node.refuse()
 
     @rule(data=st.data())
     def a_node_speaks(self, data: st.DataObject) -> None:

@@ -97,10 +97,12 @@ def test_scripts_read_moments_as_iso_8601() -> None:
 
 
 def test_nodes_show_what_cannot_be_printed() -> None:
-    """Why they are drained; columns stay below their headings."""
-    node = {"name": "n1", "state": "drained", "cores": 4, "jobs": {}, "drained": NASTY}
+    """Why they are drained or cannot start jobs now; columns stay below their headings."""
+    drained = {"name": "n1", "state": "drained", "cores": 4, "jobs": {}, "drained": NASTY, "busy": ""}
+    busy = {"name": "n2", "state": "busy", "cores": 4, "jobs": {}, "drained": "", "busy": NASTY}
 
-    assert listing.nodes({"nodes": [node]}) == [
+    assert listing.nodes({"nodes": [drained, busy]}) == [
         "NODE  STATE    CORES  JOBS  REASON",
         f"n1    drained  4      free  {SAID}",
+        f"n2    busy     4      free  {SAID}",
     ]

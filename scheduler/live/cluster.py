@@ -104,6 +104,7 @@ class Cluster(Membership):
     def turn(self, now: float) -> None:
         """Do what is due: look for silent agents, ask the policy, and order what it wants."""
         self._look_for_silence(now)
+        self._try_again(now)
         controller = self.controller
         if controller is None:
             return
@@ -151,6 +152,7 @@ class Cluster(Membership):
     def next_look(self) -> float:
         """Return when `turn` has something to do at the latest."""
         looks = [self.dispatch.wake, *map(self._patience, self.nodes.values())]
+        looks += [node.again for node in self.nodes.values() if node.again is not None]
         if controller := self.controller:
             late = [job for number in controller.late if (job := self.jobs.get(number)) and job.state == RUNNING]
             looks += [self._due(controller, job) for job in late]
@@ -190,6 +192,7 @@ class Cluster(Membership):
         self._next, self._began = next_number, now
         for node in nodes:
             node.heard, node.gone_since = None, None
+            node.busy, node.pause, node.again = "", 0.0, None
             self.nodes[node.name] = node
             self._names += [""] * (node.index - len(self._names)) + [node.name]
             self._open(node.cores, now)

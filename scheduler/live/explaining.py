@@ -36,13 +36,15 @@ def why(job: Job, cluster: Cluster) -> str:
 def _shortage(job: Job, cluster: Cluster) -> str:
     """Return why there are not enough nodes for a job."""
     mine = _its_nodes(job, cluster)
-    away = _away(mine)
+    away, busy = _away(mine), [node.busy for node in mine if node.state == "busy"]
     if not cluster.nodes:
         return "no node has joined yet"
     if len(mine) < job.spec.nodes:
         return f"the cluster has {counted(len(mine), 'node')} with what it asks for"
     if len(mine) - away < job.spec.nodes:
         return f"{away} of its nodes {'is' if away == 1 else 'are'} drained, silent or down"
+    if len(mine) - away - len(busy) < job.spec.nodes:
+        return f"{len(busy)} of its nodes cannot start jobs now: {busy[0].removesuffix('.')}"
     return "not enough nodes are free"
 
 
@@ -53,8 +55,8 @@ def _its_nodes(job: Job, cluster: Cluster) -> list[Node]:
 
 
 def _away(nodes: Sequence[Node]) -> int:
-    """Return on how many of these nodes no job may start."""
-    return sum(node.state != "up" for node in nodes)
+    """Return how many of these nodes are drained, silent or down."""
+    return sum(node.state not in ("up", "busy") for node in nodes)
 
 
 def _named(jobs: Sequence[int]) -> str:
@@ -94,6 +96,8 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
         free = sum(node.state == "up" and node.name not in busy for node in mine)
         where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
         away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
+        unable = sum(node.state == "busy" for node in mine)
+        away += f", {unable} cannot start jobs now" if unable else ""
         is_free = f"{free}{where} {'is' if free == 1 else 'are'} free{away}"
         said.append(f"It needs {counted(job.spec.nodes, 'node')}; {is_free}.")
     expected = expected_start(job, cluster)

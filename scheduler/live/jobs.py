@@ -77,7 +77,8 @@ class Node:
     """A node as its agent describes it. `index` is its place in the policy's arrays; memory is in bytes (0: unknown).
 
     `heard` is when its agent spoke last (None: not since this scheduler began), `skew` by how many seconds its clock
-    is ahead. `drained` says why no job is to start there; empty: one may.
+    is ahead. `drained` says why no job is to start there; empty: one may. `busy` says why it could not start one just
+    now: it gets none until `again`, after a `pause` in seconds that grows until it starts one.
     """
 
     name: str
@@ -95,6 +96,9 @@ class Node:
     gone_since: float | None = None
     down: bool = False
     skew: float = 0.0
+    busy: str = ""
+    pause: float = 0.0
+    again: float | None = None
 
     @property
     def speaks(self) -> bool:
@@ -103,12 +107,12 @@ class Node:
 
     @property
     def state(self) -> str:
-        """One word: up, drained, gone (its agent is silent), down (for so long that its jobs are given up)."""
+        """One word: up, drained, busy, gone (its agent is silent), down (for so long that its jobs are given up)."""
         if self.down:
             return "down"
         if not self.speaks:
             return "gone"
-        return "drained" if self.drained else "up"
+        return "drained" if self.drained else "busy" if self.busy else "up"
 
     def to_json(self) -> dict[str, Any]:
         """Return what people may want to know."""

@@ -13,7 +13,7 @@ EMPTY = "No job waits or runs: submit one with: drom submit -- COMMAND"
 NO_NODES = "No node has joined: start an agent on each with: drom agent --scheduler"
 
 
-MOMENTS = ("time", "submitted", "started", "ended", "expected_start", "at", "heard", "gone_since")
+MOMENTS = ("time", "submitted", "started", "ended", "expected_start", "at", "heard", "gone_since", "again")
 """Fields that are seconds since 1970 in an answer and its rows."""
 
 
@@ -82,7 +82,7 @@ def nodes(value: dict[str, Any]) -> list[str]:
             node["state"],
             str(node["cores"]),
             ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items()) or "free",
-            node["drained"],
+            node["drained"] or node["busy"],
         ]
         for node in value["nodes"]
     ]

@@ -14,7 +14,7 @@ from agent.words import NODE, counted
 from scheduler.errors import SchedulerError
 from scheduler.interface import AGENT_GONE, NODE_DOWN
 from scheduler.live.controller import Controller
-from scheduler.live.dispatch import Dispatch
+from scheduler.live.dispatch import FIRST_PAUSE, LONGEST_PAUSE, Dispatch
 from scheduler.live.jobs import COMPLETED, FAILED, PENDING, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node
 from scheduler.live.lifecycle import Lifecycle
 
@@ -95,7 +95,7 @@ class Membership(Lifecycle):
         strangers = [one for one in there if one.state == "running" and not self._is_on(node, one.job, one.attempt)]
         self._strangers[node.name] = {(one.job, one.attempt) for one in strangers}
         for one in strangers:
-            self.messages.append((node.name, say.Signal(one.job, one.attempt, signal.SIGKILL, None)))
+            self._kill_stranger(node, one.job, one.attempt)
             self.warnings.append(f"node {node.name} is back with job {one.job}, which was given up: it is killed.")
         for number, found in known.items():
             job = self.jobs[number]
@@ -110,6 +110,9 @@ class Membership(Lifecycle):
                 self._missing(node, job, now)
         for number in [number for number, nodes in self._unsure.items() if node.name in nodes]:
             self._be_sure(number, node, is_there=number in known)
+
+    def _kill_stranger(self, node: Node, number: int, attempt: int) -> None:
+        self.messages.append((node.name, say.Signal(number, attempt, signal.SIGKILL, None)))
 
     def _is_on(self, node: Node, number: int, attempt: int) -> bool:
         """Return whether an attempt of a job is to be on a node."""
@@ -195,12 +198,7 @@ class Membership(Lifecycle):
     def _heard_of_job(self, node: Node, message: _OfJob, now: float) -> None:
         name = node.name
         if not self._is_on(node, message.job, message.attempt):
-            if isinstance(message, (say.Ended, say.Refused)):
-                self.messages.append((name, say.Forget(message.job, message.attempt)))
-                strangers = self._strangers.get(name, set())
-                if (message.job, message.attempt) in strangers:
-                    strangers.remove((message.job, message.attempt))
-                    self._refresh(node)
+            self._heard_of_stranger(node, message)
             return
         job = self.jobs[message.job]
         match message:
@@ -215,6 +213,18 @@ class Membership(Lifecycle):
                 self._holds(name, job, message.cores, now)
             case say.NotResized():
                 self._not_resized(node, job, message, now)
+
+    def _heard_of_stranger(self, node: Node, message: _OfJob) -> None:
+        """Have an attempt that is not to be on a node leave it: its cores are not free before."""
+        attempt, strangers = (message.job, message.attempt), self._strangers.setdefault(node.name, set())
+        if isinstance(message, say.Started) and attempt not in strangers:
+            strangers.add(attempt)
+            self._kill_stranger(node, *attempt)
+            self.warnings.append(f"node {node.name} has started job {message.job}, which has left it: it is killed.")
+        elif isinstance(message, (say.Ended, say.Refused)):
+            strangers.discard(attempt)
+            self.messages.append((node.name, say.Forget(*attempt)))
+        self._refresh(node)
 
     def _measured(self, name: str, paces: Iterable[say.Pace]) -> None:
         """Take in how jobs get on; it counts for a job that has as many cores on all of its nodes."""
@@ -241,6 +251,7 @@ class Membership(Lifecycle):
         if node.name in job.acknowledged:
             return
         job.acknowledged.append(node.name)
+        node.pause = 0.0
         self.unsaved[job.number] = job
         if job.state == STARTING and len(job.acknowledged) == len(job.shares):
             job.state, job.started = RUNNING, now
@@ -249,15 +260,33 @@ class Membership(Lifecycle):
             self._tell_dependents(job, now)
 
     def _refused(self, node: Node, job: Job, message: say.Refused, now: float) -> None:
-        """A node has not started a job: the job fails, or waits again while the node is looked after."""
+        """A node has not started a job: the job fails, or waits again while the node is looked after or put off."""
         if job.verdict in ("", FAILED):
             job.reason = f"node {node.name}: {message.reason}"
         if message.fault == "node":
             self.drain(node.name, message.reason)
             self.warnings.append(f"node {node.name} is drained: it could not start job {job.number}: {message.reason}")
-        again = message.fault == "node" and (job.spec.requeue or node.name == job.launcher)  # else it may have begun
+        if message.fault == "busy":
+            self._put_off(node, message.reason, now)
+        again = message.fault != "job" and (job.spec.requeue or node.name == job.launcher)  # else it may have begun
         self._leave(node, job)
         self._end(job, REQUEUE if again else FAILED, now)
+
+    def _put_off(self, node: Node, reason: str, now: float) -> None:
+        """Let no job start for a while on a node that could not start one, each time for twice as long."""
+        if node.again is not None:
+            return
+        node.pause = min(2 * node.pause, LONGEST_PAUSE) or FIRST_PAUSE
+        node.busy, node.again = reason, now + node.pause
+        self.warnings.append(f"node {node.name} cannot start jobs now, and gets none for {node.pause:.0f} s: {reason}")
+        self._refresh(node)
+
+    def _try_again(self, now: float) -> None:
+        """Let jobs start again on nodes that have been put off for long enough."""
+        for node in self.nodes.values():
+            if node.again is not None and node.again <= now:
+                node.busy, node.again = "", None
+                self._refresh(node)
 
     def _ended(self, node: Node, job: Job, message: say.Ended, now: float) -> None:
         job.cpu_seconds += message.cpu_seconds

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scheduler.live.cluster import Cluster
     from scheduler.live.jobs import Entry
 
-NODE_STATES = ("up", "drained", "gone", "down")
+NODE_STATES = ("up", "drained", "busy", "gone", "down")
 JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)
 EVENTS = ("submitted", "placed", "started", "ordered", "resized", "not resized", "requeued", *sorted(FINAL))
 
