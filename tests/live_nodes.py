@@ -211,10 +211,17 @@ class FakeCluster:
         self.cluster.heard(node.name, say.from_agent(say.encode(node.outbox.popleft())), self.now)
         self.send()
 
+    def release_lost(self) -> None:
+        """Let those jobs go on that are held as they were lost too often."""
+        for job in [job for job in self.cluster.jobs.values() if job.held and job.losses]:
+            self.cluster.hold(job.number, self.now, held=False)
+
     def settle(self, *, ends: bool = False) -> None:
         """Let everybody do what they can until nothing happens any more; with `ends` all jobs end."""
         for _ in range(2000):
             busy = False
+            if ends:
+                self.release_lost()
             for node in self.nodes.values():
                 while node.inbox:
                     node.read()

@@ -23,6 +23,7 @@ from scheduler.errors import SchedulerError
 from scheduler.live import admission, explaining
 from scheduler.live.dispatch import LONGEST_PAUSE
 from scheduler.live.jobs import FINAL
+from scheduler.live.lifecycle import MOST_LOSSES, SOON
 from scheduler.live.spec import Dependency, Spec
 from tests.live_nodes import ANN, SETTINGS, FakeCluster, FakeNode
 
@@ -422,6 +423,69 @@ def test_a_launcher_that_fails_as_a_node_is_lost_is_lost_with_it(tmp_path: Path,
 
     found = here.cluster.jobs[job.number]
     assert (found.state, found.attempt) == (("running", 2) if requeue else ("node_fail", 1))
+    here.store.close()
+
+
+def lose(here: FakeCluster, job: Job, after: float = 1.0, status: int = -9) -> Job:
+    """Let a job of two nodes begin, and lose its part on the second one so many seconds later; return it."""
+    here.settle()
+    here.turn(after)
+    job = here.cluster.jobs[job.number]
+    here.nodes["n1"].end((job.number, job.attempt), status)
+    here.hear(here.nodes["n1"])
+    here.nodes["n0"].read_all()
+    here.hear(here.nodes["n0"])
+    return job
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_job_that_is_lost_soon_after_each_start_is_held(tmp_path: Path, *, crashes: bool) -> None:
+    """Its script may end all that its user has on the other nodes; whoever releases it has it tried as often again."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2, 60))
+    assert job
+    for _ in range(2):
+        for _ in range(MOST_LOSSES):
+            assert not job.held
+            job = lose(here, job)
+            assert (job.state, job.reason) == ("pending", "its part on n1 was ended by signal 9")
+            if crashes:
+                here.crash()
+        here.settle()
+        job = here.cluster.jobs[job.number]
+        assert explaining.explain(job, here.cluster, here.now) == [
+            "It waits: held, as it was lost 5 times soon after its start: release it with drom hold --release 1.",
+            "Last time: its part on n1 was ended by signal 9.",
+        ]
+        here.cluster.hold(job.number, here.now, held=False)
+
+    last = [entry for entry in here.store.history() if entry.what == "held"][-1]
+    assert last.detail == {"reason": "it was lost 5 times soon after its start"}
+    here.settle(ends=True)
+    assert here.store.job(job.number).state == "completed"  # type: ignore[union-attr]
+    here.store.close()
+
+
+def test_only_a_loss_soon_after_a_start_counts(tmp_path: Path) -> None:
+    """Nor does it when a node was too busy to start the job, or when it is not begun anew."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2, 60))
+    assert job
+    assert lose(here, job, SOON + 1, 3).reason == "its part on n1 has ended with status 3"
+    here.turn()
+    here.nodes["n1"].inbox.popleft()
+    assert here.nodes["n1"].refuse()
+    here.settle()
+    here.turn(1.0)
+    here.settle()
+    assert (job.state, job.attempt, job.losses) == ("running", 3, 0)
+    here.cluster.cancel(job.number, here.now, "cancelled by ann")
+    other = here.submit(spec(2, 60, requeue=False))
+    assert other
+    other = lose(here, other)
+    assert (other.state, other.losses, other.reason) == ("node_fail", 0, "its part on n1 was ended by signal 9")
     here.store.close()
 
 

@@ -92,7 +92,7 @@ class Cluster(Membership):
             msg = f"job {number} has started: only waiting jobs can be held or released."
             raise SchedulerError(msg)
         if held != job.held:
-            job.held = held
+            job.held, job.losses = held, 0
             self._record(job, now, "held" if held else "released")
             if held:
                 self._withdraw(job)

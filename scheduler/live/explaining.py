@@ -9,6 +9,7 @@ from agent.words import counted, duration
 from scheduler.interface import NEVER
 from scheduler.live import admission
 from scheduler.live.jobs import ENDING, PENDING, RUNNING, STARTING
+from scheduler.live.lifecycle import MOST_LOSSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ def why(job: Job, cluster: Cluster) -> str:
     if job.state != PENDING:
         return job.reason
     if job.held:
-        return "held"
+        return _held(job)
     if others := cluster.waits_for(job.number):
         return f"waits for {_named(others)}"
     if why_not := cluster.why_not(job.spec):
@@ -31,6 +32,14 @@ def why(job: Job, cluster: Cluster) -> str:
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
         return "others are before it"
     return _shortage(job, cluster)
+
+
+def _held(job: Job) -> str:
+    """Return why a job is held: by somebody, or as it was lost too often."""
+    if job.losses < MOST_LOSSES:
+        return "held"
+    often = f"{job.losses} times soon after its start"
+    return f"held, as it was lost {often}: release it with drom hold --release {job.number}"
 
 
 def _shortage(job: Job, cluster: Cluster) -> str:

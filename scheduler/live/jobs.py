@@ -36,7 +36,8 @@ class Job:
     `shares` are the cores it is to have by name of node, in the order in which it got them: the first starts it. `left`
     are the nodes that it has not left yet, `acknowledged` those that have said that they started it. `sizes` are the
     cores by node that its history says it has. `verdict` is what is to become of it once it has left all, where that is
-    decided before. Its own program was `over` at that second, though it may not have left all nodes.
+    decided before. Its own program was `over` at that second, though it may not have left all nodes. `losses` is how
+    often it was lost soon after its start, since somebody released it last.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Job:
     over: float | None = None
     cpu_seconds: float = 0.0
     max_rss: int = 0
+    losses: int = 0
 
     @property
     def is_final(self) -> bool:

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from scheduler.live.spec import Dependency, Spec
 
 
+MOST_LOSSES = 5
+"""How often a job may be lost soon after its start before it is held: it may have been its own doing."""
+SOON = 600.0
+"""Seconds from its start within which a loss counts."""
+
+
 class Lifecycle:
     """Jobs by number and nodes by name, and the policy that brings them together.
 
@@ -243,9 +249,15 @@ class Lifecycle:
         self.rates.pop(job.number, None)
         if job.verdict == REQUEUE:
             self._back_to_queue(job, job.reason, now)
+            self._hold_if_often_lost(job, now)
             self._consider(job, now)
         else:
             self._finish(job, job.verdict, now, job.reason)
+
+    def _hold_if_often_lost(self, job: Job, now: float) -> None:
+        if job.losses >= MOST_LOSSES:
+            job.held = True
+            self._record(job, now, "held", reason=f"it was lost {job.losses} times soon after its start")
 
     def _finish(self, job: Job, state: str, now: float, reason: str) -> None:
         self._conclude(job, state, now, reason)
@@ -265,18 +277,19 @@ class Lifecycle:
         """Return what becomes of a job that its nodes have lost; one that no node was asked to start can begin anew."""
         return REQUEUE if job.spec.requeue or job.number in self.dispatch.placed else NODE_FAIL
 
-    def _blame(self, job: Job, reason: str) -> None:
+    def _lose(self, job: Job, reason: str, now: float) -> None:
         """Take in why a job has lost its part on a node: where its launcher has failed meanwhile, that is why."""
-        if job.verdict in ("", FAILED):
-            job.reason = reason
-        if job.verdict == FAILED:
-            job.verdict = self._after_loss(job)
+        if job.verdict not in ("", FAILED):
+            return
+        job.reason, job.verdict = reason, self._after_loss(job)
+        asked = job.number not in self.dispatch.placed and job.number not in self._unsure
+        job.losses += asked and job.verdict == REQUEUE and now - (job.started or now) < SOON
 
     def _lost_on(self, node: Node, job: Job, now: float) -> None:
         """A node does not know a job any more that ran there."""
-        self._blame(job, f"node {node.name} has lost it")
+        self._lose(job, f"node {node.name} has lost it", now)
         self._leave(node, job)
-        self._end(job, self._after_loss(job), now)
+        self._end(job, job.verdict, now)
 
     # --- writing down ---------------------------------------------------------------------------------------------
 

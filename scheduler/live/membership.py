@@ -298,13 +298,11 @@ class Membership(Lifecycle):
             job.over = min(now, max(job.started or 0.0, message.time - node.skew))
             job.status = message.status
             job.reason = job.reason or message.note
-        elif message.note:
-            self._blame(job, message.note)
+        lost = message.note and not job.verdict if launcher else message.note or not job.verdict
+        if lost:
+            self._lose(job, message.note or _how_it_ended(node, message.status), now)
         self._leave(node, job)
-        verdict = job.verdict or (COMPLETED if message.status == 0 else FAILED)
-        if launcher and message.note and not job.verdict:
-            verdict = self._after_loss(job)
-        self._end(job, verdict if launcher or job.verdict else self._after_loss(job), now)
+        self._end(job, job.verdict or (COMPLETED if message.status == 0 else FAILED), now)
 
     def _not_resized(self, node: Node, job: Job, message: say.NotResized, now: float) -> None:
         """A job has not followed: whoever was to start where it is waits again."""
@@ -342,10 +340,16 @@ class Membership(Lifecycle):
         node.down = True
         self.warnings.append(f"node {node.name} is down: its jobs are {'requeued or failed, as they asked'}.")
         for job in [job for job in self.jobs.values() if node.name in job.left]:
-            self._blame(job, f"node {node.name} went down")
+            self._lose(job, f"node {node.name} went down", now)
             job.left.remove(node.name)
             self.dispatch.gone(node.index, job.number)
-            self._end(job, self._after_loss(job), now)
+            self._end(job, job.verdict, now)
             if job.is_final and job.over is not None:
                 job.ended = job.over
         self._refresh(node)
+
+
+def _how_it_ended(node: Node, status: int) -> str:
+    """Say how a part of a job has ended on a node that was to have it until its launcher has ended."""
+    how = f"was ended by signal {-status}" if status < 0 else f"has ended with status {status}"
+    return f"its part on {node.name} {how}"
