@@ -61,8 +61,8 @@ class Share:
         return self.ordered[-1] if self.ordered else self.confirmed
 
     def may_be(self, cores: int, now: float) -> bool:
-        """Return whether it may be ordered to hold so many."""
-        return self.refused != cores or self.again <= now
+        """Return whether it may be ordered to hold so many; of two equal orders nobody knows which was answered."""
+        return cores not in self.ordered and (self.refused != cores or self.again <= now)
 
 
 class Dispatch:
