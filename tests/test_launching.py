@@ -39,7 +39,7 @@ def test_a_job_does_not_take_itself_for_another_task() -> None:
 
     found = launching.environment(start(7, "true", env=env, attempt=2), HERE)
 
-    assert found == {
+    assert found == launching.UNBOUND | {
         "MINE": "x",
         "PATH": f"/usr/local/bin:/usr/bin:/bin:{native.run_path().parent}",
         "DROM_JOB_ID": "7",
@@ -69,6 +69,22 @@ def test_a_job_of_several_nodes_finds_them_without_ssh() -> None:
 
     assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2,n2:2", "slurm")
     assert {found[name] for name in launching.STAND_INS} == {f"{native.step_path()} remote"}
+
+
+def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
+    """Its launches need not name them; the file is its user's, and goes with the script."""
+    place = Place("n1", tmp_path)
+    wanted = start(7, nodes=("n1", "n2"), total_tasks=4, script="#!/bin/sh\nmpirun ./solver\n")
+    launching.write_script(wanted, place)
+
+    found = launching.environment(wanted, place)
+
+    files = {Path(found[name]) for name in launching.HOSTFILES}
+    assert [(path.read_text(encoding="ascii"), path.stat().st_mode & 0o777) for path in files] == [
+        ("n1 slots=2\nn2 slots=2\n", 0o400)
+    ]
+    launching.remove_script(wanted, place)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ OPEN_MPI = {
     "PRTE_MCA_prte_leave_session_attached": "1",
 }
 """How mpirun of Open MPI, before 5 and since, starts its daemons on the other nodes of a job: all by itself."""
+UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
+"""Ranks run on the cores of their job, which mpirun does not know."""
+HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
+"""Where mpirun is told of the file with the nodes of a script, and how many ranks each takes."""
 STAND_INS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
 """Where it finds what to use instead of ssh: us."""
 CHOSEN = ("cwd", "input", "output", "error")
@@ -85,7 +89,10 @@ def environment(start: Start, place: Place) -> dict[str, str]:
     """Return the environment of a job: that of its submission, what tells it where it is, and a way to drom-run."""
     kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
-    launcher = OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote") if len(nodes) > 1 else {}
+    launcher = dict(UNBOUND)
+    if len(nodes) > 1:
+        launcher |= OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
+        launcher |= dict.fromkeys(HOSTFILES, str(hosts_path(start, place))) if start.script else {}
     about = {
         "PATH": f"{kept.get('PATH', USUAL_PATH)}:{_run().parent}",
         "DROM_JOB_ID": str(start.job),
@@ -93,11 +100,16 @@ def environment(start: Start, place: Place) -> dict[str, str]:
         "DROM_JOB_NAME": start.name,
         "DROM_NODE": place.node,
         "DROM_NODELIST": ",".join(nodes),
-        "DROM_HOSTS": ",".join(f"{node}:{max(1, start.total_tasks // len(nodes))}" for node in nodes),
+        "DROM_HOSTS": ",".join(f"{node}:{_ranks(start)}" for node in nodes),
         "DROM_NTASKS": str(start.total_tasks),
         "DROM_RUNTIME_DIR": str(place.runtime_dir),
     }
     return about | launcher | kept | about  # agents look for these at the beginning
+
+
+def _ranks(start: Start) -> int:
+    """Return how many tasks a job has on each of its nodes."""
+    return max(1, start.total_tasks // max(1, len(start.nodes)))
 
 
 def command(start: Start, place: Place) -> list[str]:
@@ -131,16 +143,25 @@ def script_path(start: Start, place: Place) -> Path:
     return place.runtime_dir / "scripts" / f"{start.job}.{start.attempt}"
 
 
+def hosts_path(start: Start, place: Place) -> Path:
+    """Return where mpirun finds the nodes of a job that is a script, while the node knows the job."""
+    return script_path(start, place).with_suffix(f".{start.attempt}.hosts")
+
+
 def write_script(start: Start, place: Place) -> None:
-    """Write the script of a job, for its user alone. Raises OSError."""
-    if not start.script:
-        return
-    path = script_path(start, place)
-    make_open(path.parent)
+    """Write the script of a job, and the nodes for its launches, for its user alone. Raises OSError."""
+    if start.script:
+        make_open(script_path(start, place).parent)
+        _write(script_path(start, place), start.script, 0o500, start)
+        hosts = (f"{node} slots={_ranks(start)}\n" for node in start.nodes)
+        _write(hosts_path(start, place), "".join(hosts), 0o400, start)
+
+
+def _write(path: Path, text: str, mode: int, start: Start) -> None:
     path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(start.script)
+        file.write(text)
         if os.geteuid() == 0:
             os.fchown(fd, start.uid, start.gid)
 
@@ -149,10 +170,10 @@ def remove_script(start: Start, place: Place) -> None:
     """Remove the script of a job, if it has one: a step of it has none."""
     if not start.script:
         return
-    path = script_path(start, place)
-    with contextlib.suppress(OSError):
-        path.unlink()
-        path.parent.rmdir()  # unless there are others
+    for path in (hosts_path(start, place), script_path(start, place)):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()  # unless there are others
 
 
 def instructions(start: Start, place: Place) -> bytes:

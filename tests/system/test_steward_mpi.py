@@ -145,6 +145,26 @@ def test_ranks_start_on_each_node(program: Path, scheduler: StandIn, nodes: list
     forget(scheduler, nodes)
 
 
+def test_launches_of_a_script_are_on_its_nodes_and_cores(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
+    """It says neither where nor how; what runs on the other node is a task there, as the script is on its own."""
+    mpirun = "mpirun.openmpi --allow-run-as-root"
+    both: dict[str, Any] = {"cores": 2, "most": 4, "nodes": ["n1", "n2"], "total_tasks": 2, "cwd": str(program.parent)}
+    both |= {"env": start(1).env | LOOPBACK, "script": f"#!/bin/sh\n{mpirun} true && exec {mpirun} {program}\n"}
+    scheduler.say("n2", start(1, mode="hold", **both))
+    scheduler.hear(Started, job=1)
+    scheduler.say("n1", start(1, output="out", **both))
+    scheduler.hear(Started, job=1)
+
+    assert await_ranks(scheduler, program) == ["rank 0 of sum 1 on n1 in 2-3", "rank 1 of sum 1 on n2 in 2-3"]
+    for agent, name in zip(nodes, ("n1", "n2"), strict=True):
+        agent.await_tasks(**{"drom-1": "2-3"})
+        scheduler.say(name, Resize(1, 1, 3, 60.0))
+        scheduler.hear(Resized, job=1, cores=3)
+    (program.parent / "go").touch()
+    assert scheduler.hear(Ended, job=1).status == 0
+    forget(scheduler, nodes)
+
+
 def test_what_runs_elsewhere_ends_with_its_launcher(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
     """Who kills the launcher's part of a job has no ranks left on the other node, before that part is ended."""
     launch(scheduler, program)
