@@ -17,6 +17,7 @@ from scheduler.errors import SchedulerError
 from scheduler.live.directives import directives
 from scheduler.live.spec import (
     LARGEST,
+    MOST_JOBS,
     Dependency,
     Spec,
     check,
@@ -75,7 +76,13 @@ def test_lists_are_read() -> None:
     )
     assert parse_amounts("gpu=2,disk:1") == {"gpu": 2, "disk": 1}
     assert parse_features("fast&bigmem,fast") == ("bigmem", "fast")
-    for parse, text in ((parse_dependencies, "afterok"), (parse_amounts, "gpu"), (parse_features, "a,,b")):
+    long = f"afterok:{10**15}"
+    for parse, text in (
+        (parse_dependencies, "afterok"),
+        (parse_dependencies, long),
+        (parse_amounts, "gpu"),
+        (parse_features, "a,,b"),
+    ):
         with pytest.raises(WordError, match=r"\.$"):
             parse(text)
 
@@ -153,6 +160,14 @@ def test_no_request_is_taken_for_what_it_is_not(field: str, value: Any) -> None:
     with contextlib.suppress(SchedulerError):
         found = from_json(ASKED.to_json() | {field: value})
     assert found is None or from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("number", [0, MOST_JOBS, 10**30])
+def test_a_job_waits_for_numbers_that_a_job_may_have(number: int) -> None:
+    """Others could not be looked for in the queue."""
+    with pytest.raises(SchedulerError, match=r"^a field of the job has another type than it should: "):
+        from_json(ASKED.to_json() | {"after": [["afterok", number]]})
+    assert from_json(ASKED.to_json() | {"after": [["afterok", MOST_JOBS - 1]]}).after[0].job == MOST_JOBS - 1
 
 
 def test_a_script_is_read_up_to_its_first_command() -> None:

@@ -30,8 +30,8 @@ from scheduler.live.desk import Desk
 from scheduler.live.jobs import Job, User
 from scheduler.live.metrics import Counts
 from scheduler.live.pages import PAGE, SCHEMA_VERSION
-from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, from_json, name_of, visible
-from scheduler.live.store import MOST, Store
+from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, MOST_JOBS, from_json, name_of, visible
+from scheduler.live.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -345,7 +345,7 @@ class Server:
         """Return the newest of the jobs that are asked for, and before which one the others are, if there are more."""
         self._flush()
         wanted = _number(order, "last", 100)
-        jobs = self._store.last(min(wanted, PAGE), before=_number(order, "before", MOST - 1))
+        jobs = self._store.last(min(wanted, PAGE), before=_number(order, "before", MOST_JOBS - 1))
         return jobs, jobs[0].number if len(jobs) == PAGE < wanted else None
 
     def _job(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
@@ -411,7 +411,7 @@ class Server:
 def _number(order: dict[str, Any], field: str, default: int = 0) -> int:
     """Return a positive number in an order. Raises ControlError for anything else."""
     value = order.get(field, default)
-    if type(value) is not int or not 0 < value < 1 << 53:
+    if type(value) is not int or not 0 < value < MOST_JOBS:
         what = "name a job by its number, as drom queue shows it" if field == "job" else "use the drom of this version"
         msg = f"{field} is a positive whole number: {what}."
         raise ControlError(msg)

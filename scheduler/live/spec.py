@@ -24,6 +24,8 @@ KINDS = ("after", "afterany", "afterok", "afternotok")
 """What a job may wait for of another: that it has started, ended, ended well, ended badly."""
 MOST = 1 << 20
 """Counts above this are nonsense and refused."""
+MOST_JOBS = 1 << 53
+"""More than there will be jobs."""
 LARGEST = 512 << 10
 """Bytes of a job as it is sent, with command, script and environment."""
 LONGEST_REQUEST = LARGEST + 4096
@@ -240,7 +242,7 @@ def parse_dependencies(text: str) -> tuple[Dependency, ...]:
     found: list[Dependency] = []
     for part in text.split(","):
         kind, *numbers = part.split(":")
-        if kind not in KINDS or not numbers or not all(re.fullmatch("[1-9][0-9]{0,17}", one) for one in numbers):
+        if kind not in KINDS or not numbers or not all(re.fullmatch("[1-9][0-9]{0,14}", one) for one in numbers):
             msg = f"{part[:40]!r} is no dependency: write {'|'.join(KINDS)}:JOB, as afterok:12."
             raise WordError(msg)
         found += [Dependency(kind, int(one)) for one in numbers]
@@ -294,6 +296,6 @@ def name_of(spec: Spec) -> str:
 
 
 def _dependency(kind: str, job: int) -> Dependency:
-    if kind not in KINDS or type(job) is not int or job < 1:
+    if kind not in KINDS or type(job) is not int or not 0 < job < MOST_JOBS:
         raise ValueError
     return Dependency(kind, job)

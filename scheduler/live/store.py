@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import SchedulerError
 from scheduler.live.jobs import FINAL, Entry, Job, Node, User
-from scheduler.live.spec import Dependency, Spec
+from scheduler.live.spec import MOST_JOBS, Dependency, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -35,8 +35,6 @@ CREATE TABLE nodes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (job INTEGER NOT NULL, at REAL NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL);
 CREATE INDEX entries_by_job ON entries (job);
 """
-MOST = 1 << 53
-"""More than there will be jobs."""
 _ENDED = ",".join("?" * len(FINAL))
 
 
@@ -172,7 +170,7 @@ class Store:
         """Return all jobs that are not over, in the order of their numbers."""
         return self._jobs(f"WHERE state NOT IN ({_ENDED}) ORDER BY number", tuple(sorted(FINAL)))
 
-    def last(self, count: int, uid: int | None = None, before: int = MOST) -> list[Job]:
+    def last(self, count: int, uid: int | None = None, before: int = MOST_JOBS) -> list[Job]:
         """Return the newest jobs of those `before` a number, of one user or of all, in the order of their numbers."""
         whose, values = ("", ()) if uid is None else ("AND uid = ?", (uid,))
         return self._jobs(f"WHERE number < ? {whose} ORDER BY number DESC LIMIT ?", (before, *values, count))[::-1]
@@ -186,7 +184,7 @@ class Store:
         row = self._db.execute("SELECT state FROM jobs WHERE number = ?", (number,)).fetchone()
         return str(row[0]) if row and row[0] in FINAL else None
 
-    def history(self, first: int = 1, last: int = MOST) -> list[Entry]:
+    def history(self, first: int = 1, last: int = MOST_JOBS) -> list[Entry]:
         """Return what happened to the jobs from one number to another, in order."""
         asked = "SELECT job, at, what, detail FROM entries WHERE job BETWEEN ? AND ? ORDER BY rowid"
         rows = self._db.execute(asked, (first, last))
