@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sqlite3
@@ -13,7 +14,7 @@ import pytest
 from scheduler.errors import SchedulerError
 from scheduler.live.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
 from scheduler.live.spec import Dependency, Spec
-from scheduler.live.store import Store
+from scheduler.live.store import Store, UnreadableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,13 +112,19 @@ def test_one_scheduler_at_a_time(tmp_path: Path) -> None:
 def test_what_is_no_queue_is_refused(tmp_path: Path) -> None:
     """A file of something else, a newer layout, a folder that cannot be made: a sentence each, and nothing is lost."""
     (tmp_path / "queue.sqlite").write_text("no queue" * 200, encoding="ascii")
-    with pytest.raises(SchedulerError, match=r"cannot be opened: file is not a database: mend it, or move it away"):
+    with pytest.raises(SchedulerError, match=r"cannot be opened: file is not a database: mend it or its "):
         Store(tmp_path)
     assert (tmp_path / "queue.sqlite").read_text(encoding="ascii").startswith("no queue")
     Store(tmp_path / "new").close()
     with sqlite3.connect(tmp_path / "new/queue.sqlite") as db:
         db.execute("UPDATE meta SET value = 99")
-    with pytest.raises(SchedulerError, match=r"its layout is of version 99, and this drom reads 1: use the drom that"):
+    with pytest.raises(
+        SchedulerError, match=r"is of a newer drom: its layout is of version 99, and this drom reads 1: "
+    ):
+        Store(tmp_path / "new")
+    with sqlite3.connect(tmp_path / "new/queue.sqlite") as db:
+        db.execute("DELETE FROM meta")
+    with pytest.raises(SchedulerError, match=r"cannot be opened: it does not say of which version it is: mend it or "):
         Store(tmp_path / "new")
     with pytest.raises(SchedulerError, match=r"^the queue cannot be kept in .*: File exists: choose another folder"):
         Store(tmp_path / "queue.sqlite")
@@ -138,4 +145,103 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert store.last(100) == [job(1)]
     store.write([job(2)], [], [])
     assert store.last(100) == [job(1), job(2)]
+    store.close()
+
+
+def spoilt(folder: Path, statement: str) -> bytes:
+    """Make a queue of three jobs, spoil it by a statement and return what is in its file then."""
+    store = Store(folder)
+    store.write([job(number) for number in (1, 2, 3)], [Node("n1", 0, 4)], [Entry(2, 1.0, "submitted", {})])
+    store.close()
+    with contextlib.closing(sqlite3.connect(folder / "queue.sqlite", isolation_level=None)) as db:
+        db.execute(statement)
+    return (folder / "queue.sqlite").read_bytes()
+
+
+MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew."
+
+
+@pytest.mark.parametrize(
+    ("statement", "why_not"),
+    [
+        ("UPDATE jobs SET value = '{' WHERE number = 2", "job 2 cannot be understood"),
+        ("UPDATE jobs SET value = '[]' WHERE number = 2", "job 2 cannot be understood"),
+        ("UPDATE jobs SET value = '{}' WHERE number = 2", "job 2 cannot be understood"),
+        ("UPDATE specs SET value = 'x'", "what job 1 asks for cannot be understood"),
+        ("DELETE FROM specs", "what job 1 asks for cannot be understood"),
+        ("UPDATE nodes SET value = 7", "node n1 cannot be understood"),
+        ("UPDATE entries SET detail = ''", "the history of job 2 cannot be understood"),
+        ("DROP TABLE specs", "no such table: specs"),
+    ],
+)
+def test_a_damaged_queue_is_told(tmp_path: Path, statement: str, why_not: str) -> None:
+    """With the row in which nobody finds his way; nothing is left out, and nothing in it is changed."""
+    before = spoilt(tmp_path, statement)
+    store = Store(tmp_path)
+    with pytest.raises(UnreadableError) as told:
+        (store.nodes(), store.living(), store.history())
+    store.close()
+
+    assert str(told.value) == f"the queue {tmp_path}/queue.sqlite cannot be read: {why_not}: {MEND}"
+    assert (tmp_path / "queue.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize(("table", "what"), [("jobs", "job 1"), ("specs", "what job 1 asks for"), ("nodes", "node n1")])
+def test_a_field_that_is_not_known_is_of_a_newer_drom(tmp_path: Path, table: str, what: str) -> None:
+    """Which is what one is to use: this one would lose the field."""
+    before = spoilt(tmp_path, f"UPDATE {table} SET value = json_set(value, '$.mood', 1)")
+    store = Store(tmp_path)
+    with pytest.raises(UnreadableError) as told:
+        (store.nodes(), store.living())
+    store.close()
+
+    reason = f"is of a newer drom: {what} has the field 'mood'"
+    assert (
+        str(told.value) == f"the queue {tmp_path}/queue.sqlite {reason}: use that one, or move it away to begin anew."
+    )
+    assert (tmp_path / "queue.sqlite").read_bytes() == before
+
+
+def test_a_disk_that_has_lost_pages_is_told(tmp_path: Path) -> None:
+    """Whoever asks for them hears it; what is on the others is read, and only a mended queue takes it."""
+    store = Store(tmp_path)
+    entries = [Entry(1, 1.0, "resized", {"node": "n" * 1000}) for _ in range(100)]
+    store.write([job(1), job(2, COMPLETED)], [], [*entries, Entry(2, 2.0, "completed", {})])
+    store.close()
+    content = bytearray((tmp_path / "queue.sqlite").read_bytes())
+    page = 4096 * next(n for n in range(len(content) // 4096) if b"n" * 1000 in content[4096 * n : 4096 * (n + 1)])
+    content[page : page + 4096] = b"\xff" * 4096
+    (tmp_path / "queue.sqlite").write_bytes(content)
+
+    store = Store(tmp_path)
+    assert store.living() == [job(1)]
+    for ask in (store.history, lambda: store.forget(9.0, (), 9)):
+        with pytest.raises(UnreadableError, match=rf"cannot be read: database disk image is malformed: {MEND}$"):
+            ask()
+    assert store.state(2) == COMPLETED
+    store.close()
+
+
+def test_a_full_disk_keeps_nobody_from_reading(tmp_path: Path) -> None:
+    """However much is to be sorted, no file is written for it."""
+    store = Store(tmp_path)
+    entries = [Entry(1 + n % 7, float(n), "resized", {"node": "n" * 500}) for n in range(20_000)]
+    store.write([job(1)], [], entries)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        assert store.history() == entries
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    store.close()
+
+
+def test_what_fails_on_the_way_is_not_half_written(tmp_path: Path) -> None:
+    """Not even for a fault of ours: the next transaction begins as any."""
+    store = Store(tmp_path)
+    with pytest.raises(OverflowError):
+        store.write([job(1)], [], [Entry(10**30, 1.0, "submitted", {})])
+    assert store.last(9) == []
+    store.write([job(1)], [], [])
+    assert store.last(9) == [job(1)]
     store.close()

@@ -14,16 +14,28 @@ import json
 import os
 import sqlite3
 import time
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import SchedulerError
-from scheduler.live.jobs import FINAL, Entry, Job, Node, User
-from scheduler.live.spec import MOST_JOBS, Dependency, Spec
+from scheduler.live.jobs import FINAL
+from scheduler.live.rows import (
+    DamageError,
+    NewerError,
+    entry_of,
+    job_of,
+    node_of,
+    spec_of,
+    text_of_job,
+    text_of_node,
+    text_of_spec,
+)
+from scheduler.live.spec import MOST_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+
+    from scheduler.live.jobs import Entry, Job, Node
 
 SCHEMA = 1
 _TABLES = """
@@ -36,10 +48,18 @@ CREATE TABLE entries (job INTEGER NOT NULL, at REAL NOT NULL, what TEXT NOT NULL
 CREATE INDEX entries_by_job ON entries (job);
 """
 _ENDED = ",".join("?" * len(FINAL))
+_MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew"
+
+
+class UnreadableError(SchedulerError):
+    """Raised where the queue cannot be read: its disk fails, or it holds what this drom has not written."""
 
 
 class Store:
-    """The queue in a folder. Raises SchedulerError with what to do where it cannot be opened."""
+    """The queue in a folder. Raises SchedulerError with what to do where it cannot be opened.
+
+    All that reads raises UnreadableError where that is not possible.
+    """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._path = folder / "queue.sqlite"
@@ -56,21 +76,25 @@ class Store:
             os.close(self._lock)
             msg = f"another scheduler has the queue in {folder}: stop it, or give this one another folder with --state."
             raise SchedulerError(msg) from error
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, DamageError, NewerError) as error:
             os.close(self._lock)
-            reason = error.strerror if isinstance(error, OSError) else error
-            msg = f"the queue {self._path} cannot be opened: {reason}: mend it, or move it away to begin anew."
-            raise SchedulerError(msg) from error
+            raise UnreadableError(self._why_not(error, "opened")) from error
 
     def _open(self, *, durable: bool) -> sqlite3.Connection:
         self._be_private()
         db = sqlite3.connect(self._path, isolation_level=None)
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(db.close)
             self._prepare(db, durable=durable)
-        except sqlite3.Error:
-            db.close()
-            raise
+            opened.pop_all()
         return db
+
+    def _why_not(self, error: Exception, done: str) -> str:
+        """Return why the queue cannot be opened or read, with what to do."""
+        if isinstance(error, NewerError):
+            return f"the queue {self._path} is of a newer drom: {error}: use that one, or move it away to begin anew."
+        reason = error.strerror if isinstance(error, OSError) else error
+        return f"the queue {self._path} cannot be {done}: {reason}: {_MEND}."
 
     def _be_private(self) -> None:
         """Let nobody else read the queue, in which environments are. SQLite gives new files the mode of the first."""
@@ -80,7 +104,8 @@ class Store:
                 Path(f"{self._path}{end}").chmod(0o600)
 
     def _prepare(self, db: sqlite3.Connection, *, durable: bool) -> None:
-        """Set up a connection and, the first time, the tables; raise sqlite3.Error for what is no queue of ours."""
+        """Set up a connection and, the first time, the tables. Raises an error for what is no queue of ours."""
+        db.execute("PRAGMA temp_store=MEMORY")  # what is sorted is there also when the disk is full
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
@@ -89,10 +114,11 @@ class Store:
                 db.execute(statement)
             db.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
             db.execute("COMMIT")
-        (schema,) = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-        if schema != SCHEMA:
-            msg = f"its layout is of version {schema}, and this drom reads {SCHEMA}: use the drom that wrote it"
-            raise sqlite3.DatabaseError(msg)
+        row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+        if row is None or type(row[0]) is not int or row[0] < 1:
+            raise DamageError("it does not say of which version it is")
+        if row[0] > SCHEMA:
+            raise NewerError(f"its layout is of version {row[0]}, and this drom reads {SCHEMA}")
 
     def close(self) -> None:
         """Let another scheduler have the queue."""
@@ -111,7 +137,7 @@ class Store:
                 self._write_job(job, specs)
             self._db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in gone])
             for node in nodes:
-                self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, json.dumps(asdict(node))))
+                self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, text_of_node(node)))
             self._db.executemany(
                 "INSERT INTO entries VALUES (?, ?, ?, ?)",
                 [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
@@ -129,7 +155,8 @@ class Store:
         SchedulerError where that is not possible now.
         """
         kept = {*needed, self.next_number - 1}
-        with contextlib.closing(self._db.execute("SELECT job, at, what FROM entries ORDER BY rowid")) as rows:
+        asked = "SELECT job, at, what FROM entries ORDER BY rowid"
+        with self._reading(), contextlib.closing(self._db.execute(asked)) as rows:
             old = itertools.takewhile(lambda row: row[1] < before, rows)  # what came later stands later
             gone = list(itertools.islice((job for job, _, what in old if what in FINAL and job not in kept), most))
         with self._transaction():
@@ -145,26 +172,29 @@ class Store:
             yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
+            remedy = "make room on its disk" if isinstance(error, sqlite3.OperationalError) else _MEND
+            msg = f"the queue {self._path} cannot be written: {error}: {remedy}."
+            raise SchedulerError(msg) from error
+        finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            msg = f"the queue {self._path} cannot be written: {error}: make room on its disk."
-            raise SchedulerError(msg) from error
 
     def _write_job(self, job: Job, specs: dict[int, str]) -> None:
         """Write a job down; of what many of them ask for alike, `specs` has the text by the identity of the object."""
         if job.attempt == 0 or job.is_final:  # what is asked for never changes, and at the end less of it is kept
-            text = specs.get(id(job.spec)) or specs.setdefault(id(job.spec), json.dumps(job.spec.to_json()))
+            text = specs.get(id(job.spec)) or specs.setdefault(id(job.spec), text_of_spec(job.spec))
             verb = "REPLACE" if job.is_final else "INSERT OR IGNORE"
             self._db.execute(f"{verb} INTO specs VALUES (?, ?)", (job.number, text))
-        text = json.dumps({name: getattr(job, name) for name in _COLUMNS})
-        self._db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?)", (job.number, job.state, job.user.uid, text))
+        values = (job.number, job.state, job.user.uid, text_of_job(job))
+        self._db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?)", values)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def nodes(self) -> list[Node]:
         """Return all nodes in the order of their indices."""
-        found = [Node(**json.loads(text)) for (text,) in self._db.execute("SELECT value FROM nodes")]
-        return sorted(found, key=lambda node: node.index)
+        with self._reading():
+            rows = self._db.execute("SELECT name, value FROM nodes")
+            return sorted((node_of(name, text) for name, text in rows), key=lambda node: node.index)
 
     def living(self) -> list[Job]:
         """Return all jobs that are not over, in the order of their numbers."""
@@ -181,39 +211,42 @@ class Store:
 
     def state(self, number: int) -> str | None:
         """Return the final state of a job, None of one that is not over."""
-        row = self._db.execute("SELECT state FROM jobs WHERE number = ?", (number,)).fetchone()
+        row = self._first("SELECT state FROM jobs WHERE number = ?", number)
         return str(row[0]) if row and row[0] in FINAL else None
 
     def history(self, first: int = 1, last: int = MOST_JOBS) -> list[Entry]:
         """Return what happened to the jobs from one number to another, in order."""
         asked = "SELECT job, at, what, detail FROM entries WHERE job BETWEEN ? AND ? ORDER BY rowid"
-        rows = self._db.execute(asked, (first, last))
-        return [Entry(job, at, what, json.loads(detail)) for job, at, what, detail in rows]
+        with self._reading():
+            return [entry_of(*row) for row in self._db.execute(asked, (first, last))]
 
     @property
     def next_number(self) -> int:
         """The number of the next job."""
-        (last,) = self._db.execute("SELECT max(number) FROM jobs").fetchone()
-        return int(last or 0) + 1
+        row = self._first("SELECT max(number) FROM jobs")
+        return int((row and row[0]) or 0) + 1
 
     @property
     def latest(self) -> float:
         """When the last thing happened, in unix seconds; 0 if nothing has."""
-        row = self._db.execute("SELECT at FROM entries ORDER BY rowid DESC LIMIT 1").fetchone()
+        row = self._first("SELECT at FROM entries ORDER BY rowid DESC LIMIT 1")
         return float(row[0]) if row else 0.0
 
+    def _first(self, asked: str, *values: object) -> tuple[Any, ...] | None:
+        with self._reading():
+            row: tuple[Any, ...] | None = self._db.execute(asked, values).fetchone()
+            return row
+
     def _jobs(self, where: str, values: tuple[object, ...]) -> list[Job]:
-        rows = self._db.execute(
-            f"SELECT jobs.value, specs.value FROM jobs JOIN specs USING (number) {where}",  # noqa: S608 - our own words
-            values,
-        )
-        return [_job(json.loads(job), json.loads(spec)) for job, spec in rows]
+        joined = "SELECT number, jobs.value, specs.value FROM jobs LEFT JOIN specs USING (number)"
+        with self._reading():
+            rows = self._db.execute(f"{joined} {where}", values)
+            return [job_of(number, job, spec_of(number, spec)) for number, job, spec in rows]
 
-
-_COLUMNS = tuple(item.name for item in fields(Job) if item.name != "spec")
-
-
-def _job(values: dict[str, Any], spec: dict[str, Any]) -> Job:
-    texts = {name: tuple(spec[name]) for name in ("command", "constraint")}
-    after = tuple(Dependency(*pair) for pair in spec["after"])
-    return Job(**{**values, "user": User(*values["user"]), "spec": Spec(**{**spec, **texts, "after": after})})
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Read in a block. Raises UnreadableError where the disk, or what is written, is damaged."""
+        try:
+            yield
+        except (sqlite3.Error, DamageError, NewerError) as error:
+            raise UnreadableError(self._why_not(error, "read")) from error
