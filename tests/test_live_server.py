@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -92,12 +92,33 @@ def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytes
     assert server._store.job(number).state == "cancelled"  # type: ignore[union-attr] # before anybody is answered
 
 
+def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And once in the log. All else goes on; who waits for a job that may have ended waits on."""
+    me = control.Caller(os.getpid(), os.getuid())
+    waits = submit(server, os.getuid())["jobs"][0]
+    submit(server, os.getuid(), after=(("afterok", waits),))
+    monkeypatch.setattr(server, "_log", Log())
+    server._store._db.execute("ALTER TABLE entries RENAME TO lost")
+    for order in ({"order": "job", "job": waits}, {"order": "history"}, {"order": "history"}):
+        with pytest.raises(control.ControlError, match=r"cannot be read: no such table: entries: mend it or its "):
+            server._answer(order, me)
+    server.turn()
+    assert len(server._answer({"order": "queue"}, me)["jobs"]) == 2
+    server._store._db.execute("ALTER TABLE jobs RENAME TO gone")
+    assert server._past(waits) == "pending"
+
+    said = [line.partition("read: ")[2] for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
+    assert [text[:24] for text in said] == ["no such table: entries: ", "no such table: jobs: men"]
+
+
 OTHER = 4242
 
 
-def submit(server: Server, uid: int, **more: int) -> object:
+def submit(server: Server, uid: int, **more: Any) -> Any:
     """Submit a job as this user."""
-    spec = Spec(command=("true",), folder="/", hold=True, **more)  # type: ignore[arg-type]
+    spec = Spec(command=("true",), folder="/", hold=True, **more)
     return server._answer({"order": "submit", "jobs": [spec.to_json()]}, control.Caller(os.getpid(), uid))
 
 

@@ -27,11 +27,11 @@ from scheduler.live.clock import Clock
 from scheduler.live.cluster import Cluster
 from scheduler.live.controller import prepare
 from scheduler.live.desk import Desk
-from scheduler.live.jobs import Job, User
+from scheduler.live.jobs import PENDING, Job, User
 from scheduler.live.metrics import Counts
 from scheduler.live.pages import PAGE, SCHEMA_VERSION
 from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, MOST_JOBS, from_json, name_of, visible
-from scheduler.live.store import Store
+from scheduler.live.store import Store, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -73,7 +73,9 @@ class Server:
         prepare(policy)
         self._store = Store(folder, durable=durable)
         self._clock = Clock(self._store.latest)
-        self.cluster = Cluster(policy, settings, self._store.state)
+        self._warned = ""
+        """Of what somebody was warned last."""
+        self.cluster = Cluster(policy, settings, self._past)
         self.cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
         self._clients = control.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
         self._desk = Desk(folder, log, gates[1])
@@ -191,11 +193,29 @@ class Server:
             return
         try:
             gone = self._store.forget(self._clock() - self._settings.history, self.cluster.needed(), MOST_AT_ONCE)
+        except UnreadableError as error:
+            self._warn(str(error))
+            self._tidy_again = time.monotonic() + TIDY
+            return
         except SchedulerError as error:
             self._be_stuck(error)
             return
         self.cluster.forget(gone)
         self._tidy_again = time.monotonic() + (RETRY if len(gone) == MOST_AT_ONCE else TIDY)
+
+    def _past(self, number: int) -> str | None:
+        """Return the final state of a job, None if there was none; who waits for one that cannot be read waits on."""
+        try:
+            return self._store.state(number)
+        except UnreadableError as error:
+            self._warn(str(error))
+            return PENDING
+
+    def _warn(self, text: str) -> None:
+        """Write a warning into the log, unless it was the last."""
+        if text != self._warned:
+            self._log("warning", text=text)
+        self._warned = text
 
     # --- agents ---------------------------------------------------------------------------------------------------
 
@@ -252,6 +272,8 @@ class Server:
         try:
             return orders[name](order, caller)
         except SchedulerError as error:
+            if isinstance(error, UnreadableError):
+                self._warn(str(error))
             raise ControlError(str(error)) from error
 
     def _submit(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
