@@ -68,6 +68,23 @@ def test_a_queue_that_cannot_be_written_is_told(server: Server, monkeypatch: pyt
     assert [node.name for node in server._store.nodes()] == ["n1"]
 
 
+def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where nothing is to be written but what tries it: the log says once that it is, and once that it was."""
+    me = control.Caller(os.getpid(), os.getuid())
+    number = submit(server, os.getuid())["jobs"][0]
+    server._log = Log()
+    server._store._db.execute("PRAGMA query_only=1")
+    with pytest.raises(control.ControlError, match=r"^the queue cannot be written now, "):
+        server._answer({"order": "cancel", "job": number}, me)
+    assert not server._flush()
+    assert not server._flush()
+    server._store._db.execute("PRAGMA query_only=0")
+    assert server._flush()
+
+    said = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["event=stuck", "event=unstuck"]
+
+
 def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is full nobody hears that a job was cancelled, held or released, or a node drained."""
     monkeypatch.setattr("scheduler.live.server.RETRY", 60.0)

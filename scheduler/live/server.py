@@ -160,6 +160,8 @@ class Server:
             if cluster.unsaved or cluster.entries or cluster.unsaved_nodes or cluster.gone_nodes:
                 nodes = cluster.unsaved_nodes.values()
                 self._store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes)
+            elif self._stuck:
+                self._store.try_writing()
         except SchedulerError as error:
             self._be_stuck(error)
             return False
