@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -130,6 +132,73 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
     assert [text[:24] for text in said] == ["no such table: entries: ", "no such table: jobs: men"]
 
 
+FAULT = (
+    "this is a fault of drom (OverflowError), and nothing was changed: report it, with the line event=fault of the "
+    "scheduler's log."
+)
+
+
+def test_a_fault_of_ours_ends_no_scheduler(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user hears of it, the log has where it was, and nothing of the submission stays, however far it had come."""
+    server._log = Log()
+    kept = submit(server, os.getuid())["jobs"]
+    take_in, many = server.cluster._take_in, {"order": "submit", "count": 3, "jobs": [ASKED.to_json()] * 2}
+
+    def overflow(*arguments: Any) -> Any:
+        """Take jobs in up to the fifth of this request."""
+        if len(server.cluster.jobs) == 5:
+            raise OverflowError("as large")
+        return take_in(*arguments)
+
+    me = control.Caller(os.getpid(), os.getuid())
+    with monkeypatch.context() as changed:
+        changed.setattr(server.cluster, "_take_in", overflow)
+        with pytest.raises(control.ControlError) as told:
+            server._answer(many, me)
+    assert str(told.value) == FAULT
+    assert list(server.cluster.jobs) == kept
+    assert not server.cluster.unsaved
+    assert not server.cluster.entries
+    assert re.search(
+        r" event=fault order=submit error=\"OverflowError: as large\" at=/.*/test_live_server\.py:\d+\n",
+        capsys.readouterr().err,
+    )
+
+    assert server._answer(many, me)["jobs"] == list(range(2, 8))
+    server.turn()
+    assert [job.number for job in server._store.living()] == list(range(1, 8))
+
+
+def test_a_fault_shows_its_traceback_to_who_wants_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With DROM_DEBUG in the environment of the scheduler."""
+    monkeypatch.setattr(server._store, "history", lambda *_: int(math.inf))
+    submit(server, os.getuid())
+    for debug, shown in (("", False), ("1", True)):
+        monkeypatch.setenv("DROM_DEBUG", debug)
+        with pytest.raises(control.ControlError, match=r"^this is a fault of drom \(OverflowError\), and "):
+            server._answer({"order": "job", "job": 1}, control.Caller(os.getpid(), os.getuid()))
+        assert ("Traceback (most recent call last):" in capsys.readouterr().err) is shown
+
+
+def test_after_a_fault_in_the_midst_of_a_change_only_a_restart_is_safe(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on disk is whole."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    number = submit(server, os.getuid())["jobs"][0]
+    monkeypatch.setattr(server.cluster, "cancel", fail)
+    with pytest.raises(ZeroDivisionError):
+        server._answer({"order": "cancel", "job": number}, control.Caller(os.getpid(), os.getuid()))
+
+
+ASKED = Spec(command=("true",), folder="/", hold=True)
 OTHER = 4242
 
 

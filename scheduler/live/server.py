@@ -8,12 +8,14 @@ new begins: users are refused, and agents are not told that their news were take
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pwd
 import selectors
 import signal
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from agent import control, keys
@@ -54,6 +56,8 @@ TURN_SECONDS = 0.05
 LONGEST_SLEEP = 1.0
 TIDY = 3600.0
 """Seconds until it is looked for old jobs again."""
+_WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
+"""Orders of which nothing stays in memory when they fail on their way; after the others only a restart is safe."""
 
 
 class Server:
@@ -273,10 +277,26 @@ class Server:
             raise ControlError(f"this scheduler knows no order {str(name)[:40]!r}: use the drom of this version.")
         try:
             return orders[name](order, caller)
+        except ControlError:
+            raise
         except SchedulerError as error:
             if isinstance(error, UnreadableError):
                 self._warn(str(error))
             raise ControlError(str(error)) from error
+        except Exception as error:
+            if name not in _WITHOUT_TRACE:
+                raise
+            raise ControlError(self._fault(name, error)) from error
+
+    def _fault(self, order: str, error: Exception) -> str:
+        """Write a fault of ours, which an order has met, into the log, and return what its user is told."""
+        *_, where = traceback.extract_tb(error.__traceback__)
+        at = f"{where.filename}:{where.lineno}"
+        self._log("fault", order=order, error=f"{type(error).__name__}: {error}"[:500], at=at)
+        if os.environ.get("DROM_DEBUG"):
+            traceback.print_exception(type(error), error, error.__traceback__)
+        what = f"this is a fault of drom ({type(error).__name__}), and nothing was changed"
+        return f"{what}: report it, with the line event=fault of the scheduler's log."
 
     def _submit(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         specs, count = order.get("jobs"), _number(order, "count", 1)
@@ -287,15 +307,19 @@ class Server:
             raise ControlError(msg)
         user, parsed = _user_of(caller), [from_json(values) for values in specs]
         _check_rights(user, parsed)
-        jobs: list[Job] = []
+        newest = next(reversed(self.cluster.jobs), None)
         try:
-            for spec in parsed:
-                jobs += self.cluster.submit_many(spec, user, self._clock(), count)
+            jobs = [self.cluster.submit_many(spec, user, self._clock(), count) for spec in parsed]
             self._must_flush()
-        except (SchedulerError, ControlError):
-            self.cluster.discard(jobs)
+        except Exception:
+            self.cluster.discard(self._jobs_after(newest))
             raise
-        return {"schema_version": SCHEMA_VERSION, "jobs": [job.number for job in jobs]}
+        return {"schema_version": SCHEMA_VERSION, "jobs": [job.number for job in itertools.chain(*jobs)]}
+
+    def _jobs_after(self, newest: int | None) -> list[Job]:
+        """Return the jobs that have come after the one that was the newest, in the order in which they came."""
+        came = itertools.takewhile(lambda job: job.number != newest, reversed(self.cluster.jobs.values()))
+        return list(came)[::-1]
 
     def _must_flush(self) -> None:
         if not self._flush():
