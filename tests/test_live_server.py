@@ -24,10 +24,12 @@ from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.live.cli import SERVICE
+from scheduler.live.jobs import Entry
 from scheduler.live.metrics import ClusterCollector
 from scheduler.live.server import Server
 from scheduler.live.settings import Settings
 from scheduler.live.spec import LARGEST, Spec
+from scheduler.live.store import Store
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
@@ -130,6 +132,26 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
 
     said = [line.partition("read: ")[2] for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
     assert [text[:24] for text in said] == ["no such table: entries: ", "no such table: jobs: men"]
+
+
+AHEAD = (
+    "the last thing in the queue happened 366 days from now by this machine's clock, and times go on from there: set "
+    "the clock if it is wrong, else let the jobs end and begin with another queue (--state)."
+)
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(0.0, ""), (366 * 86400.0, AHEAD)])
+def test_a_queue_of_another_time_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ahead: float, said: str
+) -> None:
+    """Once, when a scheduler begins: times never fall, and are as far ahead after each restart."""
+    store = Store(tmp_path)
+    store.write([], [], [Entry(1, time.time() + ahead, "submitted", {})])
+    store.close()
+    Server(tmp_path, load_policy("fcfs"), Settings(), Log()).close()
+
+    line = capsys.readouterr().err
+    assert line.partition(" ")[2] == (f'event=warning text="{said}"\n' if said else "")
 
 
 FAULT = (

@@ -10,7 +10,10 @@ class Clock:
     """Counts on from the wall clock at its start, or from `latest` if that is later."""
 
     def __init__(self, latest: float = 0.0) -> None:
-        self._offset = max(time.time(), latest) - time.monotonic()
+        now = time.time()
+        self.ahead = max(0.0, latest - now)
+        """By how many seconds it was ahead of the wall clock at its start."""
+        self._offset = now + self.ahead - time.monotonic()
 
     def __call__(self) -> float:
         """Return the time."""

@@ -22,7 +22,7 @@ from agent import control, keys
 from agent.control import ControlError
 from agent.signalling import Signals
 from agent.steward import protocol as say
-from agent.words import counted
+from agent.words import counted, duration
 from scheduler.errors import SchedulerError
 from scheduler.live import explaining
 from scheduler.live.clock import Clock
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from scheduler.live.spec import Spec
 
 UNWRITABLE = "the queue cannot be written now, so nothing was changed: see the scheduler's log."
+_AHEAD = (
+    "the last thing in the queue happened {} from now by this machine's clock, and times go on from there: set the "
+    "clock if it is wrong, else let the jobs end and begin with another queue (--state)."
+)
 RETRY = 1.0
 """Seconds until a queue that could not be written is tried again."""
 TURN_SECONDS = 0.05
@@ -77,6 +81,8 @@ class Server:
         prepare(policy)
         self._store = Store(folder, durable=durable)
         self._clock = Clock(self._store.latest)
+        if self._clock.ahead > settings.skew:
+            log("warning", text=_AHEAD.format(duration(self._clock.ahead)))
         self._warned = ""
         """Of what somebody was warned last."""
         self.cluster = Cluster(policy, settings, self._past)
