@@ -4,22 +4,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import sqlite3
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from scheduler.errors import SchedulerError
 from scheduler.live.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
-from scheduler.live.spec import Dependency, Spec
+from scheduler.live.rows import text_of_spec
+from scheduler.live.spec import Dependency, Spec, remains
 from scheduler.live.store import Store, UnreadableError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ANN = User(1000, 1000, "ann")
+LARGE = Spec(command=("true",), folder="/", environment={"A": "x" * 490_000})
 
 
 def job(number: int, state: str = RUNNING) -> Job:
@@ -119,7 +123,7 @@ def test_what_is_no_queue_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "new/queue.sqlite") as db:
         db.execute("UPDATE meta SET value = 99")
     with pytest.raises(
-        SchedulerError, match=r"is of a newer drom: its layout is of version 99, and this drom reads 1: "
+        SchedulerError, match=r"is of a newer drom: its layout is of version 99, and this drom reads 2: "
     ):
         Store(tmp_path / "new")
     with sqlite3.connect(tmp_path / "new/queue.sqlite") as db:
@@ -148,6 +152,78 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+def texts(folder: Path) -> list[str]:
+    """Return what jobs ask for, as it is on disk."""
+    with contextlib.closing(sqlite3.connect(folder / "queue.sqlite")) as db:
+        return [text for (text,) in db.execute("SELECT value FROM specs ORDER BY number")]
+
+
+def test_what_many_jobs_ask_for_is_kept_once(tmp_path: Path) -> None:
+    """For as long as one of them is there; so is what is left of it when they are over."""
+    store = Store(tmp_path)
+    many = [replace(job(number), spec=LARGE) for number in range(1, 1001)]
+    store.write(many, [], [])
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 << 20
+    assert [one.spec for one in store.living()] == [LARGE] * 1000
+    assert len({id(one.spec) for one in store.living()}) == 1
+
+    for one in many[:999]:
+        one.state, one.spec = COMPLETED, remains(LARGE)
+    store.write(many[:999], [], [Entry(one.number, 1.0, COMPLETED, {}) for one in many[:999]])
+    assert texts(tmp_path) == [json.dumps(LARGE.to_json()), json.dumps(remains(LARGE).to_json())]
+    assert store.job(1000) == many[999]
+    many[999].state, many[999].spec = COMPLETED, remains(LARGE)
+    store.write(many[999:], [], [])
+    assert texts(tmp_path) == [json.dumps(remains(LARGE).to_json())]
+    assert store.last(1000) == many
+    store.write([job(1001)], [], [])
+    assert len(store.forget(2.0, {1000}, 1000)) == 999
+    assert len(texts(tmp_path)) == 2
+    store.close()
+
+
+def test_what_a_job_asks_for_is_written_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with each of its steps; and again in full if it could not be written the first time."""
+    written: list[Spec] = []
+
+    def text(spec: Spec) -> str:
+        written.append(spec)
+        return text_of_spec(spec)
+
+    monkeypatch.setattr("scheduler.live.store.text_of_spec", text)
+    store, one = Store(tmp_path), replace(job(1), spec=LARGE)
+    with pytest.raises(OverflowError):
+        store.write([one], [], [Entry(10**30, 1.0, "submitted", {})])
+    for attempt in (0, 0, 1):
+        one.attempt = attempt
+        store.write([one], [], [])
+    assert written == [LARGE] * 2
+    one.state, one.spec = COMPLETED, remains(LARGE)
+    store.write([one], [], [])
+    assert written == [LARGE, LARGE, remains(LARGE)]
+    store.close()
+
+
+def test_a_restart_does_not_write_anew_what_is_asked_for(tmp_path: Path) -> None:
+    """It finds what is there, and replaces what an earlier version has written in other words."""
+    store = Store(tmp_path)
+    store.write([job(1), job(2)], [], [])
+    before = texts(tmp_path)
+    store.close()
+    store = Store(tmp_path)
+    store.write(store.living(), [], [])
+    assert texts(tmp_path) == before
+    store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "queue.sqlite", isolation_level=None)) as db:
+        db.execute("UPDATE specs SET value = json_remove(value, '$.umask'), digest = 'other'")
+    store = Store(tmp_path)
+    store.write(store.living()[:1], [], [])
+    assert len(texts(tmp_path)) == 2
+    store.write(store.living()[1:], [], [])
+    assert texts(tmp_path) == before
+    store.close()
+
+
 def spoilt(folder: Path, statement: str) -> bytes:
     """Make a queue of three jobs, spoil it by a statement and return what is in its file then."""
     store = Store(folder)
@@ -168,7 +244,7 @@ MEND = "mend it or its disk, put a copy of it back, or move it away to begin ane
         ("UPDATE jobs SET value = '[]' WHERE number = 2", "job 2 cannot be understood"),
         ("UPDATE jobs SET value = '{}' WHERE number = 2", "job 2 cannot be understood"),
         ("UPDATE specs SET value = 'x'", "what job 1 asks for cannot be understood"),
-        ("DELETE FROM specs", "what job 1 asks for cannot be understood"),
+        ("DELETE FROM specs", "what job 1 asks for is not there"),
         ("UPDATE nodes SET value = 7", "node n1 cannot be understood"),
         ("UPDATE entries SET detail = ''", "the history of job 2 cannot be understood"),
         ("DROP TABLE specs", "no such table: specs"),

@@ -51,8 +51,8 @@ def job_of(number: int, text: str, spec: Spec) -> Job:
         return Job(**{**values, "user": User(*values["user"]), "spec": spec})
 
 
-def spec_of(number: int, text: str | None) -> Spec:
-    """Return what a job asks for; None is no text."""
+def spec_of(number: int, text: str) -> Spec:
+    """Return what a job asks for."""
     with _about(f"what job {number} asks for"):
         values = _values(Spec, text)
         texts = {name: tuple(values[name]) for name in ("command", "constraint")}
@@ -83,9 +83,9 @@ def _about(what: str) -> Iterator[None]:
         raise DamageError(f"{what} cannot be understood") from error
 
 
-def _values(kind: type[Job | Node | Spec], text: str | None) -> dict[str, Any]:
+def _values(kind: type[Job | Node | Spec], text: str) -> dict[str, Any]:
     """Return the fields in a text. Raises NewerError with the name of one that is not known."""
-    values: dict[str, Any] = json.loads(text or "")
+    values: dict[str, Any] = json.loads(text)
     if unknown := sorted(values.keys() - {*_NAMES[kind]}):
         raise NewerError(repr(unknown[0]))
     return values

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import SchedulerError
+from scheduler.live import layout
 from scheduler.live.jobs import FINAL
 from scheduler.live.rows import (
     DamageError,
@@ -36,17 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from scheduler.live.jobs import Entry, Job, Node
+    from scheduler.live.spec import Spec
 
-SCHEMA = 1
-_TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE jobs (number INTEGER PRIMARY KEY, state TEXT NOT NULL, uid INTEGER NOT NULL, value TEXT NOT NULL);
-CREATE INDEX jobs_by_state ON jobs (state);
-CREATE TABLE specs (number INTEGER PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE nodes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (job INTEGER NOT NULL, at REAL NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL);
-CREATE INDEX entries_by_job ON entries (job);
-"""
 _ENDED = ",".join("?" * len(FINAL))
 _MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew"
 
@@ -63,6 +55,8 @@ class Store:
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._path = folder / "queue.sqlite"
+        self._kept: dict[int, tuple[Spec, int]] = {}
+        """What jobs that are not over ask for as far as it was written down by us, with the row of its text."""
         try:
             folder.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._lock = os.open(folder / "queue.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -108,17 +102,7 @@ class Store:
         db.execute("PRAGMA temp_store=MEMORY")  # what is sorted is there also when the disk is full
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            db.execute("BEGIN IMMEDIATE")
-            for statement in filter(str.strip, _TABLES.split(";")):
-                db.execute(statement)
-            db.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
-            db.execute("COMMIT")
-        row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-        if row is None or type(row[0]) is not int or row[0] < 1:
-            raise DamageError("it does not say of which version it is")
-        if row[0] > SCHEMA:
-            raise NewerError(f"its layout is of version {row[0]}, and this drom reads {SCHEMA}")
+        layout.prepare(db)
 
     def close(self) -> None:
         """Let another scheduler have the queue."""
@@ -128,13 +112,11 @@ class Store:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(
-        self, jobs: Iterable[Job], nodes: Iterable[Node], entries: Iterable[Entry], gone: Iterable[str] = ()
+        self, jobs: Collection[Job], nodes: Iterable[Node], entries: Iterable[Entry], gone: Iterable[str] = ()
     ) -> None:
         """Write all of it down, and that nodes are `gone`, or nothing. Raises SchedulerError where it cannot be now."""
         with self._transaction():
-            specs: dict[int, str] = {}
-            for job in jobs:
-                self._write_job(job, specs)
+            kept = self._write_jobs(jobs)
             self._db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in gone])
             for node in nodes:
                 self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, text_of_node(node)))
@@ -142,6 +124,10 @@ class Store:
                 "INSERT INTO entries VALUES (?, ?, ?, ?)",
                 [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
             )
+        self._kept.update(kept)
+        for job in jobs:
+            if job.is_final:
+                self._kept.pop(job.number, None)
 
     def try_writing(self) -> None:
         """Write something that says nothing. Raises SchedulerError where nothing can be written now."""
@@ -160,8 +146,10 @@ class Store:
             old = itertools.takewhile(lambda row: row[1] < before, rows)  # what came later stands later
             gone = list(itertools.islice((job for job, _, what in old if what in FINAL and job not in kept), most))
         with self._transaction():
-            for table, column in (("jobs", "number"), ("specs", "number"), ("entries", "job")):
+            texts = self._texts_of(gone)
+            for table, column in (("jobs", "number"), ("entries", "job")):
                 self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(job,) for job in gone])  # noqa: S608
+            layout.drop_unused(self._db, texts)
         return gone
 
     @contextlib.contextmanager
@@ -179,14 +167,27 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
-    def _write_job(self, job: Job, specs: dict[int, str]) -> None:
-        """Write a job down; of what many of them ask for alike, `specs` has the text by the identity of the object."""
-        if job.attempt == 0 or job.is_final:  # what is asked for never changes, and at the end less of it is kept
-            text = specs.get(id(job.spec)) or specs.setdefault(id(job.spec), text_of_spec(job.spec))
-            verb = "REPLACE" if job.is_final else "INSERT OR IGNORE"
-            self._db.execute(f"{verb} INTO specs VALUES (?, ?)", (job.number, text))
-        values = (job.number, job.state, job.user.uid, text_of_job(job))
-        self._db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?)", values)
+    def _write_jobs(self, jobs: Iterable[Job]) -> dict[int, tuple[Spec, int]]:
+        """Write jobs down and return what they ask for, which is written only where it is new, with its row."""
+        found: dict[int, tuple[Spec, int]] = {}
+        rows: dict[int, int] = {}
+        before: set[int] = set()
+        for job in jobs:
+            spec, row = self._kept.get(job.number, (None, 0))
+            if spec is not job.spec:  # many that are submitted together have the same
+                before |= self._texts_of([job.number])
+                row = rows.get(id(job.spec)) or layout.row_of(self._db, text_of_spec(job.spec))
+            rows[id(job.spec)] = row
+            found[job.number] = job.spec, row
+            values = (job.number, job.state, job.user.uid, text_of_job(job), row)
+            self._db.execute("REPLACE INTO jobs (number, state, uid, value, spec) VALUES (?, ?, ?, ?, ?)", values)
+        layout.drop_unused(self._db, before)
+        return found
+
+    def _texts_of(self, numbers: Iterable[int]) -> set[int]:
+        """Return the rows of the texts to which jobs refer."""
+        asked = "SELECT spec FROM jobs WHERE number = ?"
+        return {row for number in numbers for (row,) in self._db.execute(asked, (number,))}
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -238,10 +239,22 @@ class Store:
             return row
 
     def _jobs(self, where: str, values: tuple[object, ...]) -> list[Job]:
-        joined = "SELECT number, jobs.value, specs.value FROM jobs LEFT JOIN specs USING (number)"
+        """Return jobs; what several ask for is one object."""
+        specs: dict[int, Spec] = {}
+        found = []
         with self._reading():
-            rows = self._db.execute(f"{joined} {where}", values)
-            return [job_of(number, job, spec_of(number, spec)) for number, job, spec in rows]
+            asked = f"SELECT number, value, spec FROM jobs {where}"  # noqa: S608 - our own words
+            for number, text, row in self._db.execute(asked, values):
+                if row not in specs:
+                    specs[row] = self._spec(number, row)
+                found.append(job_of(number, text, specs[row]))
+        return found
+
+    def _spec(self, number: int, row: int) -> Spec:
+        found = self._first("SELECT value FROM specs WHERE number = ?", row)
+        if found is None:
+            raise DamageError(f"what job {number} asks for is not there")
+        return spec_of(number, found[0])
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
