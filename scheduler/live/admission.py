@@ -106,6 +106,18 @@ def dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> tuple[lis
     return blocking, ""
 
 
+def check_dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> None:
+    """Raise SchedulerError, with the reason, for a job that waits for one that never was, or would wait for good."""
+    for dependency in spec.after:
+        if state_of(dependency.job) is None:
+            msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
+            raise SchedulerError(msg)
+    _, hopeless = dependencies(spec, state_of)
+    if hopeless:
+        msg = f"the job could never start, as {hopeless}: leave that out of --dependency, or name another job."
+        raise SchedulerError(msg)
+
+
 _WORDS = {"after": "after", "afterany": "after", "afterok": "after success of", "afternotok": "after failure of"}
 
 
