@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pwd
 import selectors
 import signal
 import threading
@@ -18,7 +17,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from agent import control, keys
+from agent import control
 from agent.control import ControlError
 from agent.signalling import Signals
 from agent.steward import protocol as say
@@ -29,14 +28,15 @@ from scheduler.live.clock import Clock
 from scheduler.live.cluster import Cluster
 from scheduler.live.controller import prepare
 from scheduler.live.desk import Desk
-from scheduler.live.jobs import PENDING, Job, User
+from scheduler.live.jobs import PENDING, Job
 from scheduler.live.metrics import Counts
 from scheduler.live.pages import PAGE, SCHEMA_VERSION
+from scheduler.live.rights import check_rights, is_master, user_of
 from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, MOST_JOBS, from_json, name_of, visible
 from scheduler.live.store import Store, UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from agent.control import Caller
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from agent.service_manager import ServiceManager
     from scheduler.compiling import Policy
     from scheduler.live.desk import Peer, Said
+    from scheduler.live.jobs import User
     from scheduler.live.settings import Settings
-    from scheduler.live.spec import Spec
 
 UNWRITABLE = "the queue cannot be written now, so nothing was changed: see the scheduler's log."
 _AHEAD = (
@@ -311,8 +311,8 @@ class Server:
         if len(specs) * count > MOST_AT_ONCE:
             msg = f"{len(specs) * count} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
             raise ControlError(msg)
-        user, parsed = _user_of(caller), [from_json(values) for values in specs]
-        _check_rights(user, parsed)
+        user, parsed = user_of(caller), [from_json(values) for values in specs]
+        check_rights(user, parsed)
         newest = next(reversed(self.cluster.jobs), None)
         try:
             jobs = [self.cluster.submit_many(spec, user, self._clock(), count) for spec in parsed]
@@ -359,7 +359,7 @@ class Server:
         return self._told(job)
 
     def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        if not _is_master(_user_of(caller)):
+        if not is_master(user_of(caller)):
             raise ControlError("only root and the scheduler's own user may drain nodes.")
         reason = order.get("reason")
         if not isinstance(reason, str) or not isinstance(order.get("node"), str):
@@ -375,8 +375,8 @@ class Server:
         """Return the job that an order is about, and who may give it. Raises ControlError for anybody else."""
         number = _number(order, "job")
         job = self._find(number)
-        user = _user_of(caller)
-        if user.uid != job.user.uid and not _is_master(user):
+        user = user_of(caller)
+        if user.uid != job.user.uid and not is_master(user):
             raise ControlError(f"job {number} is {job.user.name}'s: only they and root may change it.")
         return job, user
 
@@ -403,12 +403,12 @@ class Server:
         return jobs, jobs[0].number if len(jobs) == PAGE < wanted else None
 
     def _job(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        number, user = _number(order, "job"), _user_of(caller)
+        number, user = _number(order, "job"), user_of(caller)
         self._flush()
         job, now = self._find(number), self._clock()
         history = [entry._asdict() for entry in self._store.history(number, number)]
         said = explaining.explain(job, self.cluster, now)
-        spec = visible(job.spec, whole=user.uid == job.user.uid or _is_master(user))
+        spec = visible(job.spec, whole=user.uid == job.user.uid or is_master(user))
         rates = self.cluster.known_rates(number)
         return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
 
@@ -470,34 +470,3 @@ def _number(order: dict[str, Any], field: str, default: int = 0) -> int:
         msg = f"{field} is a positive whole number: {what}."
         raise ControlError(msg)
     return value
-
-
-def _user_of(caller: Caller) -> User:
-    """Return whose orders these are: the user who called, or the one after whom a key of another node is named.
-
-    Our own key is the scheduler's user. Raises ControlError for a key with any other name.
-    """
-    try:
-        named = caller.key not in ("", keys.OURSELVES)
-        found = pwd.getpwnam(caller.key) if named else pwd.getpwuid(caller.uid)
-    except KeyError:
-        if caller.key:
-            msg = f"no user here is called as the key {caller.key}: trust it under a user's name (drom keys trust)."
-            raise ControlError(msg) from None
-        return User(caller.uid, caller.uid, str(caller.uid))
-    return User(found.pw_uid, found.pw_gid, found.pw_name)
-
-
-def _check_rights(user: User, specs: Iterable[Spec]) -> None:
-    """Raise ControlError if a user may not submit such jobs to this scheduler."""
-    if os.geteuid() not in (0, user.uid):
-        whose = f"this scheduler is of user {os.geteuid()} and takes no jobs of {user.name}"
-        raise ControlError(f"{whose}: have root run one, or run your own (drom scheduler).")
-    if not _is_master(user) and any(spec.priority > 0 for spec in specs):
-        who = "only root and the scheduler's own user may put jobs before those of others"
-        raise ControlError(f"{who}: give a --priority of 0 or less.")
-
-
-def _is_master(user: User) -> bool:
-    """Return whether a user may change what is not his own."""
-    return user.uid in (0, os.geteuid())
