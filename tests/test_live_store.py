@@ -173,12 +173,14 @@ def test_what_many_jobs_ask_for_is_kept_once(tmp_path: Path) -> None:
     assert texts(tmp_path) == [json.dumps(LARGE.to_json()), json.dumps(remains(LARGE).to_json())]
     assert store.job(1000) == many[999]
     many[999].state, many[999].spec = COMPLETED, remains(LARGE)
-    store.write(many[999:], [], [])
+    store.write(many[999:], [], [Entry(1000, 1.0, COMPLETED, {})])
     assert texts(tmp_path) == [json.dumps(remains(LARGE).to_json())]
     assert store.last(1000) == many
     store.write([job(1001)], [], [])
     assert len(store.forget(2.0, {1000}, 1000)) == 999
     assert len(texts(tmp_path)) == 2
+    assert store.forget(2.0, (), 1000) == [1000]
+    assert texts(tmp_path) == [json.dumps(job(1001).spec.to_json())]
     store.close()
 
 
