@@ -136,6 +136,24 @@ class RealRig(Rig):
         super().start_agent(name, *(more or ("--topology", "core:1")), within=alone, **variables)
 
 
+class PairRig(Rig):
+    """A cluster each of whose nodes has the same two CPUs of this machine: their agents do not meet."""
+
+    def start_agent(self, name: str, *more: str, within: Iterable[str] = (), **variables: str) -> None:
+        """Start the agent of a node on the two CPUs."""
+        both = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+        alone = ("taskset", "-c", both, *within)
+        super().start_agent(name, *(more or ("--topology", "core:2")), within=alone, **variables)
+
+
+class SocketRig(Rig):
+    """A cluster each of whose nodes emulates two sockets of four cores with two hardware threads."""
+
+    def start_agent(self, name: str, *more: str, within: Iterable[str] = (), **variables: str) -> None:
+        """Start the agent of a node with its sockets."""
+        super().start_agent(name, *(more or ("--emulate", "pack:2 core:4 pu:2")), within=within, **variables)
+
+
 @contextlib.contextmanager
 def rig(folder: Path, *options: str, nodes: int = 3, kind: type[Rig] = Rig) -> Iterator[Rig]:
     """Run a cluster for a block; after it nothing may be left on its nodes. What was said is shown when it fails."""
