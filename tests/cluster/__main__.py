@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from agent.signalling import ended_by_sigterm
+from scheduler.demo.cluster import why_no_mpi
 from scheduler.demo.machines import why_not
 from tests.cluster.storm import storm
 from tests.storms import report, tell
@@ -23,7 +24,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="what is to happen (drawn by chance, and told)")
     options = parser.parse_args()
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
-    if reason := why_not():
+    if reason := why_not() or why_no_mpi():
         sys.stderr.write(f"chaos: {reason}\n")
         return 2
 

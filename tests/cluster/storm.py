@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A storm over a cluster: short jobs are submitted while scheduler, agents, jobs and what keeps them are killed."""
+"""A storm over a cluster: short jobs are submitted while scheduler, agents, jobs and what keeps them are killed.
+
+A third of the jobs is of MPI, on two nodes.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,25 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent.control import ControlError
-from scheduler.demo.cluster import HEAD
+from scheduler.demo.cluster import HEAD, build_ring
 from scheduler.live.jobs import FINAL
 from scheduler.live.pages import whole
 from tests.agents import wait_until
-from tests.cluster import plan
-from tests.cluster.ledger import SCRIPT, Known, violations
+from tests.cluster import ledger, plan
+from tests.cluster.census import look
+from tests.cluster.ledger import Known, violations
 from tests.cluster.rig import rig
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from tests.cluster.census import Found
     from tests.cluster.rig import Rig
     from tests.storms import Act
 
@@ -42,6 +48,7 @@ class Outcome:
     life: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
+    launches: int = 0
     violations: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -54,30 +61,34 @@ class Outcome:
     def summary(self) -> str:
         """Return a line on what happened besides."""
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
+        launches = ", ".join(f"{self.kills[kind]} {kind}" for kind in plan.LAUNCH)
         return (
-            f"{self.life['submit']} jobs submitted, begun {self.attempts} times; in the end {states}; "
-            f"{self.seconds / 60:.1f} minutes"
+            f"{self.life['submit']} jobs submitted, {self.launches} of MPI, begun {self.attempts} times; "
+            f"killed of launches {launches}; in the end {states}; {self.seconds / 60:.1f} minutes"
         )
 
 
 class Storm:
     """Carries out acts on a cluster until there have been enough kills."""
 
-    def __init__(self, here: Rig, tell: Callable[[str], None]) -> None:
-        self._here, self._tell = here, tell
+    def __init__(self, here: Rig, ring: Path, tell: Callable[[str], None]) -> None:
+        self._here, self._ring, self._tell = here, ring, tell
         self._known: dict[int, Known] = {}
         self.outcome = Outcome()
 
     def run(self, acts: Iterator[Act], kills: int) -> Outcome:
         """Return what came of so many kills."""
         begin = time.monotonic()
-        does = {kind: getattr(self, f"_{kind}") for kind in plan.KILLS | plan.LIFE}
+        does: dict[str, Callable[[random.Random], bool]]
+        does = {kind: getattr(self, f"_{kind}", partial(self._kill, kind)) for kind in plan.KILLS | plan.LIFE}
         while self.outcome.kills.total() < kills:
             act = next(acts)
             time.sleep(act.pause)
             if does[act.kind](act.chance()):
                 is_kill = act.kind in plan.KILLS
                 (self.outcome.kills if is_kill else self.outcome.life)[act.kind] += 1
+                if is_kill:
+                    self._look_for_remains()
                 if is_kill and self.outcome.kills.total() % 20 == 0:
                     self._tell(f"{self.outcome.kills.total()} kills, {len(self._known)} jobs")
         self._calm()
@@ -93,12 +104,20 @@ class Storm:
     def _submit(self, chance: random.Random) -> bool:
         if len(self._living()) >= MOST:
             return False
-        known = Known(chance.choice((0, 0, 0, 3)), chance.random() < 0.8)
-        script = SCRIPT.format(seconds=round(chance.uniform(0.1, 3.0), 2), status=known.status)
-        about = {"nodes": chance.choice((1, 1, 1, 2, 2, 4)), "time": chance.choice((60, 600)), "requeue": known.requeue}
+        known = Known(chance.choice((0, 0, 0, 3)), chance.random() < 0.8, mpi=chance.random() < 1 / 3)
+        about = {"nodes": 2 if known.mpi else chance.choice((1, 1, 1, 2, 2, 4)), "time": chance.choice((60, 600))}
         job_class = chance.choice(("malleable", "malleable", "moldable", "rigid"))
-        self._known[self._here.submit(script=script, job_class=job_class, **about)] = known
+        what = self._mpi(chance, known) if known.mpi else {"script": script(chance, known)}
+        self._known[self._here.submit(job_class=job_class, requeue=known.requeue, **about, **what)] = known
+        self.outcome.launches += known.mpi
         return True
+
+    def _mpi(self, chance: random.Random, known: Known) -> dict[str, Any]:
+        """Return a job of two ranks, started by a script or by the scheduler's own mpirun."""
+        work = self._ring, round(chance.uniform(0.4, 8.0), 1), known.status
+        if chance.random() < 0.5:
+            return {"script": ledger.mpi_script(*work)}
+        return {"command": ledger.mpi_command(*work)}
 
     def _cancel(self, chance: random.Random) -> bool:
         living = self._living()
@@ -126,34 +145,44 @@ class Storm:
         self._here.start_agent(name)
         return True
 
-    def _program(self, chance: random.Random) -> bool:
-        """Kill the program of a job, as its user or the kernel might."""
-        return self._kill(chance, step=False)
+    def _kill(self, kind: str, chance: random.Random) -> bool:
+        """Kill a process of a job that has begun: its own, what keeps it on a node, or one of a launch of it.
 
-    def _step(self, chance: random.Random) -> bool:
-        """Kill what keeps a job on a node: how it ends is lost with it."""
-        return self._kill(chance, step=True)
-
-    def _kill(self, chance: random.Random, *, step: bool) -> bool:
-        """Kill the step, or the shell that runs the script, of a job that has begun."""
-        found = []
-        for name in self._here.names:
-            for attempt in (self._here.folder / name / "run/steward").glob("*.*"):
-                found += [
-                    (name, pid, *key)
-                    for pid, is_step, key in _processes(self._here, name, attempt.name)
-                    if is_step == step
-                ]
+        How a job ends whose keeper is killed is lost with it.
+        """
+        found = [one for one in look(self._here) if one.job in self._known and self._is(one, kind)]
         if not found:
             return False
-        _, pid, number, attempt_number = chance.choice(sorted(found))
-        known = self._known[number]
-        (known.steps if step else known.programs).add(attempt_number)
+        one = chance.choice(sorted(found))
+        known = self._known[one.job]
+        if kind in plan.LAUNCH:
+            known.launches[one.attempt] = kind
+        else:
+            (known.steps if kind == "step" else known.programs).add(one.attempt)
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(one.pid, signal.SIGKILL)
         except ProcessLookupError:
             return False
         return True
+
+    def _is(self, one: Found, kind: str) -> bool:
+        # Jobs without a launch have but one keeper on a node, whether it has said so or not.
+        return one.what == kind or (kind == "step" and one.what == "keeper" and not self._known[one.job].mpi)
+
+    # --- what must not be ---
+
+    def _look_for_remains(self) -> None:
+        """Note processes of jobs that are over, or in the queue again; they are killed, so that others can go on."""
+        told = {job["job"]: job for job in self._here.ask("queue")["jobs"]}
+        for one in look(self._here):
+            job = told.get(one.job, {"state": "over"})
+            gone = job["state"] in ("over", "pending") or one.attempt < job["attempt"]
+            if gone and one.job in self._known:
+                about = f"is left on {one.node} while the job is {job['state']}"
+                where = f"{about}; done to it was {self._known[one.job]}"
+                self.outcome.violations.append(f"job {one.job}: {one.what} of attempt {one.attempt} {where}")
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
 
     # --- the end ---
 
@@ -163,6 +192,7 @@ class Storm:
         self._tell("no more kills; waiting for the last jobs")
         here.await_nodes(up=here.names)
         wait_until(lambda: not self._living(), lambda: f"{here.ask('queue')}\n{here.said(HEAD)[-5000:]}", PATIENCE)
+        self._look_for_remains()
         wait_until(lambda: not any(map(here.tasks, here.names)), lambda: str([here.tasks(name) for name in here.names]))
         spools = [here.folder / name / "run/steward" for name in here.names]
         wait_until(lambda: not [path for spool in spools for path in spool.iterdir()], lambda: str(spools))
@@ -186,28 +216,13 @@ class Storm:
                 found.append(f"what runs on {name} has failed: {self._here.said(name)[-2000:]}")
 
 
-def _processes(here: Rig, name: str, attempt: str) -> list[tuple[int, bool, Any]]:
-    """Return the processes of an attempt on a node: pid by our numbers, whether it is the step, and whose they are."""
-    number, _, count = attempt.partition(".")
-    if not (number.isdecimal() and count.isdecimal()):
-        return []
-    key = int(number), int(count)
-    found, steps = [], {}
-    space = Path(f"/proc/{here.network[name].first}/ns/pid").readlink()
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if (path / "ns/pid").readlink() == space:
-                    words = (path / "cmdline").read_bytes().split(b"\0")
-                    if words[:2] == [b"drom-step", attempt.encode()]:
-                        steps[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                    elif words[1:2] and words[1].endswith(f"/scripts/{attempt}".encode()):
-                        found.append((int(path.name), False, key))
-    # A child of the step that is about to become the program still looks like it.
-    return found + [(pid, True, key) for pid, parent in steps.items() if parent not in steps]
+def script(chance: random.Random, known: Known) -> str:
+    """Return the script of a job without MPI."""
+    return ledger.script(round(chance.uniform(0.1, 3.0), 2), known.status)
 
 
 def storm(folder: Path, seed: int, kills: int, tell: Callable[[str], None] = lambda _: None) -> Outcome:
     """Return what came of so many kills on a cluster of four nodes."""
+    folder.mkdir()
     with rig(folder, "--silence", "60", nodes=4) as here:
-        return Storm(here, tell).run(plan.acts(seed), kills)
+        return Storm(here, build_ring(folder), tell).run(plan.acts(seed), kills)

@@ -38,13 +38,14 @@ def test_a_plan_is_that_of_its_seed() -> None:
     assert {act.kind for act in first} == (plan.KILLS | plan.LIFE).keys()
 
 
+FAILED = {"state": "failed"}
 GOOD = ["begin 1 n1", "end 1 0"]
 CASES: tuple[tuple[dict[str, Any], Known, list[str], str], ...] = (
     ({}, Known(0, requeue=True), GOOD, ""),
-    ({"state": "failed"}, Known(0, requeue=True), GOOD, "job 7: it is failed with status 0"),
-    ({"state": "failed", "status": 3}, Known(3, requeue=True), ["begin 1 n1", "end 1 3"], ""),
-    ({"state": "failed", "status": -9}, Known(0, requeue=True), GOOD[:1], "job 7: it is failed with status -9"),
-    ({"state": "failed", "status": -9}, Known(0, requeue=True, programs={1}), GOOD[:1], ""),
+    (FAILED, Known(0, requeue=True), GOOD, "job 7: it is failed with status 0"),
+    (FAILED | {"status": 3}, Known(3, requeue=True), ["begin 1 n1", "end 1 3"], ""),
+    (FAILED | {"status": -9}, Known(0, requeue=True), GOOD[:1], "job 7: it is failed with status -9"),
+    (FAILED | {"status": -9}, Known(0, requeue=True, programs={1}), GOOD[:1], ""),
     (
         {},
         Known(0, requeue=True),
@@ -57,6 +58,15 @@ CASES: tuple[tuple[dict[str, Any], Known, list[str], str], ...] = (
     ({"attempt": 2}, Known(0, requeue=True), ["begin 1 n1", "begin 2 n1", "end 2 0"], "job 7: attempt 1 was given up"),
     ({"attempt": 2}, Known(0, requeue=True, steps={1}), ["begin 1 n1", "begin 2 n1", "end 2 0"], ""),
     ({"state": "node_fail", "status": None}, Known(0, requeue=False, steps={1}), GOOD[:1], ""),
+    (FAILED | {"status": 205}, Known(0, requeue=True), GOOD[:1], "job 7: it is failed with status 205"),
+    (FAILED | {"status": 205}, Known(0, requeue=True, launches={1: "orted"}), GOOD[:1], ""),
+    (FAILED | {"status": 5}, Known(0, requeue=True, launches={1: "rank"}), ["begin 1 n1", "end 1 137"], ""),
+    (
+        FAILED | {"status": 5},
+        Known(0, requeue=True),
+        ["begin 1 n1", "end 1 5"],
+        "job 7: attempt 1 ended with 5, though",
+    ),
     ({"state": "cancelled", "status": None}, Known(0, requeue=False), [], "job 7: it is cancelled"),
     ({"state": "cancelled", "status": None, "attempt": 0}, Known(0, requeue=False, cancelled=True), [], ""),
 )
