@@ -65,7 +65,7 @@ class Known:
     mpi: bool = False
     programs: set[int] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
-    launches: dict[int, str] = field(default_factory=dict)
+    launches: dict[int, list[str]] = field(default_factory=dict)
     cancelled: bool = False
 
     def harmed(self, attempt: int) -> bool:

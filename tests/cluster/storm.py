@@ -7,6 +7,7 @@ A third of the jobs is of MPI, on two nodes.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -38,6 +39,9 @@ MOST = 40
 """Jobs that wait or run at most: more only wait longer."""
 PATIENCE = 600
 """Seconds in which all jobs have to come to their ends once nobody is killed any more."""
+
+OVER = {"state": "over", "attempt": math.inf}
+"""What is told of a job that is not in the queue any more."""
 
 
 @dataclass
@@ -156,7 +160,7 @@ class Storm:
         one = chance.choice(sorted(found))
         known = self._known[one.job]
         if kind in plan.LAUNCH:
-            known.launches[one.attempt] = kind
+            known.launches.setdefault(one.attempt, []).append(kind)
         else:
             (known.steps if kind == "step" else known.programs).add(one.attempt)
         try:
@@ -175,12 +179,11 @@ class Storm:
         """Note processes of jobs that are over, or in the queue again; they are killed, so that others can go on."""
         told = {job["job"]: job for job in self._here.ask("queue")["jobs"]}
         for one in look(self._here):
-            job = told.get(one.job, {"state": "over"})
-            gone = job["state"] in ("over", "pending") or one.attempt < job["attempt"]
-            if gone and one.job in self._known:
-                about = f"is left on {one.node} while the job is {job['state']}"
-                where = f"{about}; done to it was {self._known[one.job]}"
-                self.outcome.violations.append(f"job {one.job}: {one.what} of attempt {one.attempt} {where}")
+            job = told.get(one.job, OVER)
+            # A job that waited may have begun since, with an attempt that it did not have then.
+            if one.job in self._known and one.attempt < job["attempt"] + (job["state"] in ("over", "pending")):
+                about = f"{one.what} of attempt {one.attempt} is left on {one.node} while the job is {job['state']}"
+                self.outcome.violations.append(f"job {one.job}: {about}; done to it was {self._known[one.job]}")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one.pid, signal.SIGKILL)
 

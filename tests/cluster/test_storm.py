@@ -59,8 +59,8 @@ CASES: tuple[tuple[dict[str, Any], Known, list[str], str], ...] = (
     ({"attempt": 2}, Known(0, requeue=True, steps={1}), ["begin 1 n1", "begin 2 n1", "end 2 0"], ""),
     ({"state": "node_fail", "status": None}, Known(0, requeue=False, steps={1}), GOOD[:1], ""),
     (FAILED | {"status": 205}, Known(0, requeue=True), GOOD[:1], "job 7: it is failed with status 205"),
-    (FAILED | {"status": 205}, Known(0, requeue=True, launches={1: "orted"}), GOOD[:1], ""),
-    (FAILED | {"status": 5}, Known(0, requeue=True, launches={1: "rank"}), ["begin 1 n1", "end 1 137"], ""),
+    (FAILED | {"status": 205}, Known(0, requeue=True, launches={1: ["orted"]}), GOOD[:1], ""),
+    (FAILED | {"status": 5}, Known(0, requeue=True, launches={1: ["rank"]}), ["begin 1 n1", "end 1 137"], ""),
     (
         FAILED | {"status": 5},
         Known(0, requeue=True),
