@@ -235,8 +235,8 @@ def test_what_can_never_start_is_refused(tmp_path: Path) -> None:
     here.nodes["n0"].end((first.number, 1), 1)
     here.settle()
 
-    sentence = "the job would never start, as it was to start after success of job 1, which is failed: "
-    with pytest.raises(SchedulerError, match=rf"^{sentence}leave that out of --dependency\.$"):
+    sentence = "the job could never start, as it was to start after success of job 1, which is failed: "
+    with pytest.raises(SchedulerError, match=rf"^{sentence}leave that out of --dependency, or name another job\.$"):
         here.cluster.submit(spec(after=(Dependency("afterok", 1),)), ANN, here.now)
     assert list(here.cluster.jobs) == [1]
     assert here.submit(spec(after=(Dependency("afternotok", 1),)))

@@ -44,14 +44,7 @@ class Cluster(Membership):
         spec = sized(spec, self.controller.cores)
         admission.check(spec, self.nodes.values(), self.settings, self.policy)
         launching.check(spec, user)
-        for dependency in spec.after:
-            if self.state_of(dependency.job) is None:
-                msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
-                raise SchedulerError(msg)
-        _, hopeless = admission.dependencies(spec, self.state_of)
-        if hopeless:
-            msg = f"the job would never start, as {hopeless}: leave that out of --dependency."
-            raise SchedulerError(msg)
+        admission.check_dependencies(spec, self.state_of)
         return [self._take_in(spec, user, now) for _ in range(count)]
 
     def _take_in(self, spec: Spec, user: User, now: float) -> Job:
