@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
+from scheduler.interface import NEVER
 from scheduler.live import admission, explaining
 from scheduler.live.dispatch import LONGEST_PAUSE
 from scheduler.live.jobs import FINAL
@@ -162,6 +163,72 @@ def test_only_nodes_that_a_job_may_be_on_are_told_as_free(tmp_path: Path) -> Non
     here.cluster.drain("n0", "dust")
     said = explaining.explain(any_two, here.cluster, here.now)
     assert "It needs 2 nodes; 1 is free, 1 drained, silent or down." in said
+    here.store.close()
+
+
+def test_the_first_job_has_a_start_though_nothing_is_free_for_a_plan(tmp_path: Path) -> None:
+    """When as many of its nodes are left as it needs; those behind it say that nobody has planned theirs."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    for minutes in (5, 10):
+        here.submit(spec(minutes=minutes, job_class="rigid"))
+    here.settle()
+    one, behind = (here.submit(spec(nodes, job_class="rigid")) for nodes in (1, 2))
+    assert one
+    assert behind
+    here.settle()
+    controller = here.cluster.controller
+    assert controller
+    assert {controller.planned(job.number) for job in (one, behind)} == {NEVER}
+
+    start = here.cluster.jobs[1].started
+    assert start is not None
+    assert explaining.expected_start(one, here.cluster, here.now) == int(start) + 300
+    assert explaining.explain(one, here.cluster, start)[1:] == [
+        "It is number 1 of 2 jobs that wait.",
+        "It needs 1 node; 0 are free.",
+        "It is expected to start in 5 min, if nothing changes.",
+    ]
+    assert explaining.expected_start(behind, here.cluster, here.now) is None
+    assert explaining.explain(behind, here.cluster, start)[-1] == "No start is planned for it yet."
+    here.cluster.cancel(one.number, here.now, "cancelled by ann")
+    here.settle()
+    assert "It is the only job that waits." in explaining.explain(behind, here.cluster, here.now)
+    assert explaining.expected_start(behind, here.cluster, here.now) == int(start) + 600
+    here.store.close()
+
+
+def test_a_start_is_not_expected_once_that_has_become_false(tmp_path: Path) -> None:
+    """A guest has made the job before it longer, its moment has passed, or nodes were drained since it was planned."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    host = here.submit(spec(minutes=10))
+    first = here.submit(spec(minutes=600, job_class="rigid"))
+    behind = here.submit(spec(minutes=600, job_class="rigid"))
+    assert host
+    assert first
+    assert behind
+    here.settle()
+    controller = here.cluster.controller
+    assert controller
+    started, planned = int(host.started or 0), controller.world.jobs.planned
+    planned[controller.world.queue[:2]] = started + 600, started + 600 + 36000
+
+    def expected() -> list[float | None]:
+        return [explaining.expected_start(job, here.cluster, here.now) for job in (first, behind)]
+
+    assert expected() == [started + 600, started + 36600]
+    guest = here.submit(spec(minutes=1, priority=1))
+    here.settle()
+    assert guest
+    assert (guest.state, host.limit) == ("running", 660)
+    planned[controller.world.queue[:2]] = started + 600, started + 630
+    assert expected() == [started + 660, None]
+    here.cluster.drain("n0", "dust")
+    assert expected() == [None, None]
+    here.cluster.drain("n0", "")
+    here.now = started + 661.0
+    assert expected() == [None, None]
     here.store.close()
 
 

@@ -136,6 +136,15 @@ class Controller:
         """Return when the policy expects a waiting job to start; NEVER if it has not said."""
         return int(self._world.jobs.planned[self._index[number]])
 
+    def soonest(self, number: int) -> int:
+        """Return when enough nodes for a waiting job are left by who is on them; NEVER: jobs may start on too few."""
+        world, job = self._world, self._index[number]
+        house, needed, group = world.nodes, int(world.jobs.nodes[job]), world.jobs.partition[job]
+        usable = house.up if group == NOBODY else house.up * house.allowed[group]
+        residents = house.resident[np.flatnonzero(usable)]
+        left = np.where(residents == NOBODY, world.scalars[NOW], world.jobs.ends[residents]).max(axis=1)
+        return int(np.sort(left)[needed - 1]) if needed <= len(left) else NEVER
+
     def limit(self, number: int) -> int:
         """Return how many seconds a running job may take."""
         return self._limits.get(number, int(self._world.jobs.limit[self._index[number]]))

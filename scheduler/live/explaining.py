@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scheduler.live.cluster import Cluster
+    from scheduler.live.controller import Controller
     from scheduler.live.jobs import Job, Node
 
 
@@ -72,13 +73,23 @@ def _named(jobs: Sequence[int]) -> str:
     return f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(map(str, jobs))}"
 
 
-def expected_start(job: Job, cluster: Cluster) -> float | None:
-    """Return when the policy expects a waiting job to start, None where it has not said."""
+def expected_start(job: Job, cluster: Cluster, now: float) -> float | None:
+    """Return when a waiting job starts if nothing changes, None where nobody can say.
+
+    That is as the policy has planned it. A policy plans anew only when it could start somebody, so that a plan may be
+    older than the ends of running jobs are now: the first job starts no earlier than these let it, and with what was
+    planned before that for others nobody is served.
+    """
     controller = cluster.controller
     if controller is None or not controller.waits(job.number):
         return None
-    planned = controller.planned(job.number)
-    return None if planned == NEVER else float(planned)
+    planned, is_first = controller.planned(job.number), controller.is_first(job.number)
+    if planned == NEVER and not is_first:
+        return None
+    soonest = controller.soonest(job.number)
+    if is_first:
+        planned = soonest if planned == NEVER else max(planned, soonest)
+    return float(planned) if now < planned < NEVER and soonest <= planned else None
 
 
 def explain(job: Job, cluster: Cluster, now: float) -> list[str]:
@@ -98,21 +109,34 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
         said.append(f"Last time: {job.reason.removesuffix('.')}.")
     controller = cluster.controller
     if controller and controller.waits(job.number):
-        waiting, _ = controller.counts
-        said.append(f"It is number {controller.place(job.number)} of {counted(waiting, 'job')} that wait.")
-        busy = {name for other in cluster.jobs.values() for name in other.left}
-        mine = _its_nodes(job, cluster)
-        free = sum(node.state == "up" and node.name not in busy for node in mine)
-        where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
-        away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
-        unable = sum(node.state == "busy" for node in mine)
-        away += f", {unable} cannot start jobs now" if unable else ""
-        is_free = f"{free}{where} {'is' if free == 1 else 'are'} free{away}"
-        said.append(f"It needs {counted(job.spec.nodes, 'node')}; {is_free}.")
-    expected = expected_start(job, cluster)
-    if expected is not None:
-        said.append(f"It is expected to start in {duration(max(0.0, expected - now))}, or before.")
+        said += [_place(job, controller), _room(job, cluster)]
+        expected = expected_start(job, cluster, now)
+        if expected is not None:
+            said.append(f"It is expected to start in {duration(expected - now)}, if nothing changes.")
+        elif not controller.is_first(job.number):
+            said.append("No start is planned for it yet.")
     return said
+
+
+def _place(job: Job, controller: Controller) -> str:
+    """Return which place in the queue a job has."""
+    waiting, _ = controller.counts
+    if waiting == 1:
+        return "It is the only job that waits."
+    return f"It is number {controller.place(job.number)} of {waiting} jobs that wait."
+
+
+def _room(job: Job, cluster: Cluster) -> str:
+    """Return how many nodes a job needs, and how many it could have now."""
+    taken = {name for other in cluster.jobs.values() for name in other.left}
+    mine = _its_nodes(job, cluster)
+    free = sum(node.state == "up" and node.name not in taken for node in mine)
+    where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
+    away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
+    unable = sum(node.state == "busy" for node in mine)
+    away += f", {unable} cannot start jobs now" if unable else ""
+    is_free = f"{free}{where} {'is' if free == 1 else 'are'} free{away}"
+    return f"It needs {counted(job.spec.nodes, 'node')}; {is_free}."
 
 
 def _measured(known: Mapping[int, float], total: int) -> list[str]:

@@ -444,7 +444,7 @@ class Server:
             "submitted": job.submitted,
             "started": job.started,
             "ended": job.ended,
-            "expected_start": explaining.expected_start(job, self.cluster),
+            "expected_start": explaining.expected_start(job, self.cluster, self._clock()),
             "limit": job.limit,
             "requested": self._settings.limit(job.spec.time),
             "class": job.spec.job_class,
