@@ -214,7 +214,7 @@ class FakeCluster:
     def release_lost(self) -> None:
         """Let those jobs go on that are held as they were lost too often."""
         for job in [job for job in self.cluster.jobs.values() if job.held and job.losses]:
-            self.cluster.hold(job.number, self.now, held=False)
+            self.cluster.hold(job.number, self.now, "ann", held=False)
 
     def settle(self, *, ends: bool = False) -> None:
         """Let everybody do what they can until nothing happens any more; with `ends` all jobs end."""

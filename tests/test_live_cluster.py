@@ -232,6 +232,106 @@ def test_a_start_is_not_expected_once_that_has_become_false(tmp_path: Path) -> N
     here.store.close()
 
 
+@pytest.mark.parametrize(
+    ("status", "state", "reason"),
+    [
+        (0, "completed", ""),
+        (3, "failed", "it returned 3"),
+        (-9, "failed", "it was ended by SIGKILL"),
+        (-40, "failed", "it was ended by signal 40"),
+    ],
+)
+def test_how_a_job_has_ended_is_told_in_words(tmp_path: Path, status: int, state: str, reason: str) -> None:
+    """Signals by their names, where they have any; of one that ended well there is nothing to say."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    here.settle()
+    job = here.submit(spec())
+    assert job
+    here.settle()
+    here.nodes["n0"].end((job.number, 1), status)
+    here.settle()
+
+    assert (job.state, explaining.why(job, here.cluster)) == (state, reason)
+    (said,) = explaining.explain(job, here.cluster, here.now)
+    assert said.startswith(f"It is over: {state} after ")
+    assert said.endswith(f": {reason}." if reason else " s.")
+    here.store.close()
+
+
+@pytest.mark.parametrize(
+    ("stubborn", "reason"),
+    [
+        (False, "its limit of 60 s was over"),
+        (True, "its limit of 60 s was over, and it was killed, as it did not heed SIGTERM"),
+    ],
+)
+def test_a_job_that_ends_at_its_limit_says_so(tmp_path: Path, *, stubborn: bool, reason: str) -> None:
+    """While it ends, with how long that may take, and once it is over."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    here.settle()
+    job = here.submit(spec())
+    assert job
+    here.settle()
+    here.turn(61.0)
+
+    assert explaining.explain(job, here.cluster, here.now) == [
+        "It has 4 of 4 cores of n0.",
+        "Its limit of 60 s is over: it was asked to end, and is killed after 5.0 s at the latest.",
+    ]
+    if stubborn:
+        here.nodes["n0"].inbox.clear()
+        here.nodes["n0"].end((job.number, 1), -signal.SIGKILL)
+    here.settle()
+    assert (job.state, explaining.why(job, here.cluster)) == ("timeout", reason)
+    here.store.close()
+
+
+def test_a_job_that_is_ended_says_by_whom(tmp_path: Path) -> None:
+    """What is left of one whose first node has been left is killed, whatever the reason was."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 2)
+    here.settle()
+    cancelled = here.submit(spec(2))
+    assert cancelled
+    here.settle()
+    here.cluster.cancel(cancelled.number, here.now, "cancelled by root")
+    assert explaining.explain(cancelled, here.cluster, here.now)[1] == (
+        "It was cancelled by root: it was asked to end, and is killed after 5.0 s at the latest."
+    )
+    here.settle()
+    fails = here.submit(spec(2))
+    assert fails
+    here.settle()
+    here.nodes["n0"].end((fails.number, 1), 3)
+    here.hear(here.nodes["n0"])
+
+    assert explaining.explain(fails, here.cluster, here.now) == [
+        "It has 4 of 4 cores of n1.",
+        "Its own program has ended: what is left of it is killed.",
+    ]
+    here.settle(ends=True)
+    here.store.close()
+
+
+def test_a_held_job_says_who_holds_it_and_how_to_release_it(tmp_path: Path) -> None:
+    """Also after a restart; its own user need not be told that it was them."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    here.settle()
+    own, other = here.submit(spec(hold=True)), here.submit(spec(hold=True))
+    assert own
+    assert other
+    here.cluster.hold(other.number, here.now, "ann", held=False)
+    here.cluster.hold(other.number, here.now, "root", held=True)
+    here.send()
+    here.crash()
+
+    assert [explaining.why(job, here.cluster) for job in here.cluster.jobs.values()] == [
+        "held: release it with drom hold --release 1",
+        "held by root: release it with drom hold --release 2",
+    ]
+    assert [entry.detail for entry in here.store.history(2, 2)][1:] == [{"by": "ann"}, {"by": "root"}]
+    here.store.close()
+
+
 def test_submissions_are_taken_back_together(tmp_path: Path) -> None:
     """Nothing of them is left, not even their numbers; those before them stay."""
     here = FakeCluster(tmp_path, load_policy("easy"), 1)
@@ -361,7 +461,7 @@ def test_a_job_is_forgotten_only_when_nobody_waits_for_it(tmp_path: Path) -> Non
     assert here.store.forget(here.now, here.cluster.needed(), 9) == []
     here.crash()
     here.settle()
-    here.cluster.hold(held.number, here.now, held=False)
+    here.cluster.hold(held.number, here.now, "ann", held=False)
     here.settle(ends=True)
     assert here.store.job(held.number).state == "completed"  # type: ignore[union-attr]
 
@@ -516,16 +616,16 @@ def test_a_job_that_is_lost_soon_after_each_start_is_held(tmp_path: Path, *, cra
         for _ in range(MOST_LOSSES):
             assert not job.held
             job = lose(here, job)
-            assert (job.state, job.reason) == ("pending", "its part on n1 was ended by signal 9")
+            assert (job.state, job.reason) == ("pending", "its part on n1 was ended by SIGKILL")
             if crashes:
                 here.crash()
         here.settle()
         job = here.cluster.jobs[job.number]
         assert explaining.explain(job, here.cluster, here.now) == [
             "It waits: held, as it was lost 5 times soon after its start: release it with drom hold --release 1.",
-            "Last time: its part on n1 was ended by signal 9.",
+            "Last time: its part on n1 was ended by SIGKILL.",
         ]
-        here.cluster.hold(job.number, here.now, held=False)
+        here.cluster.hold(job.number, here.now, "ann", held=False)
 
     last = [entry for entry in here.store.history() if entry.what == "held"][-1]
     assert last.detail == {"reason": "it was lost 5 times soon after its start"}
@@ -540,7 +640,7 @@ def test_only_a_loss_soon_after_a_start_counts(tmp_path: Path) -> None:
     here.settle()
     job = here.submit(spec(2, 60))
     assert job
-    assert lose(here, job, SOON + 1, 3).reason == "its part on n1 has ended with status 3"
+    assert lose(here, job, SOON + 1, 3).reason == "its part on n1 returned 3"
     here.turn()
     here.nodes["n1"].inbox.popleft()
     assert here.nodes["n1"].refuse()
@@ -552,7 +652,7 @@ def test_only_a_loss_soon_after_a_start_counts(tmp_path: Path) -> None:
     other = here.submit(spec(2, 60, requeue=False))
     assert other
     other = lose(here, other)
-    assert (other.state, other.losses, other.reason) == ("node_fail", 0, "its part on n1 was ended by signal 9")
+    assert (other.state, other.losses, other.reason) == ("node_fail", 0, "its part on n1 was ended by SIGKILL")
     here.store.close()
 
 

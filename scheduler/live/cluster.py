@@ -78,15 +78,15 @@ class Cluster(Membership):
             job.reason, job.verdict = reason, CANCELLED
             self._end(job, CANCELLED, now)
 
-    def hold(self, number: int, now: float, *, held: bool) -> None:
-        """Keep a waiting job from starting, or let it. Raises SchedulerError for one that does not wait."""
+    def hold(self, number: int, now: float, by: str, *, held: bool) -> None:
+        """Keep a waiting job from starting, or let it, as `by` says. Raises SchedulerError if it does not wait."""
         job = self._living(number)
         if job.state != PENDING:
             msg = f"job {number} has started: only waiting jobs can be held or released."
             raise SchedulerError(msg)
         if held != job.held:
-            job.held, job.losses = held, 0
-            self._record(job, now, "held" if held else "released")
+            job.held, job.losses, job.holder = held, 0, by if held else ""
+            self._record(job, now, "held" if held else "released", by=by)
             if held:
                 self._withdraw(job)
             else:

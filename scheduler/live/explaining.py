@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from agent.words import counted, duration
 from scheduler.interface import NEVER
 from scheduler.live import admission
-from scheduler.live.jobs import ENDING, PENDING, RUNNING, STARTING
+from scheduler.live.jobs import (
+    CANCELLED,
+    ENDING,
+    FAILED,
+    PENDING,
+    RUNNING,
+    STARTING,
+    TIMEOUT,
+    how_it_ended,
+)
 from scheduler.live.lifecycle import MOST_LOSSES
 
 if TYPE_CHECKING:
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
 def why(job: Job, cluster: Cluster) -> str:
     """Return a few words on why a job is in its state."""
     if job.state != PENDING:
-        return job.reason
+        return job.reason or _ended(job)
     if job.held:
         return _held(job)
     if others := cluster.waits_for(job.number):
@@ -35,12 +45,23 @@ def why(job: Job, cluster: Cluster) -> str:
     return _shortage(job, cluster)
 
 
+def _ended(job: Job) -> str:
+    """Return why a job that is over has not ended well, where its program or its limit says so."""
+    if job.state == TIMEOUT:
+        killed = ", and it was killed, as it did not heed SIGTERM" if job.status == -signal.SIGKILL else ""
+        return f"its limit of {_limit(job)} was over{killed}"
+    return f"it {how_it_ended(job.status)}" if job.state == FAILED and job.status is not None else ""
+
+
+def _limit(job: Job) -> str:
+    return f"{job.limit} s" if job.limit < 100 else duration(job.limit)
+
+
 def _held(job: Job) -> str:
     """Return why a job is held: by somebody, or as it was lost too often."""
-    if job.losses < MOST_LOSSES:
-        return "held"
-    often = f"{job.losses} times soon after its start"
-    return f"held, as it was lost {often}: release it with drom hold --release {job.number}"
+    lost = f", as it was lost {job.losses} times soon after its start" if job.losses >= MOST_LOSSES else ""
+    by = f" by {job.holder}" if job.holder not in ("", job.user.name) else ""
+    return f"held{lost or by}: release it with drom hold --release {job.number}"
 
 
 def _shortage(job: Job, cluster: Cluster) -> str:
@@ -96,11 +117,13 @@ def explain(job: Job, cluster: Cluster, now: float) -> list[str]:
     """Return sentences for the user of a job."""
     if job.state == PENDING:
         return _waiting(job, cluster, now)
-    if job.state in (STARTING, RUNNING, ENDING):
+    if job.state == ENDING:
+        return [_has(job, cluster), _ending(job, cluster)]
+    if job.state in (STARTING, RUNNING):
         return _on_nodes(job, cluster, now)
     took = "" if job.started is None or job.ended is None else f" after {duration(job.ended - job.started)}"
-    about = f": {job.reason}" if job.reason else "" if not job.status else f": it returned {job.status}"
-    return [f"It is over: {job.state}{took}{about.removesuffix('.')}."]
+    about = why(job, cluster).removesuffix(".")
+    return [f"It is over: {job.state}{took}{about and f': {about}'}."]
 
 
 def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
@@ -148,10 +171,30 @@ def _measured(known: Mapping[int, float], total: int) -> list[str]:
     return [f"Of its speed with {most} of {total} cores it was measured to have {', '.join(parts)}."]
 
 
+def _has(job: Job, cluster: Cluster) -> str:
+    """Return what a job has of the nodes that it has not left."""
+    parts = [f"{job.shares[name]} of {cluster.dispatch.cores} cores of {name}" for name in job.left]
+    return f"It has {', '.join(parts)}."
+
+
+def _ending(job: Job, cluster: Cluster) -> str:
+    """Return why a job ends, and how it is brought to that."""
+    if job.verdict == CANCELLED:
+        ends = f"It was {job.reason}"
+    elif job.verdict == TIMEOUT:
+        ends = f"Its limit of {_limit(job)} is over"
+    elif job.reason:
+        ends = f"It is to end, as {job.reason.removesuffix('.')}"
+    else:
+        ends = "Its own program has ended"
+    if job.launcher in job.left:
+        return f"{ends}: it was asked to end, and is killed after {duration(cluster.settings.kill_wait)} at the latest."
+    return f"{ends}: what is left of it is killed."
+
+
 def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     total = cluster.dispatch.cores
-    has = ", ".join(f"{cores} of {total} cores of {name}" for name, cores in job.shares.items())
-    said = [f"It has {has}."]
+    said = [_has(job, cluster)]
     if job.state == STARTING:
         waits = cluster.dispatch.waiting_for(job.number)
         said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,14 @@ REQUEUE = "requeue"
 """What is to become of a job that is being ended: a final state, or back into the queue."""
 
 
+def how_it_ended(status: int) -> str:
+    """Return in words the end of a program: ``returned 3``, ``was ended by SIGKILL``."""
+    if status >= 0:
+        return f"returned {status}"
+    known = -status in set(signal.Signals)
+    return f"was ended by {signal.Signals(-status).name if known else f'signal {-status}'}"
+
+
 class User(NamedTuple):
     """Whose job it is: numbers and name of the user on the scheduler's node."""
 
@@ -37,7 +46,7 @@ class Job:
     are the nodes that it has not left yet, `acknowledged` those that have said that they started it. `sizes` are the
     cores by node that its history says it has. `verdict` is what is to become of it once it has left all, where that is
     decided before. Its own program was `over` at that second, though it may not have left all nodes. `losses` is how
-    often it was lost soon after its start, since somebody released it last.
+    often it was lost soon after its start, since somebody released it last. `holder` is the name of who held it last.
     """
 
     number: int
@@ -62,6 +71,7 @@ class Job:
     cpu_seconds: float = 0.0
     max_rss: int = 0
     losses: int = 0
+    holder: str = ""
 
     @property
     def is_final(self) -> bool:

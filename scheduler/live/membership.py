@@ -15,7 +15,18 @@ from scheduler.errors import SchedulerError
 from scheduler.interface import AGENT_GONE, NODE_DOWN
 from scheduler.live.controller import Controller
 from scheduler.live.dispatch import FIRST_PAUSE, LONGEST_PAUSE, Dispatch
-from scheduler.live.jobs import COMPLETED, FAILED, PENDING, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node
+from scheduler.live.jobs import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    REQUEUE,
+    RUNNING,
+    STARTING,
+    TIMEOUT,
+    Job,
+    Node,
+    how_it_ended,
+)
 from scheduler.live.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
@@ -300,7 +311,7 @@ class Membership(Lifecycle):
             job.reason = job.reason or message.note
         lost = message.note and not job.verdict if launcher else message.note or not job.verdict
         if lost:
-            self._lose(job, message.note or _how_it_ended(node, message.status), now)
+            self._lose(job, message.note or _how_its_part_ended(node, message.status), now)
         self._leave(node, job)
         self._end(job, job.verdict or (COMPLETED if message.status == 0 else FAILED), now)
 
@@ -349,7 +360,6 @@ class Membership(Lifecycle):
         self._refresh(node)
 
 
-def _how_it_ended(node: Node, status: int) -> str:
+def _how_its_part_ended(node: Node, status: int) -> str:
     """Say how a part of a job has ended on a node that was to have it until its launcher has ended."""
-    how = f"was ended by signal {-status}" if status < 0 else f"has ended with status {status}"
-    return f"its part on {node.name} {how}"
+    return f"its part on {node.name} {how_it_ended(status)}"

@@ -353,9 +353,9 @@ class Server:
         return self._told(job)
 
     def _hold(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        job, _ = self._own_job(order, caller)
+        job, user = self._own_job(order, caller)
         with self._written():
-            self.cluster.hold(job.number, self._clock(), held=order.get("held") is not False)
+            self.cluster.hold(job.number, self._clock(), user.name, held=order.get("held") is not False)
         return self._told(job)
 
     def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:

@@ -182,7 +182,7 @@ def test_jobs_wait_for_each_other_and_for_their_user(here: Cluster) -> None:
     good = here.submit("--dependency", f"afterok:{first}", "--", "true")
     bad = here.submit("--dependency", f"afternotok:{first}", "--", "true")
     assert here.job(good)["reason"] == f"waits for job {first}"
-    assert here.job(first)["reason"] == "held"
+    assert here.job(first)["reason"] == f"held: release it with drom hold --release {first}"
     assert here.cli("hold", "--release", str(first)).stdout == f"Released job {first}\n"
     here.await_state(good, "completed")
     assert here.await_state(bad, "cancelled")["reason"] == (
@@ -200,6 +200,7 @@ def test_jobs_wait_for_each_other_and_for_their_user(here: Cluster) -> None:
     value = here.await_state(stubborn, "timeout")
     here.cli("drain", "n1", "--undo")
     assert value["status"] == -signal.SIGKILL
+    assert value["reason"] == "its limit of 2 s was over, and it was killed, as it did not heed SIGTERM"
     assert list(value["shares"]) == ["n2"]
 
 
