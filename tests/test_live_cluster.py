@@ -332,6 +332,31 @@ def test_a_held_job_says_who_holds_it_and_how_to_release_it(tmp_path: Path) -> N
     here.store.close()
 
 
+def test_a_mate_says_for_whom_it_shrank_and_how_much_longer_it_may_take(tmp_path: Path) -> None:
+    """Long after its guest has ended, by what has happened to it; the guest has a limit of its own."""
+    here, mate = with_mate(tmp_path, POLICY, 2)
+    guest = here.submit(spec(2, 10))
+    assert guest
+    here.settle()
+    for node in here.nodes.values():
+        node.end((guest.number, 1), 0)
+    here.settle()
+
+    history = {job.number: list(here.store.history(job.number, job.number)) for job in (mate, guest)}
+    ordered = [entry.detail for entry in history[1] if entry.what == "ordered"]
+    assert {(one["node"], one["cores"], one.get("for")) for one in ordered} == {
+        *(("n0", 2, guest.number), ("n1", 2, guest.number)),
+        *(("n0", 4, None), ("n1", 4, None)),
+    }
+    limits = {
+        number: [e.detail["seconds"] for e in entries if e.what == "limit"] for number, entries in history.items()
+    }
+    assert limits == {1: [mate.limit], 2: [1200]}
+    assert mate.limit > 3600
+    here.settle(ends=True)
+    here.store.close()
+
+
 def test_submissions_are_taken_back_together(tmp_path: Path) -> None:
     """Nothing of them is left, not even their numbers; those before them stay."""
     here = FakeCluster(tmp_path, load_policy("easy"), 1)

@@ -79,7 +79,7 @@ class Story:
         if what in _ENDS:
             took = f" after {at - self._started[number]:.1f} s" if number in self._started else ""
             return f"{name} {_ENDS[what]}{took}{_why(detail)}"
-        return "" if what in ("ordered", "ending") else f"{name}: {what}{_why(detail)}"
+        return "" if what in ("ordered", "limit", "ending") else f"{name}: {what}{_why(detail)}"
 
 
 def _kind(entry: dict[str, Any]) -> tuple[int, str, int | None]:

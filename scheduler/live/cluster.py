@@ -13,7 +13,7 @@ from agent.steward import protocol as say
 from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
 from scheduler.live import admission, launching
-from scheduler.live.dispatch import Start
+from scheduler.live.dispatch import Resize, Start
 from scheduler.live.jobs import CANCELLED, ON_NODES, PENDING, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node, User
 from scheduler.live.membership import Membership
 from scheduler.live.spec import Spec, name_of, sized
@@ -112,7 +112,7 @@ class Cluster(Membership):
                 job = self.jobs[number]
                 if job.shares.get(self._names[index], cores) != cores:
                     job.shares[self._names[index]] = cores
-                    job.limit = controller.limit(number)
+                    self._note_limit(job, controller.limit(number), now)
                     self.unsaved[number] = job
                     if number in self.dispatch.placed:  # its mate has ended before it had shrunk
                         self.dispatch.place(number, self.dispatch.placed[number] | {index: cores})
@@ -130,7 +130,7 @@ class Cluster(Membership):
                 continue
             if job.state == STARTING:
                 job.reason = HUNG
-            job.limit = controller.limit(number)
+            self._note_limit(job, controller.limit(number), now)
             self._end(job, TIMEOUT, now)
 
     def _due(self, controller: Controller, job: Job) -> float:
@@ -159,12 +159,19 @@ class Cluster(Membership):
         nodes = controller.nodes_of(job.number)
         cores = {node: controller.cores_on(job.number, node) for node in nodes}
         job.shares = {self._names[node]: amount for node, amount in cores.items()}
-        job.state, job.attempt, job.reason, job.limit = STARTING, job.attempt + 1, "", controller.limit(job.number)
+        job.state, job.attempt, job.reason = STARTING, job.attempt + 1, ""
         job.left, job.acknowledged, job.sizes, job.over = list(job.shares), [], dict(job.shares), None
         mates = sorted({mate for node in nodes for mate in controller.residents(node)} - {job.number})
         self._record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
+        self._note_limit(job, controller.limit(job.number), now)
         self.unsaved[job.number] = job
         self.dispatch.place(job.number, cores)
+
+    def _note_limit(self, job: Job, limit: int, now: float) -> None:
+        """Take in how long a job may take, which is history where it changes."""
+        if job.limit != limit:
+            job.limit = limit
+            self._record(job, now, "limit", seconds=limit)
 
     def _give_orders(self, now: float) -> None:
         for order in self.dispatch.orders(now):
@@ -176,7 +183,13 @@ class Cluster(Membership):
                 continue
             name = self._names[order.node]
             self.messages.append((name, say.Resize(job.number, job.attempt, order.cores, self.settings.shrink_within)))
-            self._record(job, now, "ordered", node=name, cores=order.cores)
+            self._record(job, now, "ordered", node=name, cores=order.cores, **self._guest_of(order))
+
+    def _guest_of(self, order: Resize) -> dict[str, int]:
+        """Return for whom a job shrinks, if it does: the newest of those that wait for room on its node."""
+        share = self.dispatch.share(order.node, order.job)
+        waiting = [number for number, cores in self.dispatch.placed.items() if order.node in cores]
+        return {"for": waiting[-1]} if waiting and share and share.held > order.cores else {}
 
     # --- restart --------------------------------------------------------------------------------------------------
 
