@@ -10,7 +10,7 @@ import pytest
 
 from agent.words import LAST_MOMENT
 from scheduler.live import listing
-from scheduler.live.spec import Spec
+from scheduler.live.spec import Dependency, Spec, visible
 
 NASTY = "\x1b[31mred\nNEWLINE\r\x9b\udcff"
 SAID = r"\x1b[31mred\nNEWLINE\r\x9b\udcff"
@@ -27,6 +27,8 @@ def brief(**more: Any) -> dict[str, Any]:
         "limit": 60,
         "requested": 60,
         "expected_start": None,
+        "cpu_seconds": 0.0,
+        "max_rss": 0,
     }
     return about | times | more
 
@@ -96,13 +98,104 @@ def test_scripts_read_moments_as_iso_8601() -> None:
     assert queue["jobs"][0]["ended"] == told["ended"]
 
 
+def test_a_job_shows_what_it_asks_for() -> None:
+    """A line each, with those alone of which there is something to say."""
+    plain = listing.job(brief(spec=Spec(command=("true",), folder="/home/ann").to_json(), history=[], explanation=[]))
+    assert plain[1:-2] == [
+        "command: true",
+        "asks for: 1 node, 0 tasks, 60 s, malleable",
+        "output: drom-%j.out",
+        "folder: /home/ann",
+    ]
+    much = Spec(
+        ("in.txt",),
+        "#!/bin/sh",
+        ranks=2,
+        threads=3,
+        priority=-5,
+        after=(Dependency("afterok", 7),),
+        constraint=("big", "fast"),
+        memory=4 << 30,
+        resources={"gpu": 2},
+        output="/out/%j",
+        error="%x.err",
+        input="data",
+        folder="/home/ann",
+    )
+    wants = "4 GiB of memory, gpu=2, feature big, feature fast, priority -5, afterok:7"
+    over = {"started": 0.5, "shares": {"n1": 4, "n2": 4}, "cpu_seconds": 12.0, "max_rss": 3 << 20}
+    lines = listing.job(brief(name="solve", spec=much.to_json(), history=[], explanation=["It is over."], **over))
+    assert lines[1:-2] == [
+        "It is over.",
+        "ran on: n1, n2",
+        "used: 12 s of CPU time, 3 MiB of memory at most",
+        "script: solve in.txt",
+        f"asks for: 1 node, 2 tasks, 3 cores per task, 60 s, malleable, {wants}",
+        "output: /out/%j",
+        "error: %x.err",
+        "input: data",
+        "folder: /home/ann",
+    ]
+    others = listing.job(brief(spec=visible(much, whole=False), history=[], explanation=[]))
+    assert "command: a script of its user" in others
+
+
+def test_spans_in_a_history_are_told_as_such() -> None:
+    """A limit has grown to so much."""
+    history = [{"at": 0.0, "what": "limit", "detail": {"seconds": 4200}}]
+    spec = Spec(command=("true",)).to_json()
+
+    assert listing.job(brief(spec=spec, history=history, explanation=[]))[-1].endswith("  limit  70 min")
+
+
+def node(name: str, state: str = "up", **more: Any) -> dict[str, Any]:
+    """Return a node as an answer has it."""
+    usual = {"cores": 4, "jobs": {}, "drained": "", "busy": "", "memory": 0, "features": [], "resources": {}}
+    return {"name": name, "state": state, "heard": NOON, "gone_since": None} | usual | more
+
+
+def test_nodes_are_told_in_the_order_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one that takes jobs is free; of one that is away is told since when."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    rows = [
+        node("n10", "gone", gone_since=NOON + 15, drained="dust"),
+        node("n2", jobs={7: 2, 8: 2}),
+        node("n1"),
+        node("n11", "gone", heard=None),
+    ]
+    try:
+        lines = listing.nodes({"nodes": rows, "time": NOON + 60})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert lines == [
+        "NODE  STATE  CORES  JOBS                    REASON",
+        "n1    up     4      free",
+        "n2    up     4      2 of job 7, 2 of job 8",
+        "n10   gone   4      -                       dust; its agent is silent since 12:00:00",
+        "n11   gone   4      -                       its agent has not spoken to this scheduler yet",
+    ]
+
+
+def test_nodes_have_columns_for_what_some_of_them_have() -> None:
+    """Memory, features, resources."""
+    rows = [node("n1", memory=2 << 30), node("n2", features=["big", "fast"], resources={"gpu": 2, "port": 1})]
+
+    assert listing.nodes({"nodes": rows, "time": NOON}) == [
+        "NODE  STATE  CORES  MEMORY  FEATURES  RESOURCES     JOBS  REASON",
+        "n1    up     4      2 GiB   -         -             free",
+        "n2    up     4      -       big,fast  gpu=2,port=1  free",
+    ]
+
+
 def test_nodes_show_what_cannot_be_printed() -> None:
     """Why they are drained or cannot start jobs now; columns stay below their headings."""
-    drained = {"name": "n1", "state": "drained", "cores": 4, "jobs": {}, "drained": NASTY, "busy": ""}
-    busy = {"name": "n2", "state": "busy", "cores": 4, "jobs": {}, "drained": "", "busy": NASTY}
+    rows = [node("n1", "drained", drained=NASTY), node("n2", "busy", busy=NASTY)]
 
-    assert listing.nodes({"nodes": [drained, busy]}) == [
+    assert listing.nodes({"nodes": rows, "time": NOON}) == [
         "NODE  STATE    CORES  JOBS  REASON",
-        f"n1    drained  4      free  {SAID}",
-        f"n2    busy     4      free  {SAID}",
+        f"n1    drained  4      -     {SAID}",
+        f"n2    busy     4      -     {SAID}",
     ]

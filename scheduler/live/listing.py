@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent import listing
+from agent.rules import in_words
 from agent.words import LAST_MOMENT, clock, counted, duration, escaped, iso
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EMPTY = "No job waits or runs: submit one with: drom submit -- COMMAND"
 NO_NODES = "No node has joined: start an agent on each with: drom agent --scheduler"
@@ -50,12 +55,13 @@ def queue(value: dict[str, Any]) -> list[str]:
 def job(value: dict[str, Any]) -> list[str]:
     """Return all about a job."""
     spec = value["spec"]
-    is_script = spec.get("script") != ""  # of another's we are not told
     about = [
         f"job {value['job']} {value['name']} of {value['user']}: {value['state']}",
         *value["explanation"],
-        f"command: {'a script of its user' if is_script else ' '.join(spec['command'])}",
+        *_came_of(value),
+        _command(value["name"], spec),
         f"asks for: {', '.join(_wanted(value, spec))}",
+        *_files(spec),
     ]
     rows = [
         [_moment(entry["at"], value["time"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]
@@ -63,30 +69,83 @@ def job(value: dict[str, Any]) -> list[str]:
     return [*map(escaped, about), "", *_table(["TIME", "EVENT", ""], rows)]
 
 
-def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> list[str]:
-    return [
-        counted(value["nodes"], "node"),
-        counted(spec["ranks"], "task"),
-        duration(value["requested"]),
-        spec["job_class"],
-    ]
+def _came_of(value: dict[str, Any]) -> Iterator[str]:
+    """Yield where a job ran and what it used, once it is over."""
+    if value["started"] is None or value["ended"] is None:
+        return
+    yield f"ran on: {', '.join(value['shares'])}"
+    if value["cpu_seconds"] or value["max_rss"]:
+        yield f"used: {duration(value['cpu_seconds'])} of CPU time, {in_words(value['max_rss'])} of memory at most"
+
+
+def _command(name: str, spec: dict[str, Any]) -> str:
+    """Return what a job runs; of another's script nothing is told."""
+    if "script" not in spec:
+        return "command: a script of its user"
+    return (
+        f"script: {' '.join([name, *spec['command']])}" if spec["script"] else f"command: {' '.join(spec['command'])}"
+    )
+
+
+def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
+    yield from (counted(value["nodes"], "node"), counted(spec["ranks"], "task"))
+    if spec["threads"]:
+        yield f"{counted(spec['threads'], 'core')} per task"
+    yield duration(value["requested"])
+    yield spec["job_class"]
+    if spec["memory"]:
+        yield f"{in_words(spec['memory'])} of memory"
+    yield from (f"{name}={amount}" for name, amount in spec["resources"].items())
+    yield from (f"feature {name}" for name in spec["constraint"])
+    if spec["priority"]:
+        yield f"priority {spec['priority']}"
+    yield from (f"{kind}:{other}" for kind, other in spec["after"])
+
+
+def _files(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield the files of a job, and the folder in which it runs and from which their names count."""
+    yield from (f"{name}: {spec[name]}" for name in ("output", "error", "input", "folder") if spec[name])
 
 
 def nodes(value: dict[str, Any]) -> list[str]:
-    """Return the nodes of a cluster, one a line."""
+    """Return the nodes of a cluster, one a line; columns of what no node has are left out."""
     if not value["nodes"]:
         return [NO_NODES]
-    rows = [
-        [
-            node["name"],
-            node["state"],
-            str(node["cores"]),
-            ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items()) or "free",
-            node["drained"] or node["busy"],
-        ]
-        for node in value["nodes"]
+    rows = sorted(value["nodes"], key=lambda node: _natural(node["name"]))
+    columns: list[tuple[str, list[str]]] = [
+        ("NODE", [node["name"] for node in rows]),
+        ("STATE", [node["state"] for node in rows]),
+        ("CORES", [str(node["cores"]) for node in rows]),
+        ("MEMORY", [node["memory"] and in_words(node["memory"]) for node in rows]),
+        ("FEATURES", [",".join(node["features"]) for node in rows]),
+        ("RESOURCES", [",".join(f"{name}={amount}" for name, amount in node["resources"].items()) for node in rows]),
+        ("JOBS", [_on_it(node) for node in rows]),
     ]
-    return _table(["NODE", "STATE", "CORES", "JOBS", "REASON"], rows)
+    shown = [(name, cells) for name, cells in columns if any(cells)]
+    reasons = [_away(node, value["time"]) for node in rows]
+    cells = [[column[i] or "-" for _, column in shown] + [reasons[i]] for i in range(len(rows))]
+    return _table([*(name for name, _ in shown), "REASON"], cells)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return by what names are sorted, so that n2 is before n10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.findall("[0-9]+|[^0-9]+", name)]
+
+
+def _on_it(node: dict[str, Any]) -> str:
+    """Return the jobs on a node; without any it is free if it takes some."""
+    jobs = ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items())
+    return jobs or ("free" if node["state"] == "up" else "-")
+
+
+def _away(node: dict[str, Any], now: float) -> str:
+    """Return why no job starts on a node."""
+    reasons = [reason for reason in (node["drained"], node["busy"]) if reason]
+    since = node["heard"] or node["gone_since"]
+    if node["state"] in ("gone", "down"):
+        silent = f"is silent since {_moment(since, now)}" if since else "has not spoken to this scheduler yet"
+        reasons.append(f"its agent {silent}")
+    return "; ".join(reasons)
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> list[str]:
@@ -115,7 +174,7 @@ def _moment(at: float, now: float) -> str:
 
 
 def _detail(detail: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {_plain(value)}" for key, value in detail.items())
+    return ", ".join(duration(value) if key == "seconds" else f"{key} {_plain(value)}" for key, value in detail.items())
 
 
 def _plain(value: object) -> str:
