@@ -103,7 +103,12 @@ class Storm:
     # --- users ---
 
     def _living(self) -> list[int]:
-        return [job["job"] for job in self._here.ask("queue")["jobs"]]
+        """Return the jobs that are not over; those held, as the storm has hit them too often, are released."""
+        jobs = self._here.ask("queue")["jobs"]
+        for job in jobs:
+            if job["reason"].startswith("held"):
+                self._here.ask("hold", job=job["job"], held=False)
+        return [job["job"] for job in jobs]
 
     def _submit(self, chance: random.Random) -> bool:
         if len(self._living()) >= MOST:
