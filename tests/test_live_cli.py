@@ -102,13 +102,16 @@ def test_a_word_that_is_neither_script_nor_command_is_refused(tmp_path: Path, su
         ("--nodes", "Option '--nodes' requires an argument."),
         ("--help", "--help is for the command line: leave it out."),
         ("--nodes 2 more", "'more' is no option: write for example #DROM --nodes 2."),
+        ("nodes 2", "'nodes' is no option: write for example #DROM --nodes 2."),
+        ("job.sh", "'job.sh' is no option: write for example #DROM --nodes 2."),
         ("--hold --", "-- is for the command line: leave it out."),
     ],
 )
 def test_a_line_of_a_script_that_cannot_be_read_is_named(
-    tmp_path: Path, submitted: list[dict[str, Any]], line: str, reason: str
+    tmp_path: Path, submitted: list[dict[str, Any]], line: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With file and number, and nothing is submitted."""
+    """With file and number, also one that names a script, and nothing is submitted."""
+    monkeypatch.chdir(tmp_path)
     path = script(tmp_path, "#DROM --tasks-per-node 1", f"#DROM {line}")
     with pytest.raises(SchedulerError) as refused:
         submit(path)

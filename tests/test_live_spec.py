@@ -179,6 +179,29 @@ def test_a_script_is_read_up_to_its_first_command() -> None:
             directives("#!/bin/sh\n" + line, "job.sh")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("-o out#%j.txt -D /tmp/a#1", ["-o", "out#%j.txt", "-D", "/tmp/a#1"]),
+        ("--hold # not yet # see #12", ["--hold"]),
+        ("--hold #", ["--hold"]),
+        (r"-J 'a #1' -o \# -D '#b' -e \  # no -e", ["-J", "a #1", "-o", "#", "-D", "#b", "-e", " "]),
+        (r'-J "say \"#\" #" -o a"# b"#c # it\'s', ["-J", 'say "#" #', "-o", "a# b#c"]),
+    ],
+)
+def test_a_comment_begins_where_a_word_could(text: str, words: list[str]) -> None:
+    """As in the shell: within a word, behind a backslash or in quotes a # means itself."""
+    assert directives(f"#!/bin/sh\n#DROM {text}\n", "job.sh") == [(2, words)]
+
+
+def test_a_line_without_a_blank_is_refused() -> None:
+    """It would be one more comment, and its options be missed later."""
+    with pytest.raises(SchedulerError) as refused:
+        directives("#!/bin/sh\n#DROM--nodes=2\n", "job.sh")
+
+    assert str(refused.value) == "job.sh, line 2: a blank is missing after #DROM: write #DROM --nodes=2"
+
+
 def test_no_command_is_refused() -> None:
     """Neither none nor an empty word."""
     for command in ((), ("",), ("", "x")):

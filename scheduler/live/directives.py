@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from scheduler.errors import SchedulerError
 
 MARK = "#DROM"
+_PART = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\\s])"""
+"""A character of a word, or several in quotes."""
+_COMMENT = re.compile(rf"(#.*)|({_PART}+)")
+"""A comment, or else a word, in which a # means itself."""
 
 
 def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
@@ -20,9 +25,12 @@ def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
         text = line.strip()
         if text and not text.startswith("#"):
             break
+        if text.startswith(MARK + "-"):
+            msg = f"{name}, line {number}: a blank is missing after {MARK}: write {MARK} {text.removeprefix(MARK)}"
+            raise SchedulerError(msg)
         if text == MARK or text.startswith((MARK + " ", MARK + "\t")):
             try:
-                words = shlex.split(text.removeprefix(MARK), comments=True)
+                words = shlex.split(_COMMENT.sub(lambda found: found[2] or "", text.removeprefix(MARK)))
             except ValueError as error:
                 msg = f"{name}, line {number}: a quote is not closed: close it."
                 raise SchedulerError(msg) from error

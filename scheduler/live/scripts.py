@@ -42,7 +42,7 @@ class Submission(typer.core.TyperCommand):
         lines = directives(text, path)
         for number, words in lines:
             try:
-                left = self.make_context(ctx.info_name, list(words), ctx.parent).params["command"]
+                left = self._alone(words, ctx)
             except _UsageError as error:
                 msg = f"{path}, line {number}: {error.format_message().rstrip('.')}."  # type: ignore[attr-defined]
                 raise SchedulerError(msg) from error
@@ -50,6 +50,13 @@ class Submission(typer.core.TyperCommand):
                 msg = f"{path}, line {number}: {left[0][:40]!r} is no option: write for example {MARK} --nodes 2."
                 raise SchedulerError(msg)
         return [word for _, words in lines for word in words]
+
+    def _alone(self, words: list[str], ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
+        """Read the options of one line, in which nothing is a script; return what is none."""
+        line = type(ctx)(self, parent=ctx.parent, info_name=ctx.info_name, **self.context_settings)
+        with line.scope(cleanup=False):
+            super().parse_args(line, list(words))
+        return list(line.params["command"] or [])
 
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
