@@ -58,14 +58,18 @@ class Caller:
 
 
 class Service(NamedTuple):
-    """Who answers orders: its name, how it is started in a directory, and the bytes that it takes in a request."""
+    """Who answers orders: its name, how it is started in a directory, and the bytes that it takes in a request.
+
+    `option` says where it listens for those of other nodes.
+    """
 
     name: str
     command: str
+    option: str
     longest: int = MAX_MESSAGE
 
 
-AGENT = Service("agent", "drom agent --runtime-dir")
+AGENT = Service("agent", "drom agent --runtime-dir", "remote.listen")
 
 
 def endpoint(runtime_dir: Path, name: str) -> str:
@@ -235,7 +239,7 @@ def order(
         if isinstance(where, Path):
             _connect(sock, where, server)
         else:
-            where.connect(sock)
+            where.connect(sock, server)
         sock.send(message)
         if not sock.poll(TIMEOUT_MS):
             silence = f"for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from agent import keys
-from agent.control import MAX_MESSAGE, ControlError
+from agent.control import AGENT, MAX_MESSAGE, ControlError
 from agent.crowd import connection_of, hear, next_event, next_message, received, watch
 from agent.processes import raise_fd_limit
 from agent.quotas import MOST_CONNECTIONS
@@ -20,6 +20,7 @@ from agent.quotas import MOST_CONNECTIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent.control import Service
     from agent.crowd import Heard
     from agent.keys import Keys
 
@@ -27,6 +28,8 @@ HANDSHAKE_MS = 10_000
 """How long a stranger may take to say who it is, and an agent to answer a connection at all."""
 WAITING = 8
 """Messages of one connection that wait to be read: who says more has to wait with it."""
+LAST_PORT = 65535
+"""The greatest there is; ZeroMQ takes what is left of a greater one."""
 SEALED = 33
 """Bytes around a frame behind CURVE: a name, a number, a tag and a flag (https://rfc.zeromq.org/spec/26/)."""
 ROOM = 8 << 20
@@ -48,12 +51,21 @@ class Gate:
     then aborts the process. Who says a frame of more than `longest` bytes is hung up on, as is who says frames without
     end, of which ZeroMQ keeps all until the last. Who does not read misses what comes after `unread` messages.
 
-    Raises `ControlError` with a sentence when it cannot be bound.
+    Raises `ControlError` with a sentence, which names the `option` that said the address, when it cannot be bound.
     """
 
     def __init__(
-        self, address: str, own: Keys, most: int = 0, *, longest: int = MAX_MESSAGE, unread: int = UNREAD
+        self,
+        address: str,
+        own: Keys,
+        most: int = 0,
+        *,
+        longest: int = MAX_MESSAGE,
+        unread: int = UNREAD,
+        option: str = "--remote-listen",
     ) -> None:
+        if not _has_port(address):
+            raise ControlError(_not_bound(address, f"a port is at most {LAST_PORT}", option))
         self._most = most or min(MOST_CONNECTIONS, max(1, raise_fd_limit() // 8))
         self._bound = ROOM + (WAITING + 2) * (longest + SEALED)
         self._inside: dict[int, int] = {}
@@ -63,7 +75,7 @@ class Gate:
         self._context = zmq.Context()
         self._guard = keys.Guard(self._context, own)
         self.sock: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        for option, value in (
+        for name, value in (
             (zmq.LINGER, 0),
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
             (zmq.HEARTBEAT_IVL, HANDSHAKE_MS),  # a node that is gone does not stay connected
@@ -72,7 +84,7 @@ class Gate:
             (zmq.RCVHWM, WAITING),
             (zmq.SNDHWM, unread),
         ):
-            self.sock.setsockopt(option, value)  # what is set once it is bound, none of its connections has
+            self.sock.setsockopt(name, value)  # what is set once it is bound, none of its connections has
         keys.guard_server(self.sock, own)
         self._monitor = watch(self._context, self.sock)
         self.fd = int(self._monitor.getsockopt(zmq.FD))
@@ -80,8 +92,7 @@ class Gate:
             self.sock.bind(f"tcp://{address}")
         except zmq.ZMQError as error:
             self.close()
-            msg = f"cannot take orders at {address}: {zmq.strerror(error.errno or 0)}: choose another --remote-listen."
-            raise ControlError(msg) from error
+            raise ControlError(_not_bound(address, zmq.strerror(error.errno or 0), option)) from error
         self.port = int(self.sock.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
     def read(self) -> Heard | None:
@@ -133,9 +144,19 @@ class Gate:
         self._context.destroy(linger=0)
 
 
+def _has_port(address: str) -> bool:
+    """Return whether the number of a port, if an address ends in one, can be that of a port."""
+    port = address.rpartition(":")[2]
+    return not port.isdecimal() or int(port) <= LAST_PORT
+
+
+def _not_bound(address: str, reason: str, option: str) -> str:
+    return f"cannot take orders at {address}: {reason}: choose another {option}."
+
+
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """An agent on another node: its `address` (``HOST:PORT``), and the folder of the keys to show it."""
+    """An agent or a scheduler on another node: its `address` (``HOST:PORT``), and the folder of the keys to show it."""
 
     address: str
     folder: Path
@@ -149,33 +170,42 @@ class Remote:
         """The node, under whose name the agent's public key is kept."""
         return self.address.rpartition(":")[0].strip("[]")
 
-    def connect(self, sock: zmq.Socket[bytes]) -> None:
-        """Connect a socket; return once both sides know each other. Raises `ControlError` with a sentence."""
+    def connect(self, sock: zmq.Socket[bytes], server: Service = AGENT) -> None:
+        """Connect a socket to the service that is meant; return once both sides know each other.
+
+        Raises `ControlError` with a sentence.
+        """
         own = keys.load(self.folder)
         keys.guard_client(sock, own, self.host)
         sock.setsockopt(zmq.RECONNECT_IVL, -1)
         sock.setsockopt(zmq.IPV6, 1)
         watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | _NOT_THERE | _NOT_KNOWN | _NOT_IT
         with sock.get_monitor_socket(watched) as monitor:
-            try:
-                sock.connect(f"tcp://{self.address}")
-            except zmq.ZMQError as error:
-                msg = f"{self.address} is no address: write HOST:PORT, as node1:9465."
-                raise ControlError(msg) from error
+            self._begin(sock)
             event = _first_event(monitor, HANDSHAKE_MS)
             sock.disable_monitor()
-        self._check(event, own)
+        self._check(event, own, server)
 
-    def _check(self, event: int, own: Keys) -> None:
+    def _begin(self, sock: zmq.Socket[bytes]) -> None:
+        sentence = f"{self.address} is no address: write HOST:PORT, as node1:9465, with a port up to {LAST_PORT}."
+        if not _has_port(self.address):
+            raise ControlError(sentence)
+        try:
+            sock.connect(f"tcp://{self.address}")
+        except zmq.ZMQError as error:
+            raise ControlError(sentence) from error
+
+    def _check(self, event: int, own: Keys, server: Service) -> None:
         if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
             return
         if event & _NOT_KNOWN:
             hint = f"let its administrator run `drom keys trust FILE NAME` with {own.folder / keys.PUBLIC}."
-            raise ControlError(f"the agent at {self.address} does not know our key: {hint}")
+            raise ControlError(f"the {server.name} at {self.address} does not know our key: {hint}")
         if event & _NOT_IT:
             hint = f"`drom keys trust FILE {self.host}` with its identity.key."
             raise ControlError(f"who listens at {self.address} has another key than we know it by, or none: {hint}")
-        raise ControlError(f"no agent listens at {self.address}: check the address and its option remote.listen.")
+        where = f"no {server.name} listens at {self.address}"
+        raise ControlError(f"{where}: check the address and its option {server.option}.")
 
 
 def _first_event(monitor: zmq.Socket[bytes], timeout_ms: int) -> int:

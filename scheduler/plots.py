@@ -68,13 +68,13 @@ def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
             write(figure, folder / f"{title}.{kind}")
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Write a picture as its suffix says. Raises SchedulerError when it cannot be written."""
+def write(figure: Figure, path: Path, option: str = "--out") -> None:
+    """Write a picture as its suffix says. Raises SchedulerError when it cannot be written where `option` says."""
     try:
         with replacing(path) as stream:
             save(figure, stream, path.suffix[1:])
     except OSError as error:
-        msg = f"{path} cannot be written: {error.strerror}: name another --out."
+        msg = f"{path} cannot be written: {error.strerror}: name another {option}."
         raise SchedulerError(msg) from error
 
 

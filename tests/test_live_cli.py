@@ -60,9 +60,14 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return asked
 
 
-def submit(*words: str | Path) -> None:
-    """Run `drom submit`; what it refuses is raised."""
-    typer.main.get_command(cli.app)(["submit", *map(str, words)], standalone_mode=False)
+def drom(*words: str | Path) -> Any:
+    """Run a command and return its status; what it refuses is raised."""
+    return typer.main.get_command(cli.app)([*map(str, words)], standalone_mode=False)
+
+
+def submit(*words: str | Path) -> Any:
+    """Run `drom submit`."""
+    return drom("submit", *words)
 
 
 def script(folder: Path, *lines: str) -> Path:
@@ -216,3 +221,13 @@ def test_a_queue_that_is_watched_outlives_its_scheduler(
 
     said = capsys.readouterr()
     assert (said.out, said.err) == (f"{listing.EMPTY}\n" * 2, "no scheduler answers.\n")
+
+
+@pytest.mark.parametrize("name", ["chart", "chart.bmp", ".png"])
+def test_a_picture_of_no_known_kind_is_wrong_usage(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Before the scheduler is asked for what has run."""
+    monkeypatch.setattr(cli, "_ask", lambda *_, **__: pytest.fail("it was asked"))
+    with pytest.raises(typer.BadParameter) as refused:
+        drom("queue", "--scheduler", "here", "--gantt", name)
+
+    assert str(refused.value) == f"{name!r} is no picture: end its name in one of .png, .svg, .pdf."

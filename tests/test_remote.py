@@ -13,6 +13,7 @@ from agent import control, keys, processes, remote
 from agent.control import MAX_MESSAGE, Caller, ControlError, Server, order
 from agent.crowd import next_message
 from agent.remote import Gate, Remote
+from scheduler.live.cli import SERVICE as SCHEDULER
 from tests.agents import wait_until
 from tests.test_control import SECONDS, ask, serve_until
 
@@ -313,6 +314,30 @@ class TestAddresses:
             where = Remote(f"127.0.0.1:{silent.getsockname()[1]}", own.folder)
             with pytest.raises(ControlError, match=r"^no agent listens at "):
                 order(where, "ps")
+
+    def test_a_scheduler_is_called_so(self, own: Keys, gate: Gate, tmp_path: Path) -> None:
+        """And its option is named."""
+        with pytest.raises(ControlError) as nobody:
+            order(Remote("127.0.0.1:1", own.folder), "queue", server=SCHEDULER)
+        stranger = keys.make(tmp_path / "stranger")
+        keys.trust(stranger, own.folder / keys.PUBLIC, "127.0.0.1")
+        with closing(gate), pytest.raises(ControlError, match=r"^the scheduler at .* does not know our key: let its "):
+            order(remote_with(gate, stranger), "queue", server=SCHEDULER)
+
+        assert str(nobody.value) == "no scheduler listens at 127.0.0.1:1: check the address and its option --users."
+
+    @pytest.mark.parametrize("port", [65536, 99999, 10**30])
+    def test_a_port_beyond_the_last_is_refused(self, own: Keys, port: int) -> None:
+        """ZeroMQ would listen at another one, or ask who listens there."""
+        with pytest.raises(ControlError) as refused:
+            Gate(f"127.0.0.1:{port}", own, option="--users")
+        with pytest.raises(
+            ControlError, match=rf"^127\.0\.0\.1:{port} is no address: write HOST:PORT, .* up to 65535\.$"
+        ):
+            order(Remote(f"127.0.0.1:{port}", own.folder), "ps")
+
+        why = "a port is at most 65535: choose another --users."
+        assert str(refused.value) == f"cannot take orders at 127.0.0.1:{port}: {why}"
 
     @pytest.mark.parametrize("address", ["node1", ":9465", "node1:port", "a b:1"])
     def test_what_is_no_address(self, own: Keys, address: str) -> None:

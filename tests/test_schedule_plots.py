@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler.errors import SchedulerError
-from scheduler.plots import days_figure, draw_all, gantt_figure, heat_figure, load_figure, ratio_figure, ratio_of
+from scheduler.plots import days_figure, draw_all, gantt_figure, heat_figure, load_figure, ratio_figure, ratio_of, write
 from scheduler.schedule import Schedule, schedule_of
 from scheduler.series import CORES, NODES, Grid, grid_of, unit_of
 from scheduler.simulation import Machine
@@ -45,6 +45,15 @@ def test_shrunk_jobs_have_a_colour(sharing: str) -> None:
 
     assert len(np.unique(colours, axis=0)) == 3
     assert all(f"<!-- {name} -->" in text for name in ("alone on a node", "shrunk for a guest", "guest", "sd: 2 nodes"))
+
+
+def test_a_picture_that_cannot_be_written_names_the_option(sharing: str, tmp_path: Path) -> None:
+    """By which its place was given."""
+    path = tmp_path / "none/gantt.png"
+    with pytest.raises(SchedulerError) as refused:
+        write(gantt_figure(shared(sharing), "sd"), path, "--gantt")
+
+    assert str(refused.value) == f"{path} cannot be written: No such file or directory: name another --gantt."
 
 
 def test_runs_side_by_side(sharing: str) -> None:

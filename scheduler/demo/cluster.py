@@ -30,7 +30,7 @@ HEAD = "head"
 PORT = 9466
 LOOK = 0.02
 """Seconds between two looks at something that nobody tells of."""
-SERVICE = control.Service("scheduler", "drom scheduler --state")
+SERVICE = control.Service("scheduler", "drom scheduler --state", "--users")
 
 
 class Cluster:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 USUAL = Settings()
 DAY = 86400.0
-SERVICE = control.Service("scheduler", "drom scheduler --state", LONGEST_REQUEST)
+SERVICE = control.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
 
 SYSTEM_STATE = Path("/var/lib/drom")
 
@@ -184,7 +184,7 @@ def scheduler(
         log("compiling", text=words)
     folder = key_folder or keys.default_folder(os.environ, os.geteuid())
     gates = (
-        Gate(users, keys.load(folder), longest=LONGEST_REQUEST) if users else None,
+        Gate(users, keys.load(folder), longest=LONGEST_REQUEST, option="--users") if users else None,
         gate_for_agents(agents, keys.load(folder)) if agents else None,
     )
     server = Server(state.absolute(), found, settings, log, durable=durable, gates=gates)
@@ -359,6 +359,17 @@ def _umask() -> int:
     return found
 
 
+def _picture(text: str) -> Path:
+    """Return the path of a picture. Raises ValueError for one of no kind that is known."""
+    from scheduler.plots import KINDS
+
+    if Path(text).suffix[1:] not in KINDS:
+        kinds = ", ".join(f".{kind}" for kind in KINDS)
+        msg = f"{text!r} is no picture: end its name in one of {kinds}."
+        raise ValueError(msg)
+    return Path(text)
+
+
 @app.command()
 def queue(
     scheduler: Where,
@@ -366,7 +377,12 @@ def queue(
     last: Annotated[int, typer.Option(min=1, max=100_000, help="With --all: so many.")] = 100,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
     gantt: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw who had which part of which node when: .png, .svg, .pdf.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw who had which part of which node when: .png, .svg, .pdf.",
+            parser=reader(_picture),
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write what has run as drom simulate does, for drom compare.")
@@ -402,7 +418,7 @@ def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, ht
     if not len(schedule.runs):
         raise SchedulerError("no job has run yet, so there is nothing to draw or to write: see drom queue.")
     if gantt:
-        plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), gantt)
+        plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), gantt, "--gantt")
         output.say(f"Drew {gantt}")
     with TemporaryDirectory(prefix="drom-queue-") as scratch:
         folder = out or Path(scratch) / told["name"]

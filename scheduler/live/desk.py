@@ -46,7 +46,8 @@ LINES_AT_ONCE, LINES_A_SECOND = 10, 1.0
 
 def gate_for_agents(address: str, own: Keys) -> Gate:
     """Return where agents of other nodes come in: a cluster may have many. Raises `ControlError`."""
-    return Gate(address, own, raise_fd_limit() // 2, longest=say.MAX_MESSAGE, unread=UNREAD)
+    most = raise_fd_limit() // 2
+    return Gate(address, own, most, longest=say.MAX_MESSAGE, unread=UNREAD, option="--agents")
 
 
 class Peer(NamedTuple):
