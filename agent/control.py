@@ -244,9 +244,9 @@ def order(
         if not sock.poll(TIMEOUT_MS):
             silence = f"for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
             raise ControlError(f"{who} has not answered {silence}")
-        answer = _answer(sock.recv())
-    if "value" not in answer:
-        said = str(answer.get("error") or f"{who} is of another version: restart it.")
+        answer = _object(sock.recv())
+    if "value" not in answer:  # where agents come in we hear a reason
+        said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
         raise ControlError("\n".join(map(escaped, said.split("\n"))))
     return _plain(answer["value"]) if server is AGENT else answer["value"]
 
@@ -273,13 +273,23 @@ def _check_owner(runtime_dir: Path) -> None:
         raise ControlError(f"{runtime_dir} belongs to another user: say where your agent is with DROM_RUNTIME_DIR.")
 
 
-def _answer(data: bytes) -> dict[str, Any]:
-    """Return an answer, or an empty one where an agent of another version says what nobody understands."""
+def is_order(message: bytes) -> bool:
+    """Return whether a message is an order, of whatever version."""
+    return isinstance(_object(message).get("order"), str)
+
+
+def is_answer(message: bytes) -> bool:
+    """Return whether a message is what is answered to an order."""
+    return isinstance(_object(message).get("ok"), bool)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """Return a JSON object, an empty one where somebody of another version says what nobody understands."""
     try:
-        answer = json.loads(data)
+        found = json.loads(data)
     except (ValueError, RecursionError):
         return {}
-    return answer if isinstance(answer, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _listens(path: Path) -> bool:

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +19,12 @@ import pytest
 import zmq
 
 from agent import keys
+from agent.control import order
 from agent.log import Log
+from agent.remote import Remote
 from agent.steward import protocol as say
 from scheduler.live import desk as desk_module
+from scheduler.live.cli import SERVICE
 from scheduler.live.desk import LINES_AT_ONCE, Desk, gate_for_agents
 from tests.agents import wait_until
 from tests.test_remote import acquainted, peer_at, sent_unread
@@ -125,8 +129,25 @@ def test_a_users_key_is_no_nodes(tmp_path: Path, folder: Path, data: bytes, monk
         agent.send(data)
         said = answered(desk, agent)
 
-    reason = "the key nobody is that of a user here: trust the node's key under a name that no user has."
-    assert said == say.No(reason)
+    who = "agents come in here, and the key nobody is that of a user"
+    assert said == say.No(f"{who}: go where users do (--users), or trust a node's key under another name.")
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"), [(keys.OURSELVES, desk_module.NO_USERS), ("nobody", "agents come in here, and the key nobody ")]
+)
+def test_an_order_is_told_that_users_are_elsewhere(tmp_path: Path, folder: Path, key: str, reason: str) -> None:
+    """Who has mixed up the two addresses need not wait to learn it."""
+    ours, theirs = keys_of(tmp_path, key)
+    if key == keys.OURSELVES:
+        keys.trust(ours, ours.folder / keys.PUBLIC, "127.0.0.1")
+    gate = gate_for_agents("127.0.0.1:0", ours)
+    where = Remote(f"127.0.0.1:{gate.port}", theirs.folder)
+    with closing(Desk(folder, Log(quiet=True), gate)) as desk, ThreadPoolExecutor() as pool:
+        asked = pool.submit(order, where, "queue", server=SERVICE)
+        wait_until(lambda: not desk.serve(lambda _: pytest.fail("it was heard")) and asked.done(), lambda: asked)
+
+    assert str(asked.exception()).startswith(reason)
 
 
 def test_who_has_no_name_any_more_is_nobody(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import io
 import json
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent import keys
+from agent.control import Server
 from agent.log import Log
 from agent.remote import Gate
 from agent.steward import link
@@ -89,3 +91,21 @@ def test_a_scheduler_with_another_key_is_told_of(
     assert node.said == [f"the scheduler has another key than we know it by, or none: {hint}"]
     node.link.close()
     gate.close()
+
+
+def test_where_users_come_in_is_told_of(folder: Path, head: keys.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, however often the node is answered as if it had given an order."""
+    keys.trust(head, head.folder / keys.PUBLIC, "127.0.0.1")
+    gate = Gate("127.0.0.1:0", head)
+    node = Node(gate, head, monkeypatch)
+    with closing(node.link), closing(Server(folder, 0o600, gate)) as server:
+
+        def is_answered_again() -> bool:
+            node.is_heard()
+            server.serve(lambda *_: pytest.fail("it was an order"))
+            assert not list(node.link.read())
+            return node.link.malformed >= 2
+
+        wait_until(is_answered_again, lambda: node.said)
+
+    assert node.said == [link.NO_AGENTS]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from agent import keys
+from agent.control import is_answer
 from agent.crowd import next_event
 from agent.steward import protocol
 
@@ -27,6 +28,7 @@ _UNKNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 SURE = 3
 """So often in a row a handshake has to fail without a reason before it is the fault of keys: somebody may have died."""
+NO_AGENTS = "users come in there, and no agents: give the address of the scheduler's --agents, or of its agents socket."
 
 
 def host_of(address: str) -> str:
@@ -84,11 +86,15 @@ class Link:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            data = frames[0] if len(frames) == 1 else b""
             try:
-                yield protocol.to_agent(frames[0] if len(frames) == 1 else b"")
+                yield protocol.to_agent(data)
             except protocol.MalformedError as error:
                 self.malformed += 1
-                self._log("dropped", message=str(error))
+                if is_answer(data):
+                    self.turned_away(NO_AGENTS)
+                else:
+                    self._log("dropped", message=str(error))
 
     def send(self, message: FromAgent) -> bool:
         """Send a message; False when nobody is connected."""

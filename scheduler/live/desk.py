@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 
 from agent import door, keys
-from agent.control import ControlError, caller_of, endpoint, guest_of, repeat
+from agent.control import ControlError, caller_of, endpoint, guest_of, is_order, repeat
 from agent.crowd import next_message
 from agent.processes import raise_fd_limit
 from agent.remote import WAITING, Gate
@@ -42,6 +42,7 @@ UNREAD = 1000
 """Messages that wait for an agent: more than one that lives leaves unread."""
 LINES_AT_ONCE, LINES_A_SECOND = 10, 1.0
 """Lines of the log about who is not heard: at once, and in each second once those are used up."""
+NO_USERS = "agents come in here, and no orders: give the address where users do (the scheduler's --users)."
 
 
 def gate_for_agents(address: str, own: Keys) -> Gate:
@@ -131,8 +132,8 @@ class Desk:
         if peer in self._names:
             self._spoke[peer] = time.monotonic()
         elif caller.key not in ("", keys.OURSELVES) and _is_user(caller.key):
-            whose = f"the key {caller.key} is that of a user here"
-            raise ControlError(f"{whose}: trust the node's key under a name that no user has.")
+            whose = f"agents come in here, and the key {caller.key} is that of a user"
+            raise ControlError(f"{whose}: go where users do (--users), or trust a node's key under another name.")
         return caller
 
     def _read(self, peer: Peer, caller: Caller, data: bytes, heed: Callable[[Said], object]) -> None:
@@ -141,7 +142,11 @@ class Desk:
         except say.HelloError as error:
             self.turn_away(peer, error.node, str(error))
         except say.MalformedError as error:
-            self._tell("dropped", node=self._names.get(peer) or caller.key or "unknown", message=str(error))
+            node = self._names.get(peer) or caller.key or "unknown"
+            if is_order(data):
+                self.turn_away(peer, node, NO_USERS)
+            else:
+                self._tell("dropped", node=node, message=str(error))
         else:
             heed(Said(peer, message, partial(_why_not, caller)))
 
