@@ -175,10 +175,71 @@ def test_what_is_no_scheduler_is_refused(text: str, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("option", ["--cpus-per-task", "--tasks-per-node", "--ntasks", "--nodes", "--priority"])
-def test_a_number_that_is_nonsense_is_named_as_it_was_given(submitted: list[dict[str, Any]], option: str) -> None:
+def test_a_number_that_is_nonsense_is_wrong_usage(submitted: list[dict[str, Any]], option: str) -> None:
     """By its option, not by what we call it."""
-    with pytest.raises(SchedulerError, match=rf"^{option} is a whole number from -?[0-9]+ to 1048576, not 99999999\.$"):
+    with pytest.raises(typer.BadParameter, match="1048576") as refused:
         submit(option, "99999999", "--", "true")
+    assert option in refused.value.format_message()
+    assert submitted == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--class", "odd"), "'odd' is not a class: choose malleable, moldable, rigid."),
+        (("--mem", "0"), "'0' is not a size: write for example 800M or 4G."),
+        (("--output", ""), "a file has a name: for nothing there is /dev/null."),
+        (("--error", ""), "a file has a name: for nothing there is /dev/null."),
+        (("--output", "%t.out"), "'%t' means nothing: there are %j (job), %n (node), %u (user), %x (name) and %%."),
+    ],
+)
+def test_a_word_that_an_option_does_not_know_is_wrong_usage(
+    submitted: list[dict[str, Any]], words: tuple[str, ...], sentence: str
+) -> None:
+    """Before anybody is asked."""
+    with pytest.raises(typer.BadParameter) as refused:
+        submit(*words, "--", "true")
+
+    assert (str(refused.value), submitted) == (sentence, [])
+
+
+@pytest.mark.parametrize("command", ["cancel", "hold", "job"])
+def test_there_is_no_job_0(command: str) -> None:
+    """That is wrong usage, too."""
+    with pytest.raises(typer.BadParameter):
+        drom(command, "--scheduler", "here", "0")
+
+
+def test_a_folder_that_cannot_be_entered_is_refused_at_once(tmp_path: Path, submitted: list[dict[str, Any]]) -> None:
+    """One that can only be entered will do; of those on another scheduler's nodes nothing is known here."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o311)
+    (tmp_path / "file").touch()
+    submit("--chdir", closed, "--", "true")
+    for name, reason in (("none", "No such file or directory"), ("file", "Not a directory")):
+        with pytest.raises(SchedulerError) as refused:
+            submit("--chdir", tmp_path / name, "--", "true")
+        assert str(refused.value) == f"cannot change to {tmp_path / name}: {reason}: choose another --chdir."
+    assert [job["folder"] for job in submitted] == [str(closed)]
+
+
+def test_a_folder_on_the_nodes_of_another_machine_is_not_looked_for(
+    submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be there alone."""
+    monkeypatch.setattr(cli, "_where", lambda _: Remote("node1:9467", Path("/")))
+    submit("--chdir", "/nosuch", "--", "true")
+
+    assert [job["folder"] for job in submitted] == ["/nosuch"]
+
+
+def test_a_folder_that_one_may_not_enter_is_refused(
+    tmp_path: Path, submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a user is told who is not root."""
+    monkeypatch.setattr("scheduler.live.cli.os.access", lambda *_: False)
+    with pytest.raises(SchedulerError, match=r": Permission denied: choose another --chdir\.$"):
+        submit("--chdir", tmp_path, "--", "true")
     assert submitted == []
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.steward.protocol import LETTERS
 from agent.words import WordError
 from scheduler.errors import SchedulerError
 from scheduler.live.directives import directives
@@ -65,6 +66,8 @@ def test_memory_is_read_as_sbatch_does(text: str, size: int) -> None:
     assert parse_memory(text) == size
     with pytest.raises(WordError, match=r"^'.*' is not a size: write for example 800M or 4G\.$"):
         parse_memory(f"{text}B")
+    with pytest.raises(WordError, match=r"^'0' is not a size: "):
+        parse_memory("0")
 
 
 def test_lists_are_read() -> None:
@@ -110,6 +113,31 @@ def test_tasks_that_do_not_fit_are_refused(asked: dict[str, Any]) -> None:
     """With a sentence."""
     with pytest.raises(SchedulerError, match=r"\.$"):
         sized(replace(ASKED, **asked), 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (
+            {"threads": 5},
+            "1 task of 5 cores does not fit on a node, which has 4 cores: ask for fewer with --cpus-per-task.",
+        ),
+        (
+            {"tasks": 5},
+            "5 tasks of 1 core do not fit on a node, which has 4 cores: ask for fewer with --tasks-per-node.",
+        ),
+        (
+            {"nodes": 2, "ranks": 6, "threads": 2},
+            "3 tasks of 2 cores do not fit on a node, which has 4 cores: ask for more nodes with --nodes.",
+        ),
+    ],
+)
+def test_what_would_fit_is_said(asked: dict[str, Any], sentence: str) -> None:
+    """By the option that can help: no number of nodes makes one of them larger."""
+    with pytest.raises(SchedulerError) as refused:
+        sized(replace(ASKED, **asked), 4)
+
+    assert str(refused.value) == sentence
 
 
 def test_a_specification_survives_a_request() -> None:
@@ -225,3 +253,26 @@ def test_what_is_no_script_is_refused(script: str, sentence: str) -> None:
         check(Spec(script=script, folder="/"))
 
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_what_nodes_replace_in_a_path_is_taken(letter: str) -> None:
+    """All of it, in each of the three."""
+    check(replace(ASKED, output=f"a%{letter}", error=f"%{letter}%%N", input=f"%{letter}%{letter}"))
+
+
+@pytest.mark.parametrize("option", ["output", "error", "input"])
+@pytest.mark.parametrize(("path", "mark"), [("%N", "%N"), ("%x-%5j", "%5"), ("%%%t", "%t"), ("100%", "%")])
+def test_what_means_nothing_in_a_path_is_refused(option: str, path: str, mark: str) -> None:
+    """Slurm has more than we know; it would stay in the names of files."""
+    with pytest.raises(SchedulerError) as refused:
+        from_json(ASKED.to_json() | {option: path})
+
+    there = "there are %j (job), %n (node), %u (user), %x (name) and %%."
+    assert str(refused.value) == f"--{option}: '{mark}' means nothing: {there}"
+
+
+def test_output_goes_somewhere() -> None:
+    """Whoever wants none says where it is to be lost."""
+    with pytest.raises(SchedulerError, match=r"^--output: a file has a name: for nothing there is /dev/null\.$"):
+        check(replace(ASKED, output=""))

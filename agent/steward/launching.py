@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.runtime import make_open
+from agent.steward.protocol import LETTERS
 from dromlib import native
 
 if TYPE_CHECKING:
@@ -70,13 +71,8 @@ def job_name(job: int) -> str:
 
 def expand(pattern: str, start: Start, node: str) -> str:
     """Return a path with %j (job), %n (node), %u (user), %x (name of the job) and %% in it replaced; others stay."""
-    words = {
-        "j": str(start.job),
-        "n": node,
-        "u": start.user.replace("/", "_"),
-        "x": start.name.replace("/", "_"),
-        "%": "%",
-    }
+    meant = (str(start.job), node, start.user.replace("/", "_"), start.name.replace("/", "_"), "%")
+    words = dict(zip(LETTERS, meant, strict=True))
     done, rest = "", pattern
     while rest:
         before, mark, rest = rest.partition("%")

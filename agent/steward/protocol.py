@@ -43,6 +43,8 @@ FAULTS = ("job", "node", "busy")
 STATES = ("running", "ended", "refused")
 MODES = ("run", "launch", "hold")
 CLASSES = ("malleable", "moldable", "rigid")
+LETTERS = "jnux%"
+"""What may follow a % in the path of a job's file: the job, the node, the user, the name of the job, a % itself."""
 _NO_ID = (1 << 32) - 1
 _MOST_WORK = (1 << 80) - 1
 """More than the programs of a node can tell together: each says a number of 64 bits."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Sequence  # noqa: TC003 - typer reads the annotations
@@ -25,15 +26,18 @@ from scheduler.live.scripts import SCRIPT, Submission
 from scheduler.live.settings import Settings
 from scheduler.live.spec import (
     LONGEST_REQUEST,
+    MOST,
     MOST_AT_ONCE,
     Dependency,
     Spec,
     exported,
     from_json,
     parse_amounts,
+    parse_class,
     parse_dependencies,
     parse_features,
     parse_memory,
+    parse_pattern,
     parse_time,
 )
 
@@ -239,10 +243,14 @@ def submit(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND...] | SCRIPT [ARGUMENT...]", help="What to run.")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", "-N", min=0, help="Nodes; default: as the tasks need.")] = 0,
-    tasks: Annotated[int, typer.Option("--tasks-per-node", min=0, help="Tasks on each node.")] = 0,
-    ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, help="Tasks on all nodes.")] = 0,
-    threads: Annotated[int, typer.Option("--cpus-per-task", "-c", min=0, help="Cores that a task asks for.")] = 0,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-N", min=0, max=MOST, help="Nodes; default: as the tasks need.")
+    ] = 0,
+    tasks: Annotated[int, typer.Option("--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")] = 0,
+    ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes.")] = 0,
+    threads: Annotated[
+        int, typer.Option("--cpus-per-task", "-c", min=0, max=MOST, help="Cores that a task asks for.")
+    ] = 0,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -250,9 +258,17 @@ def submit(
         ),
     ] = None,
     name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: its program's.")] = "",
-    job_class: Annotated[str, typer.Option("--class", help="malleable, moldable or rigid.")] = "malleable",
+    job_class: Annotated[
+        str,
+        typer.Option("--class", metavar="CLASS", help="malleable, moldable or rigid.", parser=reader(parse_class)),
+    ] = "malleable",
     priority: Annotated[
-        int, typer.Option(help="Jobs of higher priority are before others; above 0: for root and its owner alone.")
+        int,
+        typer.Option(
+            min=-MOST,
+            max=MOST,
+            help="Jobs of higher priority are before others; above 0: for root and its owner alone.",
+        ),
     ] = 0,
     dependency: Annotated[
         Sequence[Dependency] | None,
@@ -296,12 +312,26 @@ def submit(
         ),
     ] = None,
     stdout: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where its output goes; %j is its number.")
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where its output goes; %j is its number.",
+            parser=reader(parse_pattern),
+        ),
     ] = Spec().output,
-    stderr: Annotated[str, typer.Option("--error", "-e", metavar="FILE", help="Default: with the output.")] = "",
-    stdin: Annotated[str, typer.Option("--input", "-i", metavar="FILE", help="Default: nothing.")] = "",
+    stderr: Annotated[
+        str | None,
+        typer.Option("--error", "-e", metavar="FILE", help="Default: with the output.", parser=reader(parse_pattern)),
+    ] = None,
+    stdin: Annotated[
+        str | None,
+        typer.Option("--input", "-i", metavar="FILE", help="Default: nothing.", parser=reader(parse_pattern)),
+    ] = None,
     chdir: Annotated[
-        Path | None, typer.Option("--chdir", "-D", metavar="DIR", help="Where it runs; default: here.")
+        Path | None,
+        typer.Option("--chdir", "-D", metavar="DIR", readable=False, help="Where it runs; default: here."),
     ] = None,
     no_requeue: Annotated[
         bool, typer.Option("--no-requeue", help="Let it fail when a node is lost, rather than begin anew.")
@@ -311,6 +341,8 @@ def submit(
     json: AsJson = False,
 ) -> None:
     """Submit a job: a command, or a script that says in #DROM lines what it needs."""
+    if chdir and isinstance(_where(scheduler), Path):
+        _check_folder(chdir)
     words, script = list(command or []), str(context.meta.get(SCRIPT, ""))
     spec = Spec(
         command=tuple(words[1:] if script else words),
@@ -328,8 +360,8 @@ def submit(
         memory=memory or 0,
         resources=resources or {},
         output=stdout,
-        error=stderr,
-        input=stdin,
+        error=stderr or "",
+        input=stdin or "",
         folder=str((chdir or Path()).absolute()),
         environment=_chosen("ALL") if export is None else export,
         umask=_umask(),
@@ -345,6 +377,18 @@ def submit(
     finally:  # those before a refusal are submitted
         if answer["jobs"]:
             output.emit(answer) if json else output.say(_submitted(answer["jobs"]))
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise SchedulerError for a folder that agents of this machine could not change to."""
+    try:
+        os.close(os.open(folder, os.O_PATH | os.O_DIRECTORY))
+        reason = "" if os.access(folder, os.X_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        msg = f"cannot change to {folder}: {reason}: choose another --chdir."
+        raise SchedulerError(msg)
 
 
 def _submitted(numbers: list[int]) -> str:
@@ -439,7 +483,7 @@ def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
 
 @app.command()
 def cancel(
-    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.")],
+    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.", min=1)],
     scheduler: Where,
     json: AsJson = False,
 ) -> None:
@@ -449,7 +493,7 @@ def cancel(
 
 @app.command()
 def hold(
-    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.")],
+    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.", min=1)],
     scheduler: Where,
     release: Annotated[bool, typer.Option("--release", help="Let them start again.")] = False,
     json: AsJson = False,

@@ -13,7 +13,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.steward.protocol import CLASSES
+from agent.steward.protocol import CLASSES, LETTERS
 from agent.words import FEATURE, LONGEST, RESOURCE, WordError, clean_name, counted, duration, parse_duration, parse_size
 from scheduler.errors import SchedulerError
 
@@ -113,8 +113,10 @@ def sized(spec: Spec, cores: int) -> Spec:
         )
         raise SchedulerError(msg)
     if tasks * threads > cores:
-        wants = f"{counted(tasks, 'task')} of {counted(threads, 'core')}"
-        msg = f"{wants} do not fit on a node, which has {counted(cores, 'core')}: ask for more nodes with --nodes."
+        wants = f"{counted(tasks, 'task')} of {counted(threads, 'core')} {'does' if tasks == 1 else 'do'} not fit"
+        fewer = "--cpus-per-task" if threads > cores else "--tasks-per-node" if spec.tasks else ""
+        hint = f"for fewer with {fewer}" if fewer else "for more nodes with --nodes"
+        msg = f"{wants} on a node, which has {counted(cores, 'core')}: ask {hint}."
         raise SchedulerError(msg)
     return replace(spec, nodes=nodes, tasks=tasks, ranks=ranks or nodes * tasks)
 
@@ -150,9 +152,7 @@ def check(spec: Spec) -> None:
         if not least <= value <= most:
             msg = f"{option} is a whole number from {least} to {most}, not {value}."
             raise SchedulerError(msg)
-    if spec.job_class not in CLASSES:
-        msg = f"{spec.job_class[:40]!r} is not a class: choose {', '.join(CLASSES)}."
-        raise SchedulerError(msg)
+    _check_words(spec)
     if any(not 0 < amount <= MOST for amount in spec.resources.values()):
         raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
     size = len(json.dumps(spec.to_json()))
@@ -165,6 +165,18 @@ def check(spec: Spec) -> None:
         raise SchedulerError("no text of a job may hold a zero byte.")
     if not spec.folder.startswith("/"):
         raise SchedulerError("the folder in which a job runs is given by its whole path: see --chdir.")
+
+
+def _check_words(spec: Spec) -> None:
+    """Raise SchedulerError for the first text that its option would not have taken."""
+    paths = [("--output", spec.output), ("--error", spec.error), ("--input", spec.input)]
+    given = [(name, path) for name, path in paths if path or name == "--output"]
+    for option, text, parse in [("--class", spec.job_class, parse_class), *((*one, parse_pattern) for one in given)]:
+        try:
+            parse(text)
+        except WordError as error:  # noqa: PERF203 - the first is told
+            msg = f"{option}: {error}"
+            raise SchedulerError(msg) from error
 
 
 def _check_script(text: str) -> None:
@@ -234,7 +246,30 @@ def parse_time(text: str) -> int:
 
 def parse_memory(text: str) -> int:
     """Return the bytes in a size as sbatch takes it: ``4G``, ``800M``, and MiB without a unit. Raises `WordError`."""
-    return parse_size(f"{text}M" if text.isdigit() else text)
+    try:
+        return parse_size(f"{text}M" if text.isdigit() else text)
+    except WordError:
+        msg = f"{text[:40]!r} is not a size: write for example 800M or 4G."
+        raise WordError(msg) from None
+
+
+def parse_class(text: str) -> str:
+    """Return the name of a class of jobs. Raises `WordError`."""
+    if text not in CLASSES:
+        msg = f"{text[:40]!r} is not a class: choose {', '.join(CLASSES)}."
+        raise WordError(msg)
+    return text
+
+
+def parse_pattern(text: str) -> str:
+    """Return the path of a file of a job, in which each % means something. Raises `WordError`."""
+    if not text:
+        raise WordError("a file has a name: for nothing there is /dev/null.")
+    for letter in re.findall(r"%(.?)", text, re.DOTALL):
+        if not letter or letter not in LETTERS:
+            msg = f"'%{letter}' means nothing: there are %j (job), %n (node), %u (user), %x (name) and %%."
+            raise WordError(msg)
+    return text
 
 
 def parse_dependencies(text: str) -> tuple[Dependency, ...]:
