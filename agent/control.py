@@ -48,6 +48,10 @@ class ControlError(Exception):
     """Raised when an order was refused or no agent answers; the message is a sentence for people."""
 
 
+class RefusedError(ControlError):
+    """Raised when an order was heard and refused: it would be again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who sent an order: process and user in the kernel's words, or on another node the name of its `key`."""
@@ -247,7 +251,7 @@ def order(
         answer = _object(sock.recv())
     if "value" not in answer:  # where agents come in we hear a reason
         said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
-        raise ControlError("\n".join(map(escaped, said.split("\n"))))
+        raise RefusedError("\n".join(map(escaped, said.split("\n"))))
     return _plain(answer["value"]) if server is AGENT else answer["value"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -9,13 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import typer
 
-from agent.control import ControlError
+from agent.cli import USAGE_ERROR
+from agent.control import ControlError, RefusedError
 from agent.log import Log
 from agent.options import OPTIONS
 from agent.remote import Remote
 from scheduler.errors import SchedulerError
-from scheduler.live import cli, listing
+from scheduler.live import choosing, cli, listing
 from scheduler.live.spec import LARGEST
+from scheduler.live.waiting import exit_status
 
 if TYPE_CHECKING:
     from scheduler.live.server import Server
@@ -292,3 +295,174 @@ def test_a_picture_of_no_known_kind_is_wrong_usage(monkeypatch: pytest.MonkeyPat
         drom("queue", "--scheduler", "here", "--gantt", name)
 
     assert str(refused.value) == f"{name!r} is no picture: end its name in one of .png, .svg, .pdf."
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--gres", "gpu:1"), "--resources gpu=1"),
+        (("--array=1-10",), "--count N"),
+        (("-a", "1-10"), "--count N"),
+        (("--wrap", "true"), "drom submit -- sh -c"),
+        (("--begin=20:00",), "--hold"),
+        (("--exclusive",), "--class rigid"),
+        (("-p", "long"), "there is one queue"),
+    ],
+)
+def test_who_knows_slurm_is_told_what_there_is(
+    tmp_path: Path, submitted: list[dict[str, Any]], words: tuple[str, ...], hint: str
+) -> None:
+    """On the command line, where it stays wrong usage, and in a script with its line."""
+    with pytest.raises(USAGE_ERROR) as refused:
+        submit(*words, "--", "true")
+    said = refused.value.format_message()  # type: ignore[attr-defined]
+    assert said.startswith(f"No such option: {words[0].partition('=')[0]}: ")
+    assert hint in said
+    path = script(tmp_path, f"#DROM {' '.join(words)}")
+    with pytest.raises(SchedulerError) as in_script:
+        submit(path)
+    assert (str(in_script.value), submitted) == (f"{path}, line 2: {said}.", [])
+
+
+def test_lines_for_sbatch_are_told_of(
+    tmp_path: Path, submitted: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there are no others; the job is submitted."""
+    path = script(tmp_path, "#SBATCH --nodes=2")
+    submit(path)
+    said = capsys.readouterr()
+    submit(script(tmp_path, "#SBATCH --nodes=2", "#DROM --nodes 2"))
+
+    warning = f"drom: the #SBATCH lines of {path} are not read: write #DROM for those that are to.\n"
+    assert (said.out, said.err) == ("Submitted job 1\n", warning)
+    assert capsys.readouterr().err == ""
+    assert [job["nodes"] for job in submitted] == [0, 2]
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Have orders answered with these, by order, without any rest; return which orders are given."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def ask(_: str, order: str, **fields: Any) -> Any:
+        asked.append((order, fields))
+        if isinstance(answer := answers[order].pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setenv("DROM_QUEUE", "here")
+    monkeypatch.setattr(cli, "_ask", ask)
+    monkeypatch.setattr("scheduler.live.waiting.time.sleep", lambda _: None)
+    return asked
+
+
+def test_a_submission_waits_for_the_ends_of_its_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of them, and whatever becomes of the scheduler meanwhile, of whose absence is told once."""
+    gone = ControlError("no scheduler answers.")
+    failed, signalled = {"state": "failed", "status": 3}, {"state": "failed", "status": -9}
+    running = {"state": "running", "status": None}
+    told = [running, gone, gone, running, gone, {"state": "completed", "status": 0}, signalled, failed]
+    answering(monkeypatch, {"submit": [{"jobs": [7, 8, 9]}], "job": told})
+
+    assert submit("--wait", "--count", "3", "--parsable", "--", "true") == 128 + 9
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("7\n8\n9\n", "drom: no scheduler answers.\n" * 2)
+    assert told == []
+
+
+def test_a_job_that_is_not_known_any_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the scheduler refuses it would refuse again."""
+    answering(monkeypatch, {"submit": [{"jobs": [7]}], "job": [RefusedError("there is no job 7.")]})
+    with pytest.raises(RefusedError, match="no job 7"):
+        submit("--wait", "--", "true")
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "found"),
+    [
+        ("completed", 0, 0),
+        ("failed", 255, 255),
+        ("timeout", -15, 143),
+        ("cancelled", None, 1),
+        ("node_fail", None, 1),
+        ("timeout", 0, 1),
+    ],
+)
+def test_the_end_of_a_job_is_a_status(state: str, status: int | None, found: int) -> None:
+    """As a shell has it; what did not come to a good end is no success."""
+    assert exit_status({"state": state, "status": status}) == found
+
+
+def row(number: int, user: str, state: str, name: str) -> dict[str, Any]:
+    """Return what a scheduler tells of a job in its queue."""
+    rest = {"started": None, "ended": None, "expected_start": None, "reason": "held", "limit": 60, "nodes": 1}
+    return {"job": number, "user": user, "state": state, "name": name, "shares": {}, **rest}
+
+
+ROWS = [row(1, "ann", "pending", "a"), row(2, "ben", "running", "a"), row(3, "ann", "failed", "b")]
+
+
+@pytest.mark.parametrize(
+    ("words", "every", "numbers"),
+    [
+        ((), False, [1, 2, 3]),
+        (("--user", "ann"), False, [1, 3]),
+        (("--user", "ben,carl"), False, [2]),
+        (("--me",), False, [1, 3]),
+        (("--me", "--user", "ben"), False, [1, 2, 3]),
+        (("--state", "PENDING,running"), False, [1, 2]),
+        (("--state", "failed"), True, [3]),
+        (("--name", "a", "--user", "ann"), False, [1]),
+        (("--name", "c"), False, []),
+    ],
+)
+def test_jobs_of_a_queue_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    every: bool,
+    numbers: list[int],
+) -> None:
+    """For people and scripts; who names a state that jobs end in wants those that are over."""
+    value = {"time": 0.0, "jobs": ROWS}
+    asked = answering(monkeypatch, {"queue": [value, value]})
+    monkeypatch.setattr(cli, "_our_name", lambda: "ann")
+    drom("queue", "--json", *words)
+    assert [one["job"] for one in json.loads(capsys.readouterr().out)["jobs"]] == numbers
+    drom("queue", *words)
+
+    _, *lines = capsys.readouterr().out.splitlines() if numbers else ["", *capsys.readouterr().out.splitlines()]
+    assert lines == [choosing.NONE] if not numbers else [line.split()[0] for line in lines] == [*map(str, numbers)]
+    assert asked[0] == ("queue", {"all": every, "last": 100})
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--last", "5"), "--last is of jobs that are over: "),
+        (("--gantt", "a.png", "--watch"), "--gantt, --html and --out are about all jobs "),
+        (("--html", "a", "--json"), "--gantt, --html and --out are about all jobs "),
+        (("--out", "a", "--user", "ann"), "--gantt, --html and --out are about all jobs "),
+        (("--state", "done"), "'done' is no state of a job: choose of pending, starting, "),
+        (("--name", ""), "'' are no names: "),
+    ],
+)
+def test_options_of_a_queue_that_do_nothing_are_refused(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
+) -> None:
+    """Before anybody is asked."""
+    answering(monkeypatch, {})
+    with pytest.raises(typer.BadParameter) as refused:
+        drom("queue", *words)
+    assert str(refused.value).startswith(reason)
+
+
+@pytest.mark.parametrize(("words", "last"), [((), 100_000), (("--last", "5"), 5), (("--all",), 100_000)])
+def test_a_report_is_about_the_last_jobs(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], last: int) -> None:
+    """Of which it is said how many, else about all."""
+    monkeypatch.setattr(cli, "_tell_history", lambda *_: None)
+    asked = answering(monkeypatch, {"history": [{}]})
+    drom("queue", "--out", "folder", *words)
+
+    assert asked == [("history", {"last": last})]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import time
 from collections.abc import Sequence  # noqa: TC003 - typer reads the annotations
 from functools import partial
@@ -20,7 +21,8 @@ from agent.log import Log
 from agent.remote import Gate, Remote
 from agent.service_manager import ServiceManager
 from scheduler.errors import SchedulerError
-from scheduler.live import listing
+from scheduler.live import choosing, listing
+from scheduler.live.choosing import Choice, parse_names, parse_states
 from scheduler.live.pages import SCHEMA_VERSION, whole
 from scheduler.live.scripts import SCRIPT, Submission
 from scheduler.live.settings import Settings
@@ -40,6 +42,7 @@ from scheduler.live.spec import (
     parse_pattern,
     parse_time,
 )
+from scheduler.live.waiting import await_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -338,9 +341,15 @@ def submit(
     ] = False,
     hold: Annotated[bool, typer.Option("--hold", "-H", help="Do not start it before drom hold --release.")] = False,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit so many such jobs.")] = 1,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-W", help="Return when it is over, with its exit status; of several the largest.")
+    ] = False,
+    parsable: Annotated[bool, typer.Option("--parsable", help="Print its number alone, one a line.")] = False,
     json: AsJson = False,
 ) -> None:
     """Submit a job: a command, or a script that says in #DROM lines what it needs."""
+    if parsable and json:
+        raise typer.BadParameter("--parsable and --json contradict each other: give one of them.")
     if chdir and isinstance(_where(scheduler), Path):
         _check_folder(chdir)
     words, script = list(command or []), str(context.meta.get(SCRIPT, ""))
@@ -376,7 +385,10 @@ def submit(
             answer = more | {"jobs": answer["jobs"] + more["jobs"]}
     finally:  # those before a refusal are submitted
         if answer["jobs"]:
-            output.emit(answer) if json else output.say(_submitted(answer["jobs"]))
+            output.emit(answer) if json else output.say(_submitted(answer["jobs"], parsable=parsable))
+    if wait:
+        sys.stdout.flush()
+        raise typer.Exit(await_all(answer["jobs"], lambda number: _ask(scheduler, "job", job=number)))
 
 
 def _check_folder(folder: Path) -> None:
@@ -391,7 +403,9 @@ def _check_folder(folder: Path) -> None:
         raise SchedulerError(msg)
 
 
-def _submitted(numbers: list[int]) -> str:
+def _submitted(numbers: list[int], *, parsable: bool) -> str:
+    if parsable:
+        return "\n".join(map(str, numbers))
     first, last = numbers[0], numbers[-1]
     return f"Submitted job {first}" if first == last else f"Submitted jobs {first} to {last}"
 
@@ -418,7 +432,29 @@ def _picture(text: str) -> Path:
 def queue(
     scheduler: Where,
     every: Annotated[bool, typer.Option("--all", help="Also the last jobs that are over.")] = False,
-    last: Annotated[int, typer.Option(min=1, max=100_000, help="With --all: so many.")] = 100,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="So many of the last jobs: of --all, else 100; of a report, else all."),
+    ] = None,
+    users: Annotated[
+        Sequence[str] | None,
+        typer.Option("--user", "-u", metavar="NAME,...", help="Jobs of these users only.", parser=reader(parse_names)),
+    ] = None,
+    mine: Annotated[bool, typer.Option("--me", help="Our own jobs only.")] = False,
+    states: Annotated[
+        Sequence[str] | None,
+        typer.Option(
+            "--state",
+            "-t",
+            metavar="STATE,...",
+            help="Jobs in these states only, as pending,failed.",
+            parser=reader(parse_states),
+        ),
+    ] = None,
+    names: Annotated[
+        Sequence[str] | None,
+        typer.Option("--name", "-n", metavar="NAME,...", help="Jobs of these names only.", parser=reader(parse_names)),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
     gantt: Annotated[
         Path | None,
@@ -437,11 +473,18 @@ def queue(
     json: AsJson = False,
 ) -> None:
     """List the jobs that wait and run: where, since when, and why not yet."""
-    if gantt or out or html:
-        _tell_history(_ask(scheduler, "history", last=last if every else 100_000), gantt, out, html)
+    choice = Choice((*(users or ()), *((_our_name(),) if mine else ())), states or (), names or ())
+    every = every or choice.over
+    files = bool(gantt or out or html)
+    if files and (watch or json or any(choice)):
+        raise typer.BadParameter(_FILES)
+    if last is not None and not (every or files):
+        raise typer.BadParameter("--last is of jobs that are over: give --all with it, --gantt, --html or --out.")
+    if files:
+        _tell_history(_ask(scheduler, "history", last=last or 100_000), gantt, out, html)
         return
-    ask = partial(_ask, scheduler, "queue", all=every, last=last)
-    _print(ask(), listing.queue, as_json=json, anew=watch)
+    ask = partial(_queue, scheduler, choice, all=every, last=last or 100)
+    _print(ask(), tell := partial(choosing.lines, choice), as_json=json, anew=watch)
     while watch:
         time.sleep(1)
         try:
@@ -450,7 +493,20 @@ def queue(
             output.clear()
             typer.echo(str(error), err=True)
         else:
-            _print(value, listing.queue, as_json=json, anew=True)
+            _print(value, tell, as_json=json, anew=True)
+
+
+_FILES = "--gantt, --html and --out are about all jobs that have run: leave out --watch, --json and what chooses jobs."
+
+
+def _our_name() -> str:
+    from scheduler.live.rights import user_of
+
+    return user_of(control.Caller(os.getpid(), os.geteuid())).name
+
+
+def _queue(where: str, choice: Choice, **fields: object) -> dict[str, Any]:
+    return choice.of(_ask(where, "queue", **fields))
 
 
 def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:

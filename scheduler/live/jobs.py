@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PENDING, STARTING, RUNNING, ENDING = "pending", "starting", "running", "ending"
 COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL = "completed", "failed", "cancelled", "timeout", "node_fail"
+STATES = (PENDING, STARTING, RUNNING, ENDING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL)
 CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
 """The policy's numbers of the classes of jobs."""
 FINAL = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL})

@@ -15,6 +15,23 @@ from scheduler.live.directives import MARK, directives
 
 SCRIPT = "drom.script"
 """The key of the script's text in the context of `drom submit`."""
+_ARRAY = "--count N submits so many such jobs"
+_BEGIN = "jobs start when there is room: have at or cron submit one later, or release it (--hold)"
+_GRES = "nodes say what they have by name, and jobs ask for it as --resources gpu=1"
+_PARTITION = "there is one queue: leave it out, or choose nodes by --constraint"
+_OF_SBATCH = {
+    "--array": _ARRAY,
+    "-a": _ARRAY,
+    "--begin": _BEGIN,
+    "-b": _BEGIN,
+    "--exclusive": "a job that is not resized has its nodes to itself: --class rigid",
+    "--gpus": _GRES,
+    "--gres": _GRES,
+    "--partition": _PARTITION,
+    "-p": _PARTITION,
+    "--wrap": "write the command after --, as drom submit -- sh -c 'COMMAND'",
+}
+"""What to do instead of options that we have not."""
 
 
 class Submission(typer.core.TyperCommand):
@@ -23,7 +40,7 @@ class Submission(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         """Read the options. Raises SchedulerError for a script that is not there, or has a line that cannot be read."""
         given = list(args)
-        rest = super().parse_args(ctx, list(given))
+        rest = self._read_options(ctx, given)
         words = ctx.params.get("command") or []
         options = given[: len(given) - len(words)]
         if not words or "--" in options:
@@ -35,11 +52,13 @@ class Submission(typer.core.TyperCommand):
             raise SchedulerError(msg)
         text = ctx.meta[SCRIPT] = _read(words[0])
         ctx.params.clear()
-        return super().parse_args(ctx, [*self._asked_by(text, words[0], ctx), *options, "--", *words])
+        return self._read_options(ctx, [*self._asked_by(text, words[0], ctx), *options, "--", *words])
 
     def _asked_by(self, text: str, path: str, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
         """Return the options in a script. Raises SchedulerError with the line of what is none."""
         lines = directives(text, path)
+        if not lines and any(line.startswith("#SBATCH") for line in text.splitlines()):
+            typer.echo(f"drom: the #SBATCH lines of {path} are not read: write {MARK} for those that are to.", err=True)
         for number, words in lines:
             try:
                 left = self._alone(words, ctx)
@@ -51,11 +70,22 @@ class Submission(typer.core.TyperCommand):
                 raise SchedulerError(msg)
         return [word for _, words in lines for word in words]
 
+    def _read_options(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        """Read options; of one that sbatch has and we have not it is said what there is."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except _UsageError as error:
+            name = getattr(error, "option_name", "")
+            if name not in _OF_SBATCH:
+                raise
+            error.message, error.possibilities = f"No such option: {name}: {_OF_SBATCH[name]}", None  # type: ignore[attr-defined]
+            raise
+
     def _alone(self, words: list[str], ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
         """Read the options of one line, in which nothing is a script; return what is none."""
         line = type(ctx)(self, parent=ctx.parent, info_name=ctx.info_name, **self.context_settings)
         with line.scope(cleanup=False):
-            super().parse_args(line, list(words))
+            self._read_options(line, words)
         return list(line.params["command"] or [])
 
 
