@@ -16,7 +16,7 @@ from agent.log import Log
 from agent.options import OPTIONS
 from agent.remote import Remote
 from scheduler.errors import SchedulerError
-from scheduler.live import choosing, cli, listing
+from scheduler.live import choosing, cli, cli_scheduler, listing
 from scheduler.live.spec import LARGEST
 from scheduler.live.waiting import exit_status
 
@@ -34,13 +34,14 @@ def test_the_queue_of_the_system_comes_first(
 ) -> None:
     """A user's commands reach a scheduler of the system where there is one, else his own; root's are the system's."""
     places = {"system": tmp_path / "system", "own": tmp_path / "state/drom"}
-    monkeypatch.setattr(cli, "SYSTEM_STATE", places["system"])
+    monkeypatch.setattr(cli_scheduler, "SYSTEM_STATE", places["system"])
     if system:
         places["system"].mkdir()
         (places["system"] / "control").touch()
 
-    assert cli.default_queue({"XDG_STATE_HOME": str(tmp_path / "state")}, uid) == places[found]
-    assert cli.default_state({"XDG_STATE_HOME": str(tmp_path / "state")}, uid) == places["own" if uid else "system"]
+    own = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    assert cli_scheduler.default_queue(own, uid) == places[found]
+    assert cli_scheduler.default_state(own, uid) == places["own" if uid else "system"]
 
 
 def test_a_variable_of_users_is_none_of_the_agents() -> None:
@@ -252,7 +253,7 @@ def test_a_place_for_metrics_that_is_none_is_refused(where: str) -> None:
     closed: list[bool] = []
     server = SimpleNamespace(cluster=None, counts=None, lock=None, close=lambda: closed.append(True))
     with pytest.raises(SchedulerError) as refused:
-        cli._serve_metrics(cast("Server", server), where, Log(quiet=True))
+        cli_scheduler._serve_metrics(cast("Server", server), where, Log(quiet=True))
 
     assert str(refused.value) == (
         f"cannot serve metrics at {where}: it is no ADDRESS:PORT: choose another --metrics, as 127.0.0.1:9468."

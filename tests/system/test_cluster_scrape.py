@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from scheduler.compiling import load_policy
-from scheduler.live.cli import LIVE
+from scheduler.live.cli_scheduler import LIVE
 from scheduler.live.controller import Controller, Demand
 from scheduler.live.jobs import CLASSES
 from tests.clusters import FREELY, cluster, samples

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent.pacing import PERIOD
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
-from scheduler.live.cli import LIVE
+from scheduler.live.cli_scheduler import LIVE
 from scheduler.live.cluster import Cluster
 from scheduler.live.jobs import User
 from scheduler.live.settings import Settings
