@@ -235,12 +235,20 @@ REFUSED: tuple[tuple[list[str], str], ...] = (
     ),
     (
         ["--tasks-per-node", "5", "--", "true"],
-        "5 tasks of 1 core do not fit on a node, which has 4 cores: ask for more nodes with --nodes.",
+        "5 tasks of 1 core do not fit on a node, which has 4 cores: ask for fewer with --tasks-per-node.",
     ),
     (["-d", "afterok:999999", "--", "true"], "there is no job 999999 to wait for: see drom queue --all."),
     ([], "a job needs a command: write drom submit -- COMMAND, or name a script."),
-    (["--class", "soft", "--", "true"], "'soft' is not a class: choose malleable, moldable, rigid."),
 )
+
+
+def test_a_submission_may_wait_for_the_end(here: Cluster) -> None:
+    """Its status is the job's, and its output a number for scripts."""
+    done = here.cli("submit", "--wait", "--parsable", "--", "sh", "-c", "exit 7")
+    killed = here.cli("submit", "--wait", "--", "sh", "-c", "kill -9 $$")
+
+    assert (done.returncode, done.stdout.strip().isdigit(), done.stderr) == (7, True, "")
+    assert killed.returncode == 128 + 9
 
 
 def test_what_can_never_run_is_refused(here: Cluster) -> None:
