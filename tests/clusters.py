@@ -107,7 +107,8 @@ class Cluster:
         return self._process is not None and self._process.poll() is None
 
     def begin(self) -> None:
-        """Have a new folder for what is submitted."""
+        """Have a new folder for what is submitted, and all nodes up, also after a test that has begun it anew."""
+        wait_until(lambda: all(node["state"] == "up" for node in self.ask("nodes")["nodes"]), lambda: self.log)
         self.folder = self._home / f"work{len(list(self._home.glob('work*')))}"
         self.folder.mkdir()
 
