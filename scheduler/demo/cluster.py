@@ -51,7 +51,8 @@ class Cluster:
 
     def __enter__(self) -> Self:
         self.work.mkdir()
-        (self.folder / "tmp").mkdir(mode=0o1777)
+        (self.folder / "tmp").mkdir()
+        (self.folder / "tmp").chmod(0o1777)
         self._make_keys()
         self.network.__enter__()
         try:
