@@ -80,7 +80,7 @@ static int start_on(const char *node, int index)
     snprintf(number, sizeof number, "%d", index);
     pid_t child = fork();
     if (child == 0) {
-        execl(step, step, space + 1, node, "drom-run", "--await", "--", program, "--on", path, number, (char *)NULL);
+        execl(step, step, space + 1, node, program, "--on", path, number, (char *)NULL); /* a task there, as of a script */
         _exit(127);
     }
     free(step);
