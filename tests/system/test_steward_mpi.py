@@ -110,7 +110,8 @@ def await_ranks(scheduler: StandIn, program: Path) -> list[str]:
 
     def said() -> list[str]:
         scheduler.serve(0.01)
-        lines = sorted(out.read_text(encoding="utf-8").splitlines()) if out.exists() else []
+        text = out.read_text(encoding="utf-8") if out.exists() else ""
+        lines = sorted(line for line in text.splitlines() if line.startswith("rank "))  # mpirun may have warned
         return lines if len(lines) == 2 else []
 
     return wait_until(said, lambda: out.read_text(encoding="utf-8"))
