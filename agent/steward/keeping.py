@@ -178,10 +178,7 @@ class Keeping:
 
     def processes_of(self, attempts: Iterable[Attempt], stats: dict[int, Stat]) -> set[int]:
         """Return the pids of those in a scan that descend from the drom-steps of attempts, without these."""
-        keepers = {attempt.keeper for attempt in attempts if attempt.pidfd >= 0} & stats.keys()
-        if not keepers:
-            return set()
-        return {pid for pid, owner in processes.owners_of(stats, keepers).items() if owner} - keepers
+        return _below({attempt.keeper for attempt in attempts if attempt.pidfd >= 0} & stats.keys(), stats)
 
     def orphans_of(self, job: int, uid: int | None, stats: dict[int, Stat]) -> set[int]:
         """Return the pids of processes of a job whose drom-step was killed, as their environment tells.
@@ -205,8 +202,7 @@ class Keeping:
         while True:
             stats = processes.scan()
             keepers = {pid for pid in folder.pids()[:1] if processes.command(pid) == "drom-step"}
-            below = {pid for pid, owner in processes.owners_of(stats, keepers).items() if owner} - keepers
-            left = below | self.orphans_of(job, None, stats)
+            left = _below(keepers, stats) | self.orphans_of(job, None, stats)
             if not left and not folder.is_locked():
                 folder.remove()
                 return
@@ -215,6 +211,13 @@ class Keeping:
                 raise spool.SpoolError(msg)
             send_signal(signal.SIGKILL, left, stats)
             await_end(left | keepers)
+
+
+def _below(keepers: set[int], stats: dict[int, Stat]) -> set[int]:
+    """Return the pids of those in a scan that descend from drom-steps, without these."""
+    if not keepers:
+        return set()
+    return {pid for pid, owner in processes.owners_of(stats, keepers).items() if owner} - keepers
 
 
 def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> None:

@@ -147,5 +147,4 @@ class Steps:
 def _start(job: Attempt, argv: tuple[str, ...], folder: str) -> Start:
     """Return how a command of a job is started: that of a script, which is a task on its own node, as a task here."""
     mode = "run" if job.start.script else "launch"
-    launch = replace(job.start, mode=mode, argv=argv, cwd=folder, script="")
-    return replace(launch, input=None, output=None, error=None)
+    return replace(job.start, mode=mode, argv=argv, cwd=folder, script="", input=None, output=None, error=None)

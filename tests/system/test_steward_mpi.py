@@ -129,6 +129,17 @@ def forget(scheduler: StandIn, nodes: list[Agent]) -> None:
         assert agent.tasks() == {}
 
 
+def resize_and_end(scheduler: StandIn, program: Path, nodes: list[Agent]) -> None:
+    """Give the job, which is a task on each node, a core more on each, and let it end."""
+    for agent, name in zip(nodes, ("n1", "n2"), strict=True):
+        agent.await_tasks(**{"drom-1": "2-3"})
+        scheduler.say(name, Resize(1, 1, 3, 60.0))
+        scheduler.hear(Resized, job=1, cores=3)
+    (program.parent / "go").touch()
+    assert scheduler.hear(Ended, job=1).status == 0
+    forget(scheduler, nodes)
+
+
 def test_ranks_start_on_each_node(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
     """Each is a task of the job on its own node, in the CPUs of that, and resized there; they end together."""
     launch(scheduler, program)
@@ -137,13 +148,7 @@ def test_ranks_start_on_each_node(program: Path, scheduler: StandIn, nodes: list
         "rank 0 of sum 1 on n1 in 2-3",
         "rank 1 of sum 1 on n2 in 2-3",
     ]
-    for agent, name in zip(nodes, ("n1", "n2"), strict=True):
-        agent.await_tasks(**{"drom-1": "2-3"})
-        scheduler.say(name, Resize(1, 1, 3, 60.0))
-        scheduler.hear(Resized, job=1, cores=3)
-    (program.parent / "go").touch()
-    assert scheduler.hear(Ended, job=1).status == 0
-    forget(scheduler, nodes)
+    resize_and_end(scheduler, program, nodes)
 
 
 def test_launches_of_a_script_are_on_its_nodes_and_cores(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
@@ -157,13 +162,7 @@ def test_launches_of_a_script_are_on_its_nodes_and_cores(program: Path, schedule
     scheduler.hear(Started, job=1)
 
     assert await_ranks(scheduler, program) == ["rank 0 of sum 1 on n1 in 2-3", "rank 1 of sum 1 on n2 in 2-3"]
-    for agent, name in zip(nodes, ("n1", "n2"), strict=True):
-        agent.await_tasks(**{"drom-1": "2-3"})
-        scheduler.say(name, Resize(1, 1, 3, 60.0))
-        scheduler.hear(Resized, job=1, cores=3)
-    (program.parent / "go").touch()
-    assert scheduler.hear(Ended, job=1).status == 0
-    forget(scheduler, nodes)
+    resize_and_end(scheduler, program, nodes)
 
 
 def test_what_runs_elsewhere_ends_with_its_launcher(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
