@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ def main() -> None:
             launcher = os.fspath(native.run_path())
         except FileNotFoundError as error:
             sys.exit(f"drom: {error}")
+        _undo_what_python_did()
         os.execv(launcher, ["drom run", *sys.argv[2:]])  # noqa: S606 - the launcher takes our place
     if sys.argv[1:2] in (["agent"], [SERVE]):
         # Until the daemon has its own handlers, Ctrl-C just ends it: nothing is open yet.
@@ -33,6 +35,22 @@ def main() -> None:
     from agent.cli import run_app
 
     run_app()
+
+
+def _undo_what_python_did() -> None:
+    """Restore what Python's start changed of this process and a program would inherit.
+
+    Python ignores SIGPIPE and SIGXFSZ, and sets LC_CTYPE in the C locale (PEP 538). What the caller had ignored itself
+    cannot be told any more; ``drom-run``, which is no Python program, passes that on too.
+    """
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    with contextlib.suppress(OSError):
+        # The kernel shows the environment as the process was started with it.
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
+            os.environ.pop("LC_CTYPE", None)
 
 
 def _open_missing_streams() -> None:

@@ -88,7 +88,7 @@ class Claims:
         try:
             self._fds.append(_open(file, mode))
         except OSError as error:
-            msg = f"cannot claim CPUs in {file}: {os.strerror(error.errno or 0)}: remove it, or set {VARIABLE}."
+            msg = f"cannot claim CPUs in {file}: {error.strerror}: remove it, or set {VARIABLE}."
             raise ClaimError(msg) from error
         return self._fds[-1]
 
@@ -142,6 +142,10 @@ def _open(file: Path, mode: int) -> int:
     if not stat.S_ISREG(about.st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    # Anybody may link a file of somebody else's to this name; its owner and mode are not ours to change.
+    if about.st_nlink != 1:
+        os.close(fd)
+        raise OSError(errno.EMLINK, "it has another name, so it may be somebody's own file")
     if os.geteuid() == 0 and about.st_uid != 0:
         os.fchown(fd, 0, 0)
         os.fchmod(fd, mode)

@@ -141,6 +141,29 @@ def claimed_by(uid: int, file: Path, mask: int) -> Iterator[int]:
     os.waitpid(child, 0)
 
 
+def test_a_file_with_another_name_is_left_alone(file: Path, tmp_path: Path) -> None:
+    """A link made before the first agent changes neither owner nor mode of the file it leads to."""
+    theirs = tmp_path / "theirs"
+    theirs.write_text("kept")
+    theirs.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(theirs, 65534, 65534)
+    file.hardlink_to(theirs)
+    before = theirs.stat()
+    claims = Claims(file)
+
+    if os.geteuid() == 0:
+        (told,) = claims.take(1)
+    else:
+        with pytest.raises(ClaimError) as caught:
+            claims.take(1)
+        told = str(caught.value)
+    claims.close()
+
+    assert "another name" in told
+    assert (theirs.stat().st_uid, theirs.stat().st_mode) == (before.st_uid, before.st_mode)
+
+
 def test_everybody_may_lock_the_file(file: Path, tmp_path: Path) -> None:
     """It is made for all users, and stays when a claim ends."""
     claim(file, 1)

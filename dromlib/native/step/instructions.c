@@ -19,7 +19,7 @@ static char *read_all(int fd, size_t *size)
     char *text = malloc(*size);
     for (size_t got = 0; text && got < *size;) {
         ssize_t more = pread(fd, text + got, *size - got, (off_t)got);
-        if (more <= 0 && errno != EINTR)
+        if (more == 0 || (more < 0 && errno != EINTR))
             return NULL;
         got += more > 0 ? (size_t)more : 0;
     }
