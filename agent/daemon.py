@@ -18,6 +18,7 @@ from agent.admission import Admission
 from agent.claims import Claims
 from agent.cores import Cores
 from agent.following import Following, first_process
+from agent.history import HistoryError
 from agent.load import Watch
 from agent.mailboxes import Mailboxes
 from agent.node import Node
@@ -62,7 +63,10 @@ class Daemon:
         self.manager = manager
         self.lock = threading.Lock()
         self._lock_fd = runtime.prepare(settings.runtime_dir)
-        log.keep(settings.history)
+        try:
+            log.keep(settings.history)
+        except HistoryError as error:  # the node is worth more than the record of what happens on it
+            log("warning", events=error)
         self._selector = selectors.DefaultSelector()
         self._running = True
         self._more = False

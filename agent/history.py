@@ -3,6 +3,9 @@
 
 A file that has reached half of that size becomes FILE.1, in the place of the one before. Anybody may read it, as
 anybody may ask what a node does now. A line that a full disk or the end of power has torn is skipped.
+
+Whoever may read a file may lock it: what keeps a second agent away is a file beside it, FILE.lock, that nobody else
+opens. In a runtime directory, which its agent has locked, there is none.
 """
 
 from __future__ import annotations
@@ -36,11 +39,16 @@ def rotated(path: Path) -> Path:
 
 
 class History:
-    """The writer. `size` is the most bytes that both files together have; `lost` counts events that were not kept."""
+    """The writer. `size` is the most bytes that both files together have; `lost` counts events that were not kept.
 
-    def __init__(self, path: Path, size: int) -> None:
+    With `alone` no other agent writes into its folder.
+    """
+
+    def __init__(self, path: Path, size: int, *, alone: bool = False) -> None:
         self.path = path
         self.lost = 0
+        self._lock: int | None = None
+        self._alone = alone
         self._most = size // 2
         self._file: int | None = None
         self._torn = False
@@ -48,10 +56,13 @@ class History:
     def open(self) -> None:
         """Open or make the file. Raises `HistoryError`, but not for a full disk, which may have room later."""
         try:
+            if not self._alone:
+                self._lock = _lock(self.path.with_name(self.path.name + ".lock"))
             self._open()
             self._cut()
         except OSError as error:
             if error.errno not in FULL:
+                self.close()
                 msg = f"cannot keep events in {self.path}: {_reason(error)}: choose another --events-file."
                 raise HistoryError(msg) from error
 
@@ -63,7 +74,7 @@ class History:
                     file.seek(size - self._most)
                     _replace(path, file.read().partition(b"\n")[2])
         if self._file is not None and not _is_at(self._file, self.path):
-            self.close()
+            self._close_file()
             self._open()
 
     def append(self, line: str) -> str:
@@ -76,7 +87,13 @@ class History:
         return ""
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, which another agent may have then."""
+        self._close_file()
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
+
+    def _close_file(self) -> None:
         if self._file is not None:
             os.close(self._file)
         self._file = None
@@ -90,7 +107,7 @@ class History:
             if full and here:
                 self.path.replace(rotated(self.path))
             if full or not here:  # or somebody has moved it away
-                self.close()
+                self._close_file()
         file = self._open() if self._file is None else self._file
         whole = b"\n" * self._torn + data
         self._torn = os.write(file, whole) < len(whole)
@@ -121,12 +138,28 @@ def _replace(path: Path, data: bytes) -> None:
         newer.unlink(missing_ok=True)
 
 
+def _lock(path: Path) -> int:
+    """Return a descriptor that keeps other agents away until it is closed. Raises OSError."""
+    lock = os.open(path, _FLAGS, 0o600)
+    try:
+        _check_private(path, os.fstat(lock))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _check_private(path: Path, about: os.stat_result) -> None:
+    if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        raise OSError(errno.EPERM, f"{path} is no file of this user alone")
+
+
 def _claim(file: int) -> int:
-    """Make sure that nobody else writes to a file, and return its size (bytes)."""
+    """Make sure that a file is ours, and let all read it; return its size (bytes)."""
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
         raise OSError(errno.EPERM, "it is no file of this user")
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.fchmod(file, 0o644)
     return about.st_size
 

@@ -19,7 +19,7 @@ from agent.claims import ClaimError, claims_file
 from agent.config import Sources
 from agent.control import ControlError
 from agent.exclusions import find_users
-from agent.history import History, HistoryError
+from agent.history import History
 from agent.log import Log
 from agent.machine import find_machine
 from agent.options import Options, resources_of
@@ -136,7 +136,7 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         log_ready = partial(log, "ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid())
         daemon.run(log_ready)
         stop()
-    except (RegistryError, MailboxError, RuntimeDirError, ClaimError, SpoolError, HistoryError) as error:
+    except (RegistryError, MailboxError, RuntimeDirError, ClaimError, SpoolError) as error:
         raise ControlError(str(error)) from error
     finally:
         placer.close()
@@ -193,7 +193,10 @@ def _reread(start: Topology, reserved: int, *, words: bool) -> Topology:
 
 
 def _history(options: Options) -> History | None:
-    return None if options.events_size == "off" else History(options.events_path, parse_size(options.events_size))
+    if options.events_size == "off":
+        return None
+    alone = options.events_path.parent == Path(options.runtime_dir)
+    return History(options.events_path, parse_size(options.events_size), alone=alone)
 
 
 def _unit(directory: Path, wanted: str, log: Log) -> str:

@@ -7,6 +7,8 @@ import re
 import stat
 import subprocess
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +17,6 @@ from agent.history import History, HistoryError, read, rotated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SIZE = 1 << 16
 
@@ -136,6 +137,37 @@ def test_only_one_agent_writes(history: History, path: Path) -> None:
     assert history.append(event(1)) == ""
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.parametrize("alone", [False, True])
+def test_who_may_read_cannot_keep_an_agent_out(alone: bool) -> None:
+    """Another user who locks every file that he can open neither stops the next agent nor its history."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "events"
+        first = History(path, SIZE, alone=alone)
+        first.open()
+        first.append(event(1))
+        first.close()
+        lock_all = "for f in *; do { exec {fd}<$f && flock --shared $fd; } 2>&- ; done; echo locked; read"
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c", lock_all]
+        with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"locked\n"
+            second = History(path, SIZE, alone=alone)
+            second.open()
+            assert second.append(event(2)) == ""
+            second.close()
+            other.communicate(b"\n")
+        assert numbers(path) == [1, 2]
+
+
+def test_a_lock_that_others_may_open_is_refused(path: Path) -> None:
+    """Else whoever made it, or opened it before, would decide whether there is a history."""
+    path.with_name("events.lock").touch(mode=0o644)
+    with pytest.raises(HistoryError, match=r"events\.lock is no file of this user alone: choose another --events-file"):
+        History(path, SIZE).open()
+
+
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "nowhere", "theirs"])
 def test_what_is_no_file_of_ours_is_refused(tmp_path: Path, kind: str) -> None:
     """Nobody can make an agent wait, or write into a file of somebody else."""
@@ -208,7 +240,7 @@ def test_a_smaller_size_is_kept_from_the_beginning(history: History, path: Path)
     kept = numbers(path)
     assert kept[-1] == 300
     assert kept == sorted(kept)
-    assert {file.name for file in path.parent.iterdir()} == {"events", "events.1"}
+    assert {file.name for file in path.parent.iterdir()} == {"events", "events.1", "events.lock"}
 
 
 def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
