@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import re
 import signal
 import sys
 from importlib import metadata
@@ -291,7 +292,8 @@ def flags(
     if prefix:
         typer.echo(library.parent)
         return
-    typer.echo(f"-I{native.include_dir()} -L{library} -Wl,-rpath,{library} -ldrom")
+    words = [f"-I{native.include_dir()}", f"-L{library}", f"-Wl,-rpath,{library}", "-ldrom"]
+    typer.echo(" ".join(re.sub(r"([^\w@%+=:,./-])", r"\\\1", word) for word in words))  # as pkg-config writes spaces
 
 
 @app.command()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from agent.cli import app
 from dromlib import native
@@ -77,6 +79,17 @@ def needs(*names: str) -> str:
 def test_flags_tell_the_prefix() -> None:
     """`drom flags --prefix` is where the other tests look."""
     assert drom("flags", "--prefix").stdout == f"{PREFIX}\n"
+
+
+def test_flags_survive_a_path_with_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell or make reads each flag as one word wherever drom is installed."""
+    monkeypatch.setattr(native, "library_path", lambda: Path("/my place/it's $here/lib/libdrom.so"))
+    monkeypatch.setattr(native, "include_dir", lambda: Path("/my place/include"))
+
+    told = CliRunner().invoke(app, ["flags"]).stdout
+
+    folder = "/my place/it's $here/lib"
+    assert shlex.split(told) == ["-I/my place/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-ldrom"]
 
 
 @pytest.mark.parametrize("suffix", ["c", "cpp"])

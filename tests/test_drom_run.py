@@ -501,3 +501,44 @@ def test_no_terminal_wait_is_needed_to_be_interrupted(tmp_path: Path) -> None:
         process.communicate(timeout=WAIT_SECONDS)
 
     assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [((), True), (("--malleability", "bind-only"), False), (("--class", "rigid"), False)]
+)
+def test_only_what_follows_grants_is_told_which_threads_to_make(
+    tmp_path: Path, words: tuple[str, ...], told: bool
+) -> None:
+    """A program whose threads stay as they are keeps numba's own choice, on which it may fork after parallel work."""
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        done = run("--runtime-dir", tmp_path, *words, "--", "env")
+
+    assert ("NUMBA_THREADING_LAYER_PRIORITY=omp tbb workqueue\n" in done.stdout) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name in ("OMP_NUM_THREADS",) for value in ("", " ", "abc", "-1", "0", "2,,", "9" * 12)]
+    + [("OMP_PLACES", "9" * 12), ("OMP_PROC_BIND", "9" * 12)],
+)
+def test_settings_at_which_llvms_runtime_aborts_keep_gnus(tmp_path: Path, name: str, value: str) -> None:
+    """A gcc program ends as it does without drom, whatever its user has set."""
+    source, program = tmp_path / "p.c", tmp_path / "p"
+    source.write_text("int main(void)\n{\n#pragma omp parallel\n    ;\n    return 0;\n}\n")
+    subprocess.run(["gcc", "-fopenmp", source, "-o", program], check=True)
+    plain = subprocess.run([program], env=clean_environment(**{name: value}), capture_output=True, check=False)
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        done = run("--runtime-dir", tmp_path, "--", program, **{name: value})
+
+    assert done.returncode == plain.returncode
+
+
+@pytest.mark.parametrize("value", ["2", "2,3", " 2 , 3 "])
+def test_numbers_of_threads_in_order_are_no_hindrance(tmp_path: Path, value: str) -> None:
+    """No sentence says that LLVM's runtime is not used."""
+    program = tmp_path / "p"
+    subprocess.run(
+        ["gcc", "-fopenmp", "-xc", "-", "-o", program], input="int main(void) { return 0; }", text=True, check=True
+    )
+    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        assert "OMP_NUM_THREADS" not in run("--runtime-dir", tmp_path, "--", program, OMP_NUM_THREADS=value).stderr

@@ -77,7 +77,7 @@ static bool only_observes(const struct answer *answer)
     return answer->reply.max_cpus == 0;
 }
 
-static void export_grant(const struct answer *answer, const char *dir, const char *cpus)
+static void export_grant(const struct answer *answer, const char *dir, const char *cpus, bool follows)
 {
     char task[48];
     snprintf(task, sizeof task, "%" PRId32 ":%" PRIu64, answer->reply.pid, answer->reply.start_time);
@@ -93,7 +93,9 @@ static void export_grant(const struct answer *answer, const char *dir, const cha
      * first choice, they stay as few as the CPUs at the launch. */
     export_number("OMP_NUM_THREADS", within_limits(answer->reply.max_cpus));
     export_number("NUMBA_NUM_THREADS", answer->reply.max_cpus);
-    setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
+    /* On OpenMP, processes cannot be forked off after parallel work, as they can on oneTBB: not where nothing is won. */
+    if (follows)
+        setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
 }
 
 /* Agents read no more than the beginning of an environment. */
@@ -109,7 +111,7 @@ static void move_to_front(const char *name)
     environ[0] = entry;
 }
 
-static void accept_grant(const struct answer *answer, const char *dir)
+static void accept_grant(const struct answer *answer, const char *dir, bool follows)
 {
     static char cpus[DROM_MAX_MASK_BITS * 6];
     uint32_t words = (answer->reply.mask_bits + 63) / 64;
@@ -119,7 +121,7 @@ static void accept_grant(const struct answer *answer, const char *dir)
         if (rc < 0)
             dromi_say("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
     }
-    export_grant(answer, dir, cpus);
+    export_grant(answer, dir, cpus, follows);
 }
 
 static void leave_unless_optional(bool required, const char *dir)
@@ -139,16 +141,17 @@ int main(int argc, char **argv)
     struct options options;
     struct drom_request_message request;
     parse_options(&options, argc, argv);
+    bool malleable = options.job_class == DROM_CLASS_MALLEABLE;
     find_directory(options.runtime_dir, dir);
     fill_request(&request, &options);
     switch (ask_for_cpus(dir, &request, &answer, options.wait)) {
     case VERDICT_GRANTED:
-        accept_grant(&answer, dir);
+        accept_grant(&answer, dir, malleable && options.malleability != MALLEABILITY_BIND_ONLY);
         if (only_observes(&answer)) {
             preload_nothing();
             break;
         }
-        preload(&options, options.job_class == DROM_CLASS_MALLEABLE);
+        preload(&options, malleable);
         if (request.local_size == 0) /* ranks below the command share its CPUs: one that waits gives way */
             setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
         break;

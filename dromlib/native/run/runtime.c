@@ -4,6 +4,7 @@
  * program and its libraries without running them. */
 #include <errno.h>
 #include <sched.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,10 +127,52 @@ static bool is_schedule_guided(void)
     return said && strcasestr(said, "guided");
 }
 
+/* Numbers above 0 with commas between them, and spaces around them. Of all else GNU's runtime says that it is invalid, and
+ * goes on; LLVM's aborts at some of it. */
+static bool is_list_of_numbers(const char *text)
+{
+    for (;; text++) {
+        char *end;
+        long number = strtol(text, &end, 10);
+        if (end == text || number < 1 || number > INT_MAX)
+            return false;
+        text = end + strspn(end, " \t");
+        if (*text != ',')
+            return *text == '\0';
+    }
+}
+
+static bool has_huge_number(const char *text)
+{
+    for (; *text; text += *text != '\0') {
+        size_t digits = strspn(text, "0123456789");
+        if (digits > 9)
+            return true;
+        text += digits;
+    }
+    return false;
+}
+
+/* A setting at which LLVM's runtime aborts, or may, and GNU's does not. */
+static const char *odd_setting(void)
+{
+    static const char *const PLACES[] = {"OMP_PROC_BIND", "OMP_PLACES"};
+    const char *threads = getenv("OMP_NUM_THREADS");
+    if (threads && !is_list_of_numbers(threads))
+        return "OMP_NUM_THREADS is not a list of numbers above 0";
+    for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++)
+        if (getenv(PLACES[i]) && has_huge_number(getenv(PLACES[i])))
+            return "a setting of OpenMP has a number of more than 9 digits";
+    return NULL;
+}
+
 /* With the first it would not follow, and with the others not run. */
 static const char *why_not_used(void)
 {
     struct rlimit files;
+    const char *odd = odd_setting();
+    if (odd)
+        return odd;
     if (is_tool_disabled())
         return "OMP_TOOL is disabled";
     if (is_schedule_guided())
