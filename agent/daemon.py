@@ -242,7 +242,7 @@ class Daemon:
         """Freeze or thaw the node as the kill switch says."""
         now, file = time.monotonic(), self.settings.switch
         since = self.node.frozen_since
-        if os.path.lexists(file):
+        if runtime.freezes(file):
             self.node.freeze(now, str(file))  # each time: a reload may have named another
             if since is None:
                 self.log("frozen", file=file)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,9 +73,7 @@ def prepare(path: Path) -> int:
         raise RuntimeDirError(msg)
     try:
         make_open(path)
-        if path.stat().st_uid not in (os.geteuid(), 0):
-            msg = f"{path} belongs to another user: choose another --runtime-dir."
-            raise RuntimeDirError(msg)
+        _check_owner(path, path.stat())
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
@@ -95,6 +94,25 @@ def prepare(path: Path) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
     return lock
+
+
+def _check_owner(path: Path, about: os.stat_result) -> None:
+    """Raise `RuntimeDirError` where others than the agent's user and root could put files of theirs in a directory."""
+    if about.st_uid not in (os.geteuid(), 0):
+        msg = f"{path} belongs to another user: choose another --runtime-dir."
+        raise RuntimeDirError(msg)
+    if about.st_mode & 0o022:
+        mode = f"{stat.S_IMODE(about.st_mode):04o}"
+        msg = f"others may write in {path} (mode {mode}): run chmod go-w {path}, or choose another --runtime-dir."
+        raise RuntimeDirError(msg)
+
+
+def freezes(file: Path) -> bool:
+    """Say whether a kill switch is there that counts: one of root or of the agent's user, who may freeze the node."""
+    try:
+        return file.lstat().st_uid in (os.geteuid(), 0)
+    except OSError:
+        return False
 
 
 def unit_in_use(path: Path) -> str | None:

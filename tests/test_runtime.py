@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -14,7 +15,7 @@ from agent import runtime
 from agent.jobs import Arrival, Grant, Job, Task
 from agent.processes import boot_id, start_time
 from agent.registry import Owner, Registry, RegistryError
-from agent.runtime import RuntimeDirError, default_runtime_dir, prepare, take_over, unit_in_use
+from agent.runtime import RuntimeDirError, default_runtime_dir, freezes, prepare, take_over, unit_in_use
 from dromlib import native
 from dromlib.layout import HEADER
 
@@ -141,6 +142,36 @@ class TestPrepare:
         os.chown(tmp_path, 1000, -1)
         with pytest.raises(RuntimeDirError, match=r"^.* belongs to another user: choose another --runtime-dir\.$"):
             prepare(tmp_path)
+
+    @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o1770, 0o722])
+    def test_a_directory_in_which_others_may_write(self, tmp_path: Path, mode: int) -> None:
+        """It is refused with what to do about it, nothing is made in it, and once that is done it is used."""
+        run = tmp_path / "run"
+        run.mkdir()
+        run.chmod(mode)
+        sentence = (
+            f"others may write in {run} (mode {mode:04o}): run chmod go-w {run}, or choose another --runtime-dir."
+        )
+        with pytest.raises(RuntimeDirError, match=rf"^{re.escape(sentence)}$"):
+            prepare(run)
+        assert list(run.iterdir()) == []
+        subprocess.run(["chmod", "go-w", run], check=True)
+        os.close(prepare(run))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
+def test_only_root_and_the_agents_user_freeze_a_node(tmp_path: Path) -> None:
+    """Files and links of theirs count, wherever a link leads, and nobody else's do."""
+    mine, theirs, link, their_link = (tmp_path / name for name in ("mine", "theirs", "link", "their_link"))
+    mine.touch()
+    theirs.touch()
+    os.chown(theirs, 65534, 65534)
+    link.symlink_to(theirs)
+    their_link.symlink_to(mine)
+    os.chown(their_link, 65534, 65534, follow_symlinks=False)
+
+    files = (mine, link, theirs, their_link, tmp_path / "none", mine / "below")
+    assert [freezes(file) for file in files] == [True, True, False, False, False, False]
 
 
 class TestTakeOver:

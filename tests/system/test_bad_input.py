@@ -249,7 +249,10 @@ def test_a_metrics_port_in_use_is_refused_and_leaves_programs_alone(tmp_path: Pa
 def _tiny_tmpfs(folder: Path, options: str) -> Iterator[Path]:
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"mode=755,{options}", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")

@@ -79,3 +79,17 @@ def test_an_agent_that_starts_frozen_adopts_and_changes_nothing(tmp_path: Path, 
         (agent.dir / "freeze").unlink()
         agent.await_tasks(a="0", b="1")
         b.await_out("attached .* responder")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+def test_the_switch_of_a_stranger_counts_for_nothing(tmp_path: Path, start: Programs) -> None:
+    """Where others may make files too, only root and the agent's user freeze the node."""
+    switch = tmp_path / "switch"
+    switch.touch()
+    os.chown(switch, 65534, 65534)
+    with start_agent(tmp_path, *TWO, "--freeze-file", switch) as agent:
+        assert start.start(*agent.run("--job", "a", "--", "true")).wait() == 0
+        agent.await_log("event=ended job=a")
+        assert "event=frozen" not in agent.log
+        os.chown(switch, 0, 0)
+        agent.await_log(f"event=frozen file={switch}")
