@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: INP001 - Python finds this by its name in a directory of its own
+# ruff: noqa: INP001, ANN202 - Python finds this by its name in a directory of its own; Python 2 has no annotations
 """What Python loads first under `drom run`: it makes the program malleable, then does what Python would have done.
 
 `drom-run` puts this file's directory in front of PYTHONPATH. Where that is another Python than the one that drom is
-installed for, dromlib is taken from beside it, and nothing else of that installation.
+installed for, dromlib is taken from beside it, and nothing else of that installation. Jobs run any Python, so this file
+is written for all of them from 2.7 on; one that is too old for dromlib loads its own sitecustomize and no more.
 """
 
 import os
 import sys
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow to import
 
 
-def _places() -> list[str]:
+def _places():
+    # type: () -> list[str]
     """Return the folder beside this directory; in front of it that of the sources, where they are not installed."""
     places = [os.path.dirname(_HERE)]  # noqa: PTH120
     try:
@@ -25,8 +25,11 @@ def _places() -> list[str]:
     return places
 
 
-def _find_dromlib() -> bool:
+def _find_dromlib():
+    # type: () -> bool
     """Say whether dromlib can be imported; where it is not installed, load it from beside this directory."""
+    from importlib.util import find_spec, module_from_spec, spec_from_file_location
+
     if find_spec("dromlib"):
         return True
     places = _places()
@@ -39,17 +42,21 @@ def _find_dromlib() -> bool:
     return True
 
 
-def _hand_over() -> None:
+def _hand_over():
+    # type: () -> None
     """Load the sitecustomize that this one hides, if there is one."""
     sys.path[:] = [place for place in sys.path if place != _HERE]
     this = sys.modules.pop("sitecustomize")
-    if find_spec("sitecustomize"):
-        import_module("sitecustomize")
-    else:
-        sys.modules["sitecustomize"] = this
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        sys.modules.setdefault("sitecustomize", this)
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
+            raise  # Python reports what the user's own cannot import
 
 
-def _takes_handle() -> bool:
+def _takes_handle():
+    # type: () -> bool
     """Say whether this Python can load a library of CPython's limited API; one without its lock cannot."""
     return sys.version_info >= (3, 10) and sys.implementation.name == "cpython" and "t" not in sys.abiflags
 
