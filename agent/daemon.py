@@ -154,11 +154,7 @@ class Daemon:
     def withdraw(self) -> None:
         """Give up before `run`: leave programs and registry to the next agent, and no door at which nobody answers."""
         self.abandon()
-        self._remove_sockets()
-
-    def _remove_sockets(self) -> None:
-        for name in ("door", "control", "signals"):
-            (self.settings.runtime_dir / name).unlink(missing_ok=True)
+        runtime.remove_sockets(self.settings.runtime_dir)
 
     def abandon(self) -> None:
         """Close the sockets and leave programs and registry, as a crash would, for the next agent."""
@@ -370,7 +366,7 @@ class Daemon:
             self.mailboxes.remove_all_but(set())
             self.admission.close()
             self.control.close()
-            self._remove_sockets()
+            runtime.remove_sockets(self.settings.runtime_dir)
             self.mailboxes.close()
             self.following.close()
             with contextlib.suppress(OSError):  # somebody has put files of his own there

@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,8 +118,13 @@ def session_number(text: str) -> int:
 
 
 def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
-    """Return a listening, non-blocking socket at `path`, which the caller has locked; an old one there is replaced."""
-    path.unlink(missing_ok=True)
+    """Return a listening, non-blocking socket at `path`, which the caller has locked; an old one there is replaced.
+
+    Raises OSError, also where something else is there.
+    """
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
     door = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     try:
         door.bind(os.fspath(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import stat
 import struct
 from contextlib import suppress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_SPACE = 4 * layout.MAILBOX_SIZE
 """Bytes a mailbox may take up, or one block where blocks are larger: some may be allocated behind the file's end."""
+_NAME = re.compile("[1-9][0-9]{0,18}")
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
@@ -55,13 +57,17 @@ class Mailboxes:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(mode=0o711, exist_ok=True)
-        directory.chmod(0o711)
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(folder, 0o711)
+        finally:
+            os.close(folder)
         libc = ctypes.CDLL(None, use_errno=True)
         self.watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.watch < 0 or libc.inotify_add_watch(self.watch, os.fsencode(directory), _IN_MODIFY) < 0:
             msg = f"cannot watch {directory}: {os.strerror(ctypes.get_errno())}: raise fs.inotify.max_user_instances."
             raise MailboxError(msg)
-        self._next = 1 + max((int(path.name) for path in directory.iterdir() if path.name.isdigit()), default=0)
+        self._next = 1 + max((int(path.name) for path in directory.iterdir() if _NAME.fullmatch(path.name)), default=0)
 
     def make(self, uid: int, slot: int) -> int:
         """Make a mailbox for a task of user `uid`; return its number. Raises `MailboxError` when there is no room."""
@@ -139,13 +145,10 @@ class Mailboxes:
             (self.directory / str(number)).unlink(missing_ok=True)
 
     def remove_all_but(self, numbers: set[int]) -> None:
-        """Remove the mailboxes that no task has."""
+        """Remove the mailboxes that no task has. What else lies there is not ours, and stays."""
         for path in self.directory.iterdir():
-            if not path.name.isdigit() or int(path.name) not in numbers:
-                if path.name.isdigit():
-                    self._cut(int(path.name))
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
+            if _NAME.fullmatch(path.name) and int(path.name) not in numbers and stat.S_ISREG(path.lstat().st_mode):
+                self.remove(int(path.name))
 
     def written(self) -> set[int] | None:
         """Return the numbers of mailboxes written to since the last call; None: events were lost, look at all.

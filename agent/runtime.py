@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from agent.census import Census, Marks
 from agent.processes import Identity, boot_id, scan
 from agent.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
 from dromlib import layout
+from dromlib.layout import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 SYSTEM_DIR = Path("/run/drom")
 DOOR_PATH_MAX = 107
 """Bytes of the path of an AF_UNIX socket, the closing NUL left out."""
+SOCKETS = ("door", "control", "signals")
+_LOCK_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class RuntimeDirError(Exception):
@@ -56,16 +61,21 @@ def is_believed(path: Path, uid: int) -> bool:
 
 def make_open(path: Path) -> None:
     """Make a folder; into root's everybody may look, whatever the umask. Raises OSError."""
-    is_new = not path.exists()
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if is_new and os.geteuid() == 0:
-        path.chmod(0o755)
+    try:
+        path.mkdir(mode=0o755, parents=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        if os.geteuid() == 0:
+            path.chmod(0o755)
 
 
 def prepare(path: Path) -> int:
     """Make the runtime directory and lock it; return the lock's descriptor, held until the agent ends.
 
-    Raises `RuntimeDirError` when it cannot be used or another agent holds it.
+    Raises `RuntimeDirError` when it cannot be used or another agent holds it. Nothing is touched in one whose files
+    are not an agent's.
     """
     if len(os.fsencode(path / "control")) > DOOR_PATH_MAX:
         most = DOOR_PATH_MAX - len("/control")
@@ -73,8 +83,13 @@ def prepare(path: Path) -> int:
         raise RuntimeDirError(msg)
     try:
         make_open(path)
-        _check_owner(path, path.stat())
-        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _check_owner(path, os.fstat(folder))
+            _check_files(path, folder)
+            lock = os.open("lock", _LOCK_FLAGS | os.O_CREAT, 0o600, dir_fd=folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         msg = f"cannot use {path}: {reason}: choose a directory you may write with --runtime-dir."
@@ -105,6 +120,42 @@ def _check_owner(path: Path, about: os.stat_result) -> None:
         mode = f"{stat.S_IMODE(about.st_mode):04o}"
         msg = f"others may write in {path} (mode {mode}): run chmod go-w {path}, or choose another --runtime-dir."
         raise RuntimeDirError(msg)
+
+
+def _check_files(path: Path, folder: int) -> None:
+    """Raise `RuntimeDirError` where a directory has files, and they are not those of an agent; OSError for its lock."""
+    names = set(os.listdir(folder))
+    lock = _start_of("lock", folder, _LOCK_FLAGS, 32) if "lock" in names else b""
+    is_signed = bool(re.fullmatch(rb"[0-9]+\n", lock))
+    if not is_signed and not lock and "registry" in names:
+        with suppress(OSError):
+            header = _start_of("registry", folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, HEADER.size)
+            is_signed = len(header) == HEADER.size and HEADER.read(header, "magic") == layout.REGISTRY_MAGIC
+    # An agent that found no room for more has left an empty lock; the kill switch may be there before any agent.
+    if not is_signed and (lock or names - {"lock", "events", "freeze"}):
+        msg = f"{path} holds files that are not an agent's: choose a new or an empty directory with --runtime-dir."
+        raise RuntimeDirError(msg)
+    for name in SOCKETS:
+        if name in names and not stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            msg = f"{path / name} is no socket of an agent: move it away, or choose another --runtime-dir."
+            raise RuntimeDirError(msg)
+
+
+def _start_of(name: str, folder: int, flags: int, most: int) -> bytes:
+    """Return the first bytes of a file; of what is no regular file there are none. Raises OSError."""
+    file = os.open(name, flags | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.pread(file, most, 0) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+    finally:
+        os.close(file)
+
+
+def remove_sockets(path: Path) -> None:
+    """Remove the sockets of an agent that ends, and nothing else that has their names."""
+    for name in SOCKETS:
+        with suppress(FileNotFoundError):
+            if stat.S_ISSOCK((path / name).lstat().st_mode):
+                (path / name).unlink()
 
 
 def freezes(file: Path) -> bool:

@@ -178,9 +178,16 @@ class TestReply:
 class TestSocket:
     """The door itself."""
 
+    def test_what_is_no_socket_stays(self, tmp_path: Path) -> None:
+        """A file of somebody else's is not removed for its name."""
+        (tmp_path / "door").write_text("mine", encoding="utf-8")
+        with pytest.raises(OSError, match="Address already in use"):
+            door.listen(tmp_path / "door", 0o600)
+        assert (tmp_path / "door").read_text(encoding="utf-8") == "mine"
+
     def test_it_replaces_an_old_one(self, tmp_path: Path) -> None:
         """A name that an agent left when it was killed is taken over, with the mode asked for."""
-        (tmp_path / "door").touch()
+        door.listen(tmp_path / "door", 0o666).close()
         with door.listen(tmp_path / "door", 0o600) as listening:
             assert stat.S_IMODE((tmp_path / "door").stat().st_mode) == 0o600
             with pytest.raises(BlockingIOError):

@@ -219,11 +219,15 @@ class TestWatch:
 
 
 def test_remove_all_but(boxes: Mailboxes) -> None:
-    """Mailboxes of nobody, and what else lies there, are removed."""
+    """Mailboxes of nobody are removed; whatever else lies there is not the agent's."""
     kept, gone = boxes.make(UID, 0), boxes.make(UID, 1)
-    (boxes.directory / "junk").touch()
+    others = ["junk", "007", "\u0663", "1.bak"]
+    for name in others:
+        (boxes.directory / name).touch()
+    (boxes.directory / "98").mkdir()
+    (boxes.directory / "97").symlink_to("junk")
 
     boxes.remove_all_but({kept, 99})
 
-    assert [path.name for path in boxes.directory.iterdir()] == [str(kept)]
+    assert {path.name for path in boxes.directory.iterdir()} == {str(kept), "98", "97", *others}
     boxes.remove(gone)

@@ -15,7 +15,7 @@ from agent import runtime
 from agent.jobs import Arrival, Grant, Job, Task
 from agent.processes import boot_id, start_time
 from agent.registry import Owner, Registry, RegistryError
-from agent.runtime import RuntimeDirError, default_runtime_dir, freezes, prepare, take_over, unit_in_use
+from agent.runtime import RuntimeDirError, default_runtime_dir, freezes, prepare, remove_sockets, take_over, unit_in_use
 from dromlib import native
 from dromlib.layout import HEADER
 
@@ -157,6 +157,60 @@ class TestPrepare:
         assert list(run.iterdir()) == []
         subprocess.run(["chmod", "go-w", run], check=True)
         os.close(prepare(run))
+
+    @pytest.mark.parametrize("lock", [None, "", "not a pid\n", "12 monkeys"])
+    def test_a_directory_of_somebody_elses_files(self, tmp_path: Path, lock: str | None) -> None:
+        """It is refused in one sentence, and everything in it stays as it was."""
+        files = ("mail/1", "mail/inbox", "door", "control", "signals", "registry", "notes")
+        for name in files:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(name, encoding="utf-8")
+        if lock is not None:
+            (tmp_path / "lock").write_text(lock, encoding="utf-8")
+        before = {path: path.lstat() for path in tmp_path.rglob("*")}
+
+        with pytest.raises(RuntimeDirError, match=r"^/.* holds files that are not an agent's: choose a new .*\.$"):
+            prepare(tmp_path)
+        after = {path: path.lstat() for path in tmp_path.rglob("*")}
+        assert {path: (about.st_ino, about.st_mtime_ns, about.st_mode) for path, about in after.items()} == {
+            path: (about.st_ino, about.st_mtime_ns, about.st_mode) for path, about in before.items()
+        }
+
+    @pytest.mark.parametrize(
+        "files", [{"freeze": ""}, {"lock": ""}, {"lock": "", "events": "x"}, {"lock": "7\n", "x": ""}]
+    )
+    def test_a_directory_of_an_agent(self, tmp_path: Path, files: dict[str, str]) -> None:
+        """What an earlier one has left, also one that found no room, and a kill switch do not stand in the way."""
+        for name, text in files.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        os.close(prepare(tmp_path))
+
+        assert {path.name for path in tmp_path.iterdir()} == {"lock", *files}
+
+    def test_a_registry_tells_whose_a_directory_is(self, tmp_path: Path) -> None:
+        """Also where a full disk had no room for the pid in the lock."""
+        leave_a_task(tmp_path)
+        (tmp_path / "mail").mkdir()
+        os.close(prepare(tmp_path))
+
+    @pytest.mark.parametrize("name", ["door", "control", "signals"])
+    def test_what_is_no_socket_stays(self, tmp_path: Path, name: str) -> None:
+        """A file with the name of one is not removed, neither at the start nor at the end."""
+        (tmp_path / "lock").write_text("7\n", encoding="utf-8")
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+        with pytest.raises(RuntimeDirError, match=rf"^/.*/{name} is no socket of an agent: move it away, .*\.$"):
+            prepare(tmp_path)
+        remove_sockets(tmp_path)
+
+        assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
+
+    def test_a_link_to_a_directory(self, tmp_path: Path) -> None:
+        """It is not followed: who made the link would choose where the agent's files are."""
+        (tmp_path / "there").mkdir()
+        (tmp_path / "link").symlink_to("there")
+        with pytest.raises(RuntimeDirError, match=r"^cannot use .*/link: Not a directory: choose .*\.$"):
+            prepare(tmp_path / "link")
+        assert list((tmp_path / "there").iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")

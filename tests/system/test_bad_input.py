@@ -196,6 +196,18 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     refused_agent(tmp_path / "file", "cannot use ")
 
 
+def test_a_home_directory_is_refused(tmp_path: Path) -> None:
+    """An agent that was told a wrong directory touches nothing in it."""
+    for name in ("mail/1", "mail/inbox", "door", "control", "signals"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    before = {path.name: path.stat() for path in tmp_path.rglob("*")}
+    refused_agent(tmp_path, "holds files that are not an agent's: choose a new or an empty directory")
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == {
+        name: about.st_mtime_ns for name, about in before.items()
+    }
+
+
 def test_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
     """A runtime directory whose sockets would not fit into 107 bytes is refused by agent and clients alike."""
     path = tmp_path / ("x" * (108 - len(str(tmp_path)) - 1))
