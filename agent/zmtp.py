@@ -12,7 +12,7 @@ import select
 import socket
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from agent import door
@@ -149,18 +149,39 @@ class Exchange:
         self._lines: dict[int, Line] = {}
         self._many: Counter[int] = Counter()
         self._door = door.listen(path, mode, socket.SOCK_STREAM)
-        self._epoll = select.epoll()
-        self._listener = door.Listener(self._door, self._open, lambda: self._epoll.unregister(self._door))
-        self._open()
+        self._unheard = False
+        """Whether callers are to be let in, and the kernel had no room for the watch."""
+        with ExitStack() as opened:
+            opened.callback(self._door.close)
+            self._epoll = select.epoll()
+            opened.callback(self._epoll.close)
+            self._epoll.register(self._door, select.EPOLLIN)
+            opened.pop_all()
+        self._listener = door.Listener(self._door, self._open, lambda: self._unwatch(self._door.fileno()))
         self.fd = self._epoll.fileno()
 
     def _open(self) -> None:
-        self._epoll.register(self._door, select.EPOLLIN)
+        """Let callers in, if need be in a later turn."""
+        self._unheard = not self._watch(self._door.fileno(), select.EPOLLIN)
+
+    def _watch(self, fd: int, events: int) -> bool:
+        """Say whether the kernel has room to watch a descriptor."""
+        try:
+            self._epoll.register(fd, events)
+        except OSError:
+            return False
+        return True
+
+    def _unwatch(self, fd: int) -> None:
+        with suppress(OSError):
+            self._epoll.unregister(fd)
 
     def serve(self, heed: Callable[[Line, bytes | None], object], seconds: float) -> None:
         """Call `heed` with messages that have come (None: one of several frames), for a turn."""
         now = time.monotonic()
         self._listener.tend(now)
+        if self._unheard:
+            self._open()
         for _ in range(PER_TURN):
             # One at a time: the kernel has the next one first then, so that nobody waits for the same ones each turn.
             ready = self._epoll.poll(0, 1)
@@ -168,24 +189,32 @@ class Exchange:
                 return
             if ready[0][0] == self._door.fileno():
                 self._accept()
+            elif line := self._lines.get(ready[0][0]):
+                self._attend(line, heed)
             else:
-                self._attend(self._lines[ready[0][0]], heed)
+                self._unwatch(ready[0][0])
             if time.monotonic() >= now + seconds:
                 return
 
     def send(self, line: Line, message: bytes) -> None:
         """Send a message; who has gone does not get it."""
-        line.unread += frame(message)
-        self._write(line)
+        if self._is_open(line):
+            line.unread += frame(message)
+            self._write(line)
+
+    def _is_open(self, line: Line) -> bool:
+        """Say whether a connection is not closed: its descriptor's number may be another's by now."""
+        return self._lines.get(line.fd) is line
 
     def close(self, line: Line) -> None:
-        """Hang up."""
-        if self._lines.pop(line.fd, None) is None:
+        """Hang up, unless that is done."""
+        if not self._is_open(line):
             return
+        del self._lines[line.fd]
         self._many[line.uid] -= 1
         if not self._many[line.uid]:
             del self._many[line.uid]
-        self._epoll.unregister(line.fd)
+        self._unwatch(line.fd)
         line.socket.close()
         self._gone(line)
 
@@ -205,7 +234,9 @@ class Exchange:
             return
         self._many[line.uid] += 1
         self._lines[line.fd] = line
-        self._epoll.register(line.fd, line.watched)
+        if not self._watch(line.fd, line.watched):
+            self.close(line)
+            return
         line.unread += self._hello
         self._write(line)
 
@@ -220,19 +251,18 @@ class Exchange:
             return
         if line.unread:
             self._write(line)
-        if message:
+        if message and self._is_open(line):
             heed(line, message[0])
 
     def _write(self, line: Line) -> None:
         try:
             line.write()
+            wanted = select.EPOLLOUT if line.unread else select.EPOLLIN
+            if line.watched != wanted:
+                self._epoll.modify(line.fd, wanted)
+                line.watched = wanted
         except OSError:
             self.close(line)
-            return
-        wanted = select.EPOLLOUT if line.unread else select.EPOLLIN
-        if line.watched != wanted:
-            self._epoll.modify(line.fd, wanted)
-            line.watched = wanted
 
 
 class Signals:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from agent.zmtp import MORE, PING, PONG, Exchange, Line, Signals, frame
 from dromlib.signals import topic
-from dromlib.subscription import COMMAND, GREETING, READY
+from dromlib.subscription import COMMAND, GREETING, LONG, READY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -266,3 +267,248 @@ def test_where_a_socket_is_left_the_next_one_is(folder: Path) -> None:
 
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     assert (folder / "control").stat().st_mode & 0o777 == 0o600
+
+
+PINGED = frame(PING + b"\0\1again", COMMAND)
+EIGHT = frame(b"\x01" + topic(8))
+FLOOD = 1000
+"""Messages that are more than the answers for which a socket has room."""
+LEGAL = {
+    "greeting": (b"", GREETING, 0, 0),
+    "READY": (GREETING, frame(READY, COMMAND), 0, 0),
+    "PING": (HELLO, PINGED, 0, 0),
+    "SUBSCRIBE": (HELLO, EIGHT, 0, 1),
+    "SUBSCRIBE to all": (HELLO, frame(b"\x01"), 0, 1),
+    "SUBSCRIBE in a long frame": (HELLO, bytes([LONG]) + (len(EIGHT) - 2).to_bytes(8, "big") + EIGHT[2:], 0, 1),
+    "SUBSCRIBE as a command": (HELLO, frame(b"\x09SUBSCRIBE" + topic(8), COMMAND), 0, 0),
+    "CANCEL": (HELLO + EIGHT, frame(b"\x00" + topic(8)), 1, 0),
+    "CANCEL of nothing": (HELLO, frame(b"\x00" + topic(8)), 0, 0),
+    "CANCEL as a command": (HELLO + EIGHT, frame(b"\x06CANCEL" + topic(8), COMMAND), 1, 1),
+    "ERROR": (HELLO, frame(b"\x05ERROR\x03bad", COMMAND), 0, 0),
+    "unknown command": (HELLO, frame(b"\x05OTHER", COMMAND), 0, 0),
+    "PING and SUBSCRIBE": (HELLO, PINGED + EIGHT, 0, 1),
+    "PING after SUBSCRIBE": (HELLO + EIGHT, PINGED, 1, 1),
+}
+"""What is said before a legal message, the message, and the subscriptions there are before and after it.
+
+Commands of ZMTP 3.1 for subscriptions are nobody's: what is spoken here is 3.0, where they are messages.
+"""
+
+
+def plain(path: Path) -> socket.socket:
+    """Return a connection that has said nothing."""
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(str(path))
+    made.setblocking(False)
+    return made
+
+
+def take_in(signals: Signals) -> None:
+    """Take in all that has been said."""
+    while not is_over(signals.fd):
+        signals.serve(1.0)
+
+
+def descriptors() -> set[str]:
+    """Return which descriptors are open."""
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def counts(signals: Signals) -> tuple[int, int, int]:
+    """Return how many connections there are, subscriptions of them, and subscriptions by slot."""
+    lines = signals._exchange._lines
+    assert sum(signals._exchange._many.values()) == len(lines)
+    assert set(signals._wanted) <= set(lines.values())
+    return len(lines), sum(map(len, signals._wanted.values())), sum(map(len, signals._listeners.values()))
+
+
+def flood(peer: socket.socket, message: bytes, serve: Callable[[], None]) -> None:
+    """Say a message again and again, and read nothing."""
+    for _ in range(FLOOD):
+        with suppress(BlockingIOError, ConnectionError):
+            peer.send(message)
+        serve()
+
+
+def behave(peer: socket.socket, ending: str, before: bytes, message: bytes, serve: Callable[[], None]) -> None:
+    """Say a message after others, in one write, and do what the ending says."""
+    if ending != "hangs up unheard":
+        serve()
+    if ending != "reset":
+        with suppress(BlockingIOError):
+            peer.recv(SERVED)
+    peer.sendall(before + (message[:-1] if ending.startswith("half") else message))
+    if ending == "floods":
+        flood(peer, message, serve)
+    if ending == "hangs up later":
+        serve()
+    if ending not in {"stays", "half a message", "floods"}:
+        peer.close()
+    serve()
+
+
+class TestEndings:
+    """What comes after a legal message."""
+
+    @pytest.mark.parametrize(
+        "ending",
+        [
+            "stays",
+            "hangs up",
+            "hangs up later",
+            "hangs up unheard",
+            "half a message",
+            "half a message and hangs up",
+            "reset",
+            "floods",
+        ],
+    )
+    @pytest.mark.parametrize("name", LEGAL)
+    def test_a_legal_message_costs_nobody_else(self, signals: Signals, folder: Path, name: str, ending: str) -> None:
+        """Whatever its sender does next, others are heard and served, and nothing is kept of who has gone."""
+        before, message, fewer, subscribed = LEGAL[name]
+        open_before = descriptors()
+        stays = ending in {"stays", "half a message"} or (ending == "floods" and name != "greeting")
+        wanted = 1 + stays * (fewer if ending.startswith("half") else subscribed)
+        with connect(folder / "signals") as other, plain(folder / "signals") as peer:
+            other.sendall(frame(b"\x01" + topic(7)))
+            behave(peer, ending, before, message, lambda: take_in(signals))
+            assert counts(signals) == (1 + stays, wanted, wanted)
+            other.recv(SERVED)
+            for slot in (8, 7):
+                signals.publish(slot, b"still")
+            assert other.recv(SERVED) == frame(b"still")
+            if not stays:
+                peer.close()
+                with connect(folder / "signals") as third:
+                    third.sendall(frame(b"\x01" + topic(8)))
+                    take_in(signals)
+                    third.recv(SERVED)
+                    signals.publish(8, b"heard")
+                    assert third.recv(SERVED) == frame(b"heard")
+        take_in(signals)
+        assert counts(signals) == (0, 0, 0)
+        assert descriptors() == open_before
+
+    def test_nobody_is_heard_whose_answer_found_him_gone(self, exchange: Exchange, folder: Path) -> None:
+        """Where the answer to a PING closes the connection, the message after it is not passed on."""
+        with plain(folder / "control") as peer:
+            assert messages(exchange) == []
+            peer.recv(SERVED)
+            peer.sendall(HELLO + PINGED + frame(b"hi"))
+        assert messages(exchange) == []
+        assert not exchange._lines
+
+    def test_a_number_that_is_used_again_is_another_connection(self, exchange: Exchange, folder: Path) -> None:
+        """What is done to a closed connection does nothing to the one that has its descriptor's number now."""
+        lines: list[Line] = []
+        with connect(folder / "control") as first:
+            first.sendall(frame(b"hi"))
+            while not lines:
+                exchange.serve(lambda line, _: lines.append(line), 1.0)
+            with connect(folder / "control") as second:  # before the number is free, which this end would have then
+                exchange.close(lines[0])
+                messages(exchange)
+                second.recv(SERVED)
+                (now,) = exchange._lines.values()
+                assert now.fd == lines[0].fd
+                exchange.send(lines[0], b"late")
+                exchange.close(lines[0])
+                assert not lines[0].unread
+                second.sendall(frame(b"heard"))
+                assert messages(exchange) == [b"heard"]
+                exchange.send(now, b"answer")
+                assert second.recv(SERVED) == frame(b"answer")
+
+    def test_who_has_the_number_of_one_who_went_keeps_his_subscription(self, signals: Signals, folder: Path) -> None:
+        """Signals that one who went with PING and subscription asked for do not cost the next one his connection."""
+        with plain(folder / "signals") as peer, socket.socket(socket.AF_UNIX) as other:
+            take_in(signals)
+            (gone,) = signals._exchange._lines.values()
+            peer.recv(SERVED)
+            peer.sendall(HELLO + PINGED + EIGHT)
+            peer.close()
+            placeholder = os.open(os.devnull, os.O_RDONLY)  # has the number of this end, so that the other's is next
+            take_in(signals)
+            other.connect(str(folder / "signals"))
+            other.sendall(HELLO + EIGHT)
+            take_in(signals)
+            (now,) = signals._exchange._lines.values()
+            os.close(placeholder)
+            assert now.fd == gone.fd
+            other.setblocking(False)
+            other.recv(SERVED)
+            for _ in range(2):
+                signals.publish(8, b"still")
+                assert other.recv(SERVED) == frame(b"still")
+            assert counts(signals) == (1, 1, 1)
+            assert b"still" not in gone.unread
+
+
+class Refusing:
+    """An epoll of which one call fails while `refuses` names it."""
+
+    def __init__(self, real: select.epoll) -> None:
+        self._real = real
+        self.refuses = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.refuses:
+            return self._refuse
+        return getattr(self._real, name)
+
+    @staticmethod
+    def _refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room for another watch")
+
+
+class TestNoRoomForWatches:
+    """What the kernel refuses an epoll."""
+
+    @pytest.mark.parametrize("call", ["register", "modify", "unregister"])
+    def test_a_refused_call_costs_one_connection(
+        self, signals: Signals, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        """It is closed, and others are served."""
+        epoll = Refusing(signals._exchange._epoll)
+        monkeypatch.setattr(signals._exchange, "_epoll", epoll)
+        with connect(folder / "signals") as other:
+            other.sendall(frame(b"\x01" + topic(7)))
+            take_in(signals)
+            other.recv(SERVED)
+            epoll.refuses = call
+            with connect(folder / "signals") as peer:
+                peer.sendall(EIGHT)
+                take_in(signals)
+                for _ in range(100):
+                    signals.publish(8, bytes(10_000))
+            take_in(signals)
+            assert counts(signals) == (1, 1, 1)
+            signals.publish(7, b"still")
+            assert other.recv(SERVED) == frame(b"still")
+
+    def test_callers_are_let_in_once_there_is_room(
+        self, exchange: Exchange, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where the door could not be watched again, that is tried in each turn."""
+        epoll = Refusing(exchange._epoll)
+        monkeypatch.setattr(exchange, "_epoll", epoll)
+        exchange._unwatch(exchange._door.fileno())
+        epoll.refuses = "register"
+        exchange._open()
+        with connect(folder / "control") as line:
+            line.sendall(frame(b"heard"))
+            assert messages(exchange) == []
+            epoll.refuses = ""
+            exchange.serve(lambda *_: None, 0.0)
+            assert messages(exchange) == [b"heard"]
+
+    def test_an_exchange_that_cannot_be_leaves_no_descriptor(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where there is no epoll to be had, its socket is closed."""
+        before = descriptors()
+        monkeypatch.setattr(select, "epoll", Refusing._refuse)
+        with pytest.raises(OSError, match="no room"):
+            Exchange(folder / "control", 0o600, b"ROUTER", lambda _: 1, LONGEST)
+        assert descriptors() == before
