@@ -19,7 +19,7 @@ import pytest
 from agent.processes import thread_masks
 from dromlib import layout, native
 from dromlib.layout import MAILBOX
-from tests.agents import Agent, Program, Programs, affinity, start_agent, wait_until
+from tests.agents import Agent, Program, Programs, affinity, environment, start_agent, wait_until
 from tests.example_programs import build_c
 
 if TYPE_CHECKING:
@@ -454,6 +454,93 @@ def test_two_runtimes_in_one_process_are_both_managed(agent: Agent, start: Progr
         rows = agent.await_tasks(a="0" if cpus == 1 else "0-1")
         await_line(program, f"threads {cpus} {cpus}")
     assert rows["a"]["points"] == "libomp and libgomp"
+
+
+PARTS = """
+#include <omp.h>
+long FUNCTION(long n);
+long FUNCTION(long n)
+{
+    long total = 0;
+    omp_set_num_threads(2);
+    if (omp_get_max_threads() != 2)
+        return -1;
+#pragma omp parallel reduction(+ : total)
+    {
+        int index = omp_get_thread_num(), count = omp_get_num_threads();
+        for (long i = n * index / count; i < n * (index + 1) / count; i++)
+            total += i * omp_get_team_size(1);
+    }
+    return total;
+}
+"""
+"""A library that splits its work by hand; its sum has the size of its team in it."""
+ASKER = """
+#include <dlfcn.h>
+#include <omp.h>
+#include <stdio.h>
+long parts(long n);
+int main(int argc, char **argv)
+{
+    int size = 0;
+    long (*sum)(long) = 0;
+#ifdef LINKED
+    sum = parts;
+#else
+    void *library = dlopen(argv[1], RTLD_NOW | (argc > 2 ? RTLD_GLOBAL : RTLD_LOCAL));
+    *(void **)&sum = library ? dlsym(library, "parts") : 0;
+#endif
+    for (int i = 0; i < 3; i++) {
+        omp_set_num_threads(2);
+#pragma omp parallel
+#pragma omp single
+        size = omp_get_num_threads();
+        printf("team %d of %d, sum %ld\\n", size, omp_get_max_threads(), sum ? sum(1000) : -1);
+    }
+    return argc < 1;
+}
+"""
+"""A program with regions of its own that has such a library, linked or opened."""
+
+
+def made(compiler: str, text: str, target: Path, *flags: str | Path) -> Path:
+    """Compile C with OpenMP."""
+    source = target.with_suffix(".c")
+    source.write_text(text, encoding="utf-8")
+    subprocess.run([compiler, "-O1", "-fopenmp", source, *flags, "-o", target], check=True)
+    return target
+
+
+@pytest.mark.parametrize("way", ["linked", "local", "global", "with another"])
+@pytest.mark.parametrize(
+    "compilers", [f"{main} {library}" for main in ("gcc", "clang", "none") for library in ("gcc", "clang")]
+)
+def test_each_file_is_answered_by_the_runtime_it_would_have_alone(
+    agent: Agent, start: Programs, tmp_path: Path, compilers: str, way: str
+) -> None:
+    """Whichever compilers made a program and its library, and however that is loaded, sums are those without drom."""
+    if not has_libomp() or not shutil.which("clang") or not shutil.which("gcc"):
+        pytest.skip("needs gcc, and clang with its OpenMP library (Debian: clang, libomp-dev)")
+    main, library = compilers.split()
+    parts = made(library, PARTS, tmp_path / "libparts.so", "-fPIC", "-shared", "-DFUNCTION=parts")
+    if way == "with another":
+        compiler = "clang" if library == "gcc" else "gcc"
+        other = made(compiler, PARTS, tmp_path / "libother.so", "-fPIC", "-shared", "-DFUNCTION=other")
+        both = tmp_path / "libboth.so"
+        subprocess.run(["gcc", "-shared", "-Wl,--no-as-needed", other, parts, "-o", both], check=True)
+        parts = both
+    text = ASKER
+    if main == "none":
+        text = re.sub(r"#pragma.*|#include <omp.h>|omp_set.*", "", text).replace("omp_get_max_threads()", "0")
+    flags = ["-DLINKED", "-Wl,--no-as-needed", parts] if way == "linked" else ["-ldl"]
+    program = made(main.replace("none", "gcc"), text, tmp_path / "main", *flags, "-Wl,--as-needed")
+    opened = {"linked": [], "global": [str(parts), "global"]}.get(way, [str(parts)])
+    alone = subprocess.run([program, *opened], env=environment(), capture_output=True, text=True, check=True)
+    assert "sum 999000\n" in alone.stdout
+    for choice in ("auto", "libgomp", "libomp"):
+        ours = start.start(*agent.run("--require", "--openmp-runtime", choice, program, *opened))
+        assert ours.wait() == 0, ours.show()
+        assert ours.out == alone.stdout, choice
 
 
 def test_of_two_llvm_runtimes_the_first_is_managed(agent: Agent, start: Programs, tmp_path: Path) -> None:

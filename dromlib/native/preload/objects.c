@@ -72,7 +72,7 @@ static struct object *find_object(const void *address)
     struct object *known = known_object(__atomic_load_n(&objects, __ATOMIC_ACQUIRE), base);
     if (known)
         return known;
-    const struct runtime *runtime = runtime_for(base ? map->l_name : "");
+    const struct runtime *runtime = runtime_for(base ? map : NULL);
     struct object *mine = runtime != &no_runtime ? calloc(1, sizeof *mine) : NULL;
     if (!mine)
         return &nobody;

@@ -110,10 +110,10 @@ struct site *site_of(struct object *object, const struct place *region, const vo
 /* The file that an address is in: where it is loaded, or NULL. */
 const void *base_of(const void *address, struct link_map **map);
 
-/* runtimes.c: the runtime that a function belongs to; the one that serves the file of a path ("": the program). */
+/* runtimes.c: the runtime that a function belongs to; the one that serves a file (NULL: code that is in none). */
 extern const struct runtime no_runtime;
 const struct runtime *runtime_of(const void *function);
-const struct runtime *runtime_for(const char *path);
+const struct runtime *runtime_for(const struct link_map *map);
 void *find_entry(enum gomp_entry which);
 
 static inline void *entry_of(const struct runtime *runtime, enum gomp_entry which)

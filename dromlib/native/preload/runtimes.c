@@ -2,11 +2,17 @@
 /* Which OpenMP runtimes there are, and which serves a file. They are kept in a list that only grows, without a lock: a thread
  * that loads a library may hold the loader's lock when its constructor calls us. */
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "openmp.h"
+
+#pragma weak dlvsym /* a musl program that a preloaded one has started has not got it */
+#ifdef TAKE
+TAKE(dlvsym, 2.2.5);
+#endif
 
 static struct runtime *runtimes;
 
@@ -43,6 +49,7 @@ static const char *const entry_names[] = {
 };
 
 static const char marker[] = "omp_get_level"; /* tools that stand before a runtime have some of its functions, hardly this one */
+static const char marker_version[] = "OMP_3.0"; /* of the marker, where a runtime has the versions of GNU's */
 
 /* Where the functions of a runtime are looked for, one place after the other. */
 struct scopes {
@@ -159,24 +166,132 @@ static int is_runtime(struct dl_phdr_info *info, size_t size, void *found)
     return 0;
 }
 
-static const void *look_in(const char *path)
+/* Of a version, or whichever there is. */
+static const void *find_marker(void *in, const char *version)
+{
+    return version ? dlvsym(in, marker, version) : dlsym(in, marker);
+}
+
+static const void *look_in(const char *path, const char *version)
 {
     void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-    const void *found = file ? dlsym(file, marker) : NULL;
+    const void *found = file ? find_marker(file, version) : NULL;
     if (file)
         dlclose(file);
     return found;
 }
 
-/* The runtime that would serve a file if we were not there: the first that the program was loaded with, or that of the
- * file's own libraries, which may be loaded for it alone, or whichever there is. */
-const struct runtime *runtime_for(const char *path)
+/* What a file's dynamic section points to. The loader has made addresses of some of its values, and left others as they are. */
+static const void *section(const struct link_map *map, ElfW(Sxword) tag)
+{
+    for (const ElfW(Dyn) *each = map->l_ld; each && each->d_tag != DT_NULL; each++)
+        if (each->d_tag == tag)
+            return (const void *)(each->d_un.d_ptr < map->l_addr ? map->l_addr + each->d_un.d_ptr : each->d_un.d_ptr);
+    return NULL;
+}
+
+static bool needs(const struct link_map *map, const struct link_map *library)
+{
+    const char *names = section(map, DT_STRTAB), *library_names = section(library, DT_STRTAB), *own = library->l_name;
+    for (const ElfW(Dyn) *each = library->l_ld; library_names && each && each->d_tag != DT_NULL; each++)
+        if (each->d_tag == DT_SONAME)
+            own = library_names + each->d_un.d_val;
+    for (const ElfW(Dyn) *each = map->l_ld; names && each && each->d_tag != DT_NULL; each++)
+        if (each->d_tag == DT_NEEDED &&
+            (strcmp(names + each->d_un.d_val, own) == 0 || strcmp(names + each->d_un.d_val, library->l_name) == 0))
+            return true;
+    return false;
+}
+
+/* A library, and the file that it was loaded for. */
+struct loaded {
+    const struct link_map *library;
+    char path[PATH_MAX];
+};
+
+/* Within dl_iterate_phdr(), for meanwhile nothing is unloaded. The loader lists files before what they need, unless that had
+ * been there already. */
+static int find_first(struct dl_phdr_info *info, size_t size, void *at)
+{
+    enum { MOST = 64 };
+    struct loaded *loaded = at;
+    const struct link_map *on_the_way[MOST] = {loaded->library};
+    size_t count = 1;
+    (void)info, (void)size;
+    for (const struct link_map *each = loaded->library->l_prev; each && count < MOST; each = each->l_prev)
+        for (size_t i = 0; i < count && each->l_name[0]; i++)
+            if (needs(each, on_the_way[i])) {
+                on_the_way[count++] = each;
+                break;
+            }
+    snprintf(loaded->path, sizeof loaded->path, "%s", on_the_way[count - 1]->l_name);
+    return 1;
+}
+
+/* The runtime that a file's functions of versions like these are from: the first that the program was loaded with and that has
+ * them, or that of the libraries that came with the file. */
+static const void *look_by_version(const struct link_map *map, const char *in, bool (*is_like)(const char *), const char *marked)
+{
+    const char *names = section(map, DT_STRTAB);
+    const ElfW(Verneed) *file = section(map, DT_VERNEED);
+    while (names && file) {
+        const ElfW(Vernaux) *version = (const void *)((const char *)file + file->vn_aux);
+        for (unsigned i = 0; i < file->vn_cnt; i++) {
+            const char *name = names + version->vna_name;
+            const void *found = NULL;
+            if (is_like(name)) {
+                found = find_marker(RTLD_NEXT, marked ? marked : name);
+                if (!found && in[0])
+                    found = look_in(in, marked ? marked : name);
+            }
+            if (found)
+                return found;
+            version = (const void *)((const char *)version + version->vna_next);
+        }
+        file = file->vn_next ? (const void *)((const char *)file + file->vn_next) : NULL;
+    }
+    return NULL;
+}
+
+static bool is_gnus(const char *version)
+{
+    return strncmp(version, "OMP_", 4) == 0;
+}
+
+static bool is_llvms(const char *version)
+{
+    return strcmp(version, "VERSION") == 0;
+}
+
+static bool is_gnus_entry(const char *version)
+{
+    return strncmp(version, "GOMP_", 5) == 0;
+}
+
+/* The loader binds a call to a function of the version that its file was linked to. LLVM's runtime has those of GNU's as well,
+ * GNU's has none of LLVM's. A file may have calls to both, by their names; then the functions that we answer for count. */
+static const void *look_as_loader(const struct link_map *map, const char *in)
+{
+    const void *found = look_by_version(map, in, is_gnus, marker_version);
+    if (!found)
+        found = look_by_version(map, in, is_llvms, NULL);
+    return found ? found : look_by_version(map, in, is_gnus_entry, marker_version);
+}
+
+/* The runtime that would serve a file if we were not there: the one that its calls would be bound to, or the first that the
+ * program was loaded with, or that of the libraries that came with the file and may be loaded for it alone, or whichever there is. */
+const struct runtime *runtime_for(const struct link_map *map)
 {
     const char *any = NULL;
-    const void *found = dlsym(RTLD_NEXT, marker);
-    if (!found && path[0])
-        found = look_in(path);
+    struct loaded loaded = {map, ""};
+    if (map)
+        dl_iterate_phdr(find_first, &loaded);
+    const void *found = map && dlvsym ? look_as_loader(map, loaded.path) : NULL;
+    if (!found)
+        found = find_marker(RTLD_NEXT, NULL);
+    if (!found && loaded.path[0])
+        found = look_in(loaded.path, NULL);
     if (!found && dl_iterate_phdr(is_runtime, &any))
-        found = look_in(any);
+        found = look_in(any, NULL);
     return runtime_of(found);
 }
