@@ -10,31 +10,27 @@ from __future__ import annotations
 import functools
 import json
 import os
-import socket
-import socketserver
-import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from agent import history, node_map, page
+from agent import history, http_server, node_map, page
 from agent.exposition import Exposition
 from agent.history import HistoryError
 from agent.hour import COLUMNS, OTHERS, replayed
+from agent.http_server import Answer
 from agent.jobs import Refused
 from agent.metrics import NodeCollector
 from agent.users import user_name
 from agent.words import iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from agent.daemon import Daemon
     from agent.hour import Column, History
@@ -43,11 +39,6 @@ STATIC = Path(__file__).with_name("static")
 TEXT = "charset=utf-8"
 TYPES = {".html": f"text/html; {TEXT}", ".css": f"text/css; {TEXT}", ".js": f"text/javascript; {TEXT}"}
 JSON = "application/json"
-MOST_AT_ONCE = 32
-"""Requests that are dealt with at the same time, so that they take no descriptors from programs. For another one, that
-client is sent away who has been asking, or taking his answer, for longest."""
-TIMEOUT = 10.0
-"""Seconds from the begin of a connection in which a client must have asked and taken its answer."""
 FRESH = 0.5
 FRESH_HOUR = 2.0
 """Seconds for which an answer is given again."""
@@ -55,25 +46,6 @@ FORMATS = 4
 """Formats of the metrics, and ways to ask for them, whose last text is kept."""
 SHARE = 0.05
 """Part of the time that may go into making an answer anew, on nodes where that takes long."""
-QUIET = 60.0
-"""Seconds after a request that could not be answered for which no other is logged."""
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-
-
-class Answer(NamedTuple):
-    """What a client gets."""
-
-    body: bytes
-    kind: str
-    status: HTTPStatus = HTTPStatus.OK
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
@@ -110,7 +82,6 @@ class Site:
         self._user = functools.cache(user_name)
         self._turn = threading.Lock()
         """Only who has it asks for the daemon's lock: the loop has one rival there, however many requests there are."""
-        self._quiet_until = 0.0
         self._before: list[Column] | None = None
         self._numbers: dict[str, int] = {}
         files = [file for file in STATIC.iterdir() if file.suffix in TYPES]
@@ -133,13 +104,13 @@ class Site:
         return Answer(there, f"text/plain; {TEXT}", HTTPStatus.NOT_FOUND)
 
     def failed(self, error: BaseException | None) -> None:
-        """Log that a request could not be answered, once in a while: whoever asks must not fill the log."""
-        now = time.monotonic()
-        if now < self._quiet_until:
-            return
-        self._quiet_until = now + QUIET
+        """Log that a request could not be answered."""
         with self._daemon.lock:
             self._daemon.log("warning", web=f"a request could not be answered: {error!r}")
+
+    def ready(self) -> bool:
+        """Return whether programs can be granted CPUs: an agent serves only once they can register."""
+        return True
 
     def _metrics(self, accept: str) -> Answer:
         with self._turn:
@@ -195,138 +166,9 @@ class Site:
         return self._before
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    server_version = "drom"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        try:
-            with self.server.answering(self.connection):
-                answer = self.server.site.answer(self.path, self.headers.get("Accept", ""))
-        except ValueError:  # no URL, or too many fields in it
-            self.send_error(HTTPStatus.BAD_REQUEST)
-            return
-        self.send_response(answer.status)
-        for name, value in {"Content-Type": answer.kind, "Content-Length": str(len(answer.body)), **HEADERS}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-
-    do_HEAD = do_GET  # noqa: N815 - as http.server calls it
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing: the log is for what the agent does."""
-
-
-@dataclass(slots=True)
-class _Client:
-    """Whose connection began at `since` (CLOCK_MONOTONIC), and who perhaps `waits` for an answer to be made."""
-
-    since: float
-    waits: bool = False
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    request_queue_size = 4 * MOST_AT_ONCE  # who finds no place there comes again only after a second
-    daemon_threads = True
-
-    def __init__(self, site: Site, host: str, port: int) -> None:
-        self.site = site
-        self._clients: dict[socket.socket, _Client] = {}
-        """Those that may go on, the longest there first."""
-        self._places = 0
-        """Threads there are, also of those that were sent away and have not gone yet."""
-        self._lock = threading.Lock()
-        self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        super().__init__(address, _Handler)  # type: ignore[arg-type] # an address of IPv6 has four parts
-
-    @contextmanager
-    def answering(self, connection: socket.socket) -> Iterator[None]:
-        """Send this client away for nobody while it waits for us. Raises OSError if it has been sent away already."""
-        with self._lock:
-            client = self._clients.get(connection)
-            if client is None:
-                raise ConnectionAbortedError
-            client.waits = True
-        try:
-            yield
-        finally:
-            client.waits = False
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver
-        with self._lock:
-            room = self._make_room()
-            if room:
-                self._clients[request] = _Client(time.monotonic())
-                self._places += 1
-        if not room:
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            with self._lock:
-                self._places -= 1
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                self._places -= 1
-
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as socketserver
-        with self._lock:  # from here on its number may be another's
-            self._clients.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Send away who has taken too long."""
-        late = time.monotonic() - TIMEOUT
-        with self._lock:
-            for slow in [at for at, client in self._clients.items() if client.since < late and not client.waits]:
-                self._send_away(slow)
-
-    def _make_room(self) -> bool:
-        """Return whether there is room for another client, if need be because another one has been sent away."""
-        if self._places >= 2 * MOST_AT_ONCE:  # those sent away have not been able to go yet
-            return False
-        if len(self._clients) >= MOST_AT_ONCE:
-            slow = next((at for at, client in self._clients.items() if not client.waits), None)
-            if slow is None:
-                return False
-            self._send_away(slow)
-        return True
-
-    def _send_away(self, connection: socket.socket) -> None:
-        """End a client's connection: its thread, which waits for it, sees that and closes it."""
-        del self._clients[connection]
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, *_: object) -> None:
-        """Do nothing about a client that has gone."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            self.site.failed(error)
-
-
 def serve(daemon: Daemon, host: str, port: int) -> tuple[int, Callable[[], None]]:
     """Serve page and metrics at `host`:`port` from threads; return the port and what stops it. Raises OSError.
 
     For port 0 the kernel chooses one that is free.
     """
-    server = _Server(Site(daemon), host, port)
-    thread = threading.Thread(target=server.serve_forever, name="web", daemon=True)
-    thread.start()
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return int(server.server_address[1]), stop
+    return http_server.serve(Site(daemon), host, port)

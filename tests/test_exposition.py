@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from agent import web
 from agent.exposition import Exposition, Only
-
-if TYPE_CHECKING:
-    from agent.daemon import Daemon
 
 FORMATS = ("", "text/plain;version=1.0.0", "application/openmetrics-text;version=1.0.0")
 NAMES = st.text(st.characters(codec="utf-8"), max_size=3)
@@ -83,16 +75,3 @@ def test_only_new_lines_of_gauges_are_written(monkeypatch: pytest.MonkeyPatch) -
 
     assert written == ["drom_job_cpus job7", "drom_job_cpus new"]
     assert text.splitlines()[2 + 7] == b'drom_job_cpus{job="job7"} 8.0'
-
-
-def test_requests_that_cannot_be_answered_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is logged, and then one a minute."""
-    now, lines = [1000.0], []
-    daemon = SimpleNamespace(lock=threading.Lock(), log=lambda event, **fields: lines.append((event, fields)))
-    monkeypatch.setattr("agent.web.time.monotonic", lambda: now[0])
-    site = web.Site(cast("Daemon", daemon))
-    for seconds in (0.0, 0.1, web.QUIET - 1, 2.0):
-        now[0] += seconds
-        site.failed(ValueError("odd"))
-
-    assert lines == [("warning", {"web": "a request could not be answered: ValueError('odd')"})] * 2

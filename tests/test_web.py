@@ -8,12 +8,16 @@ import socket
 import threading
 import time
 import urllib.request
+from http.client import HTTPConnection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import web
+from agent import http_server
+from scheduler.live import metrics
+from scheduler.live.metrics import ClusterCollector, Counts
 from tests.agents import SECONDS
 
 if TYPE_CHECKING:
@@ -29,10 +33,10 @@ def site() -> Any:
     open_.set()
     entered = threading.Semaphore(0)
 
-    def answer(*_: str) -> web.Answer:
+    def answer(*_: str) -> http_server.Answer:
         entered.release()
         assert open_.wait(SECONDS)
-        return web.Answer(b"text", "text/plain")
+        return http_server.Answer(b"text", "text/plain")
 
     return SimpleNamespace(answer=answer, open=open_, entered=entered)
 
@@ -40,7 +44,7 @@ def site() -> Any:
 @pytest.fixture
 def port(site: Any) -> Iterator[int]:
     """Return where it is served."""
-    server = web._Server(site, HERE, 0)
+    server = http_server._Server(site, HERE, 0)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield int(server.server_address[1])
@@ -66,7 +70,7 @@ def get(port: int) -> bytes:
 def test_slow_clients_keep_nobody_out(port: int) -> None:
     """For who comes, the one goes that has not finished for longest; the others stay."""
     with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(begun(port)) for _ in range(web.MOST_AT_ONCE)]
+        slow = [stack.enter_context(begun(port)) for _ in range(http_server.MOST_AT_ONCE)]
         assert get(port) == b"text"
         assert slow[0].recv(1) == b""
         slow[-1].sendall(b" HTTP/1.0\r\n\r\n")
@@ -77,7 +81,7 @@ def test_who_waits_for_the_agent_stays(port: int, site: Any) -> None:
     """Where all have asked and are about to be answered, the newcomer goes."""
     site.open.clear()
     with contextlib.ExitStack() as stack:
-        asked = [stack.enter_context(begun(port)) for _ in range(web.MOST_AT_ONCE)]
+        asked = [stack.enter_context(begun(port)) for _ in range(http_server.MOST_AT_ONCE)]
         for client in asked:
             client.sendall(b" HTTP/1.0\r\n\r\n")
             assert site.entered.acquire(timeout=SECONDS)
@@ -90,7 +94,7 @@ def test_who_waits_for_the_agent_stays(port: int, site: Any) -> None:
 
 def test_the_whole_request_has_a_deadline(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends a byte now and then has no more time than others."""
-    monkeypatch.setattr(web, "TIMEOUT", 0.1)
+    monkeypatch.setattr(http_server, "TIMEOUT", 0.1)
     with begun(port) as client:
         client.settimeout(0.01)
         deadline = time.monotonic() + SECONDS
@@ -107,3 +111,57 @@ def _is_open(client: socket.socket) -> bool:
         return True
     except ConnectionError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("path", "ready", "status"), [("healthy", False, 200), ("ready", True, 200), ("ready", False, 503)]
+)
+def test_health_is_told_at_prometheus_paths(port: int, site: Any, path: str, ready: bool, status: int) -> None:
+    """A process that runs is healthy, and ready where it does what it is for."""
+    site.ready = lambda: ready
+    connection = HTTPConnection(HERE, port, timeout=SECONDS)
+    connection.request("GET", f"/-/{path}")
+
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+def test_requests_that_cannot_be_answered_do_not_fill_the_log(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is reported, and then one a minute; a client that has gone is not."""
+    now = [1000.0]
+    failures: list[BaseException] = []
+    site.failed = failures.append
+    monkeypatch.setattr("agent.http_server.time.monotonic", lambda: now[0])
+    server = http_server._Server(site, HERE, 0)
+    for seconds, error in (
+        (0.0, ValueError("1")),
+        (0.1, ValueError("2")),
+        (http_server.QUIET, ValueError("3")),
+        (99.0, OSError()),
+    ):
+        now[0] += seconds
+        try:
+            raise error
+        except (ValueError, OSError):
+            server.handle_error()
+    server.server_close()
+
+    assert [str(failure) for failure in failures] == ["1", "3"]
+
+
+def test_slow_clients_take_no_descriptors_from_a_scheduler() -> None:
+    """However many send half a request, as many are kept as there is room for, and Prometheus is answered."""
+    collector = ClusterCollector(SimpleNamespace(jobs={}, nodes={}), Counts(), threading.Lock())  # type: ignore[arg-type]
+    port, stop = metrics.serve(collector, HERE, 0, lambda _: None)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    try:
+        slow = [begun(port) for _ in range(4 * http_server.MOST_AT_ONCE)]
+        body = urllib.request.urlopen(f"http://{HERE}:{port}/metrics", timeout=SECONDS).read()
+        held = len([*Path("/proc/self/fd").iterdir()]) - before - len(slow)
+        for client in slow:
+            client.close()
+    finally:
+        stop()
+
+    assert b"drom_scheduler_stuck 0.0" in body
+    assert held <= 2 * http_server.MOST_AT_ONCE

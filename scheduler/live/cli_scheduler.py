@@ -134,7 +134,10 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
 
     try:
         host, number = metrics_address(where)
-        port, stop = serve(ClusterCollector(server.cluster, server.counts, server.lock), host, number)
+        collector = ClusterCollector(server.cluster, server.counts, server.lock)
+        port, stop = serve(
+            collector, host, number, lambda error: log("warning", web=f"a request could not be answered: {error!r}")
+        )
     except (OSError, ValueError) as error:
         server.close()
         reason = (error.strerror or error) if isinstance(error, OSError) else "it is no ADDRESS:PORT"

@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from http import HTTPStatus
+from threading import Lock
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from agent import http_server
+from agent.exposition import Exposition
+from agent.http_server import Answer
 from agent.metrics import Histogram
 from scheduler.live.jobs import ENDING, FINAL, ON_NODES, PENDING, RUNNING, STARTING
 
@@ -50,6 +56,11 @@ class ClusterCollector:
 
     def __init__(self, cluster: Cluster, counts: Counts, lock: threading.Lock) -> None:
         self._cluster, self._counts, self._lock = cluster, counts, lock
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the queue cannot be written now."""
+        return self._counts.stuck
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of one moment."""
@@ -110,17 +121,31 @@ class ClusterCollector:
             )
 
 
-def serve(collector: ClusterCollector, host: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Serve ``/metrics`` from a thread; return the port and what stops it. Raises OSError."""
-    from prometheus_client import CollectorRegistry, start_http_server
+class _Site:
+    """``/metrics`` of a cluster."""
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    server, thread = start_http_server(port, addr=host, registry=registry)
+    def __init__(self, collector: ClusterCollector, failed: Callable[[BaseException | None], None]) -> None:
+        self._collector, self.failed = collector, failed
+        self._turn = Lock()
 
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def answer(self, target: str, accept: str) -> Answer:
+        """Return the metrics; requests at the same time are answered one after the other."""
+        if urlsplit(target).path != "/metrics":
+            return Answer(b"There is nothing here: ask for /metrics.\n", http_server.PLAIN, HTTPStatus.NOT_FOUND)
+        with self._turn:
+            exposition = Exposition(accept)
+            return Answer(exposition.text(self._collector.collect()), exposition.kind)
 
-    return server.server_port, stop
+    def ready(self) -> bool:
+        """Return whether the queue can be written."""
+        return not self._collector.stuck
+
+
+def serve(
+    collector: ClusterCollector, host: str, port: int, failed: Callable[[BaseException | None], None]
+) -> tuple[int, Callable[[], None]]:
+    """Serve ``/metrics`` from threads; return the port and what stops it. Raises OSError.
+
+    `failed` is called with what a request could not be answered for.
+    """
+    return http_server.serve(_Site(collector, failed), host, port)

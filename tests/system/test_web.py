@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.web import MOST_AT_ONCE
+from agent.http_server import MOST_AT_ONCE
 from tests.agents import SECONDS, SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
 from tests.browsers import Browser, browser
 

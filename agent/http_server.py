@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An HTTP server with bounds, for the metrics and pages of an agent and of a scheduler.
+
+At most `MOST_AT_ONCE` requests are open at a time, each for at most `TIMEOUT` seconds: slow clients take no descriptors
+and no memory from what the process is for. A site answers; a server only reads requests and writes answers.
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PLAIN = "text/plain; charset=utf-8"
+MOST_AT_ONCE = 32
+"""Requests that are dealt with at the same time, so that they take no descriptors from programs. For another one, that
+client is sent away who has been asking, or taking his answer, for longest."""
+TIMEOUT = 10.0
+"""Seconds from the begin of a connection in which a client must have asked and taken its answer."""
+QUIET = 60.0
+"""Seconds after a request that could not be answered for which no other is reported."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Answer(NamedTuple):
+    """What a client gets."""
+
+    body: bytes
+    kind: str
+    status: HTTPStatus = HTTPStatus.OK
+
+
+class Site(Protocol):
+    """What is served."""
+
+    def answer(self, target: str, accept: str) -> Answer:
+        """Return the answer for a request's target; `accept` is its header of that name. Called by several threads."""
+
+    def failed(self, error: BaseException | None) -> None:
+        """Record that a request could not be answered."""
+
+    def ready(self) -> bool:
+        """Return whether the process does now what it is for."""
+
+
+HEALTH = {"/-/healthy": "healthy", "/-/ready": "ready"}
+"""The paths of Prometheus' own servers that say whether a process runs, and whether it does what it is for."""
+
+
+def _answer(site: Site, target: str, accept: str) -> Answer:
+    path = urlsplit(target).path
+    if path not in HEALTH:
+        return site.answer(target, accept)
+    if path == "/-/ready" and not site.ready():
+        return Answer(b"not ready\n", PLAIN, HTTPStatus.SERVICE_UNAVAILABLE)
+    return Answer(f"{HEALTH[path]}\n".encode(), PLAIN)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "drom"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        try:
+            with self.server.answering(self.connection):
+                answer = _answer(self.server.site, self.path, self.headers.get("Accept", ""))
+        except ValueError:  # no URL, or too many fields in it
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        self.send_response(answer.status)
+        for name, value in {"Content-Type": answer.kind, "Content-Length": str(len(answer.body)), **HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    do_HEAD = do_GET  # noqa: N815 - as http.server calls it
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: the log is for what the agent does."""
+
+
+@dataclass(slots=True)
+class _Client:
+    """Whose connection began at `since` (CLOCK_MONOTONIC), and who perhaps `waits` for an answer to be made."""
+
+    since: float
+    waits: bool = False
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    request_queue_size = 4 * MOST_AT_ONCE  # who finds no place there comes again only after a second
+    daemon_threads = True
+
+    def __init__(self, site: Site, host: str, port: int) -> None:
+        self.site = site
+        self._clients: dict[socket.socket, _Client] = {}
+        """Those that may go on, the longest there first."""
+        self._places = 0
+        """Threads there are, also of those that were sent away and have not gone yet."""
+        self._quiet_until = 0.0
+        self._lock = threading.Lock()
+        self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        super().__init__(address, _Handler)  # type: ignore[arg-type] # an address of IPv6 has four parts
+
+    @contextmanager
+    def answering(self, connection: socket.socket) -> Iterator[None]:
+        """Send this client away for nobody while it waits for us. Raises OSError if it has been sent away already."""
+        with self._lock:
+            client = self._clients.get(connection)
+            if client is None:
+                raise ConnectionAbortedError
+            client.waits = True
+        try:
+            yield
+        finally:
+            client.waits = False
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver
+        with self._lock:
+            room = self._make_room()
+            if room:
+                self._clients[request] = _Client(time.monotonic())
+                self._places += 1
+        if not room:
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            with self._lock:
+                self._places -= 1
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._places -= 1
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as socketserver
+        with self._lock:  # from here on its number may be another's
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Send away who has taken too long."""
+        late = time.monotonic() - TIMEOUT
+        with self._lock:
+            for slow in [at for at, client in self._clients.items() if client.since < late and not client.waits]:
+                self._send_away(slow)
+
+    def _make_room(self) -> bool:
+        """Return whether there is room for another client, if need be because another one has been sent away."""
+        if self._places >= 2 * MOST_AT_ONCE:  # those sent away have not been able to go yet
+            return False
+        if len(self._clients) >= MOST_AT_ONCE:
+            slow = next((at for at, client in self._clients.items() if not client.waits), None)
+            if slow is None:
+                return False
+            self._send_away(slow)
+        return True
+
+    def _send_away(self, connection: socket.socket) -> None:
+        """End a client's connection: its thread, which waits for it, sees that and closes it."""
+        del self._clients[connection]
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, *_: object) -> None:
+        """Report what could not be answered, at most once in `QUIET` seconds; a client that has gone is no fault."""
+        error, now = sys.exc_info()[1], time.monotonic()
+        with self._lock:
+            if isinstance(error, OSError) or now < self._quiet_until:
+                return
+            self._quiet_until = now + QUIET
+        self.site.failed(error)
+
+
+def serve(site: Site, host: str, port: int) -> tuple[int, Callable[[], None]]:
+    """Serve `site` at `host`:`port` from threads; return the port and what stops it. Raises OSError.
+
+    For port 0 the kernel chooses one that is free.
+    """
+    server = _Server(site, host, port)
+    thread = threading.Thread(target=server.serve_forever, name="web", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return int(server.server_address[1]), stop
