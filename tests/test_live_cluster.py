@@ -68,6 +68,19 @@ def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path)
     here.store.close()
 
 
+def test_a_reason_names_few_jobs(tmp_path: Path) -> None:
+    """Of many jobs that another waits for the first are named and the others counted."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    here.settle()
+    others = here.cluster.submit_many(spec(hold=True), ANN, here.now, 256)
+
+    after = tuple(Dependency("afterany", job.number) for job in others)
+    job = here.cluster.submit(spec(after=after), ANN, here.now)
+
+    assert explaining.why(job, here.cluster) == "waits for jobs 1, 2, 3 and 253 more"
+    here.store.close()
+
+
 @pytest.mark.parametrize(
     ("name", "choices"),
     [("fcfs", ()), ("easy", ()), ("conservative", ()), ("firstfit", ()), ("sd", ("reservations=counts", "interval=1"))],

@@ -18,7 +18,11 @@ from scheduler.errors import SchedulerError
 from scheduler.live.directives import directives
 from scheduler.live.spec import (
     LARGEST,
+    LONGEST_NAME,
+    LONGEST_PATH,
+    MOST_DEPENDENCIES,
     MOST_JOBS,
+    MOST_WANTS,
     Dependency,
     Spec,
     check,
@@ -196,6 +200,48 @@ def test_a_job_waits_for_numbers_that_a_job_may_have(number: int) -> None:
     with pytest.raises(SchedulerError, match=r"^a field of the job has another type than it should: "):
         from_json(ASKED.to_json() | {"after": [["afterok", number]]})
     assert from_json(ASKED.to_json() | {"after": [["afterok", MOST_JOBS - 1]]}).after[0].job == MOST_JOBS - 1
+
+
+def test_a_dependency_counts_once() -> None:
+    """Whoever names a job many times waits for it as if it were named once."""
+    once = (Dependency("afterany", 1),)
+    assert parse_dependencies("afterany" + ":1" * 15_000) == once
+    assert from_json(ASKED.to_json() | {"after": [["afterany", 1]] * 15_000}).after == once
+
+
+def test_a_job_waits_for_some_hundreds() -> None:
+    """One more is refused with what to do."""
+    many = [["afterany", number] for number in range(1, MOST_DEPENDENCIES + 2)]
+    assert len(from_json(ASKED.to_json() | {"after": many[:-1]}).after) == MOST_DEPENDENCIES
+
+    with pytest.raises(SchedulerError, match=r"^the job waits for 257 jobs, and one may wait for 256: have some .*\.$"):
+        from_json(ASKED.to_json() | {"after": many})
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        ("name", "x" * LONGEST_NAME),
+        ("output", "x" * LONGEST_PATH),
+        ("error", "x" * LONGEST_PATH),
+        ("input", "x" * LONGEST_PATH),
+        ("folder", "/" * LONGEST_PATH),
+        ("constraint", ["x"] * MOST_WANTS),
+    ],
+)
+def test_every_field_has_a_bound(field: str, most: Any) -> None:
+    """What is as long as it may be is taken, and one more is refused with what to do."""
+    check(from_json(ASKED.to_json() | {field: most}))
+
+    with pytest.raises(SchedulerError, match=r", and (a job )?may (name|have) \d+: .*\.$"):
+        from_json(ASKED.to_json() | {field: most + most[:1]})
+
+
+def test_resources_are_few() -> None:
+    """A job that names more of them than nodes have is refused."""
+    some = {f"r{number}": 1 for number in range(MOST_WANTS + 1)}
+    with pytest.raises(SchedulerError, match=r"^--resources names 65, and a job may name 64: leave some out\.$"):
+        from_json(ASKED.to_json() | {"resources": some})
 
 
 def test_a_script_is_read_up_to_its_first_command() -> None:

@@ -90,8 +90,14 @@ def _away(nodes: Sequence[Node]) -> int:
     return sum(node.state not in ("up", "busy") for node in nodes)
 
 
+MOST_NAMED = 4
+"""Jobs of a sentence: of more the first are named, and the others counted."""
+
+
 def _named(jobs: Sequence[int]) -> str:
-    return f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(map(str, jobs))}"
+    some = jobs if len(jobs) <= MOST_NAMED else jobs[: MOST_NAMED - 1]
+    more = f" and {len(jobs) - len(some)} more" if len(jobs) > len(some) else ""
+    return f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(map(str, some))}{more}"
 
 
 def expected_start(job: Job, cluster: Cluster, now: float) -> float | None:

@@ -56,7 +56,7 @@ def spec_of(number: int, text: str) -> Spec:
     with _about(f"what job {number} asks for"):
         values = _values(Spec, text)
         texts = {name: tuple(values[name]) for name in ("command", "constraint")}
-        after = tuple(Dependency(*pair) for pair in values["after"])
+        after = tuple(dict.fromkeys(Dependency(*pair) for pair in values["after"]))  # older ones may have some twice
         return Spec(**{**values, **texts, "after": after})
 
 

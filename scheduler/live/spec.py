@@ -33,6 +33,14 @@ WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 """Variables that every job has."""
 MOST_AT_ONCE = 1000
 """Jobs of one request: nobody else is heard while they are written down."""
+MOST_DEPENDENCIES = 256
+"""What one job may wait for: it is looked at for each job of a request, and again at every start of a scheduler."""
+MOST_WANTS = 64
+"""Features, and counted resources, that one job may ask for."""
+LONGEST_NAME = 1024
+"""Characters of a job's name, of which what is shown is shorter."""
+LONGEST_PATH = 4096
+"""Characters of a folder or file, as the kernel has it."""
 
 
 class Dependency(NamedTuple):
@@ -129,7 +137,7 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
         values = values | {
             "command": tuple(_texts(values.get("command", []))),
             "constraint": tuple(_texts(values.get("constraint", []))),
-            "after": tuple(_dependency(*pair) for pair in values.get("after", [])),
+            "after": tuple(dict.fromkeys(_dependency(*pair) for pair in values.get("after", []))),
         }
         spec = Spec(**values)
         for item in fields(Spec):
@@ -152,6 +160,7 @@ def check(spec: Spec) -> None:
         if not least <= value <= most:
             msg = f"{option} is a whole number from {least} to {most}, not {value}."
             raise SchedulerError(msg)
+    _check_lengths(spec)
     _check_words(spec)
     if any(not 0 < amount <= MOST for amount in spec.resources.values()):
         raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
@@ -165,6 +174,25 @@ def check(spec: Spec) -> None:
         raise SchedulerError("no text of a job may hold a zero byte.")
     if not spec.folder.startswith("/"):
         raise SchedulerError("the folder in which a job runs is given by its whole path: see --chdir.")
+
+
+def _check_lengths(spec: Spec) -> None:
+    """Raise SchedulerError for the first field that is longer than any use of it."""
+    if len(spec.after) > MOST_DEPENDENCIES:
+        msg = (
+            f"the job waits for {len(spec.after)} jobs, and one may wait for {MOST_DEPENDENCIES}: have some jobs "
+            "between that wait for a part of them each, and wait for these."
+        )
+        raise SchedulerError(msg)
+    for option, given in (("--constraint", len(spec.constraint)), ("--resources", len(spec.resources))):
+        if given > MOST_WANTS:
+            msg = f"{option} names {given}, and a job may name {MOST_WANTS}: leave some out."
+            raise SchedulerError(msg)
+    paths = [("--output", spec.output), ("--error", spec.error), ("--input", spec.input), ("--chdir", spec.folder)]
+    for option, text, most in [("--job-name", spec.name, LONGEST_NAME), *((*one, LONGEST_PATH) for one in paths)]:
+        if len(text) > most:
+            msg = f"{option} has {len(text)} characters, and may have {most}: choose a shorter one."
+            raise SchedulerError(msg)
 
 
 def _check_words(spec: Spec) -> None:
@@ -273,7 +301,7 @@ def parse_pattern(text: str) -> str:
 
 
 def parse_dependencies(text: str) -> tuple[Dependency, ...]:
-    """Return what ``afterok:12,after:13`` says; also ``afterok:12:13``. Raises `WordError`."""
+    """Return what ``afterok:12,after:13`` says, each once; also ``afterok:12:13``. Raises `WordError`."""
     found: list[Dependency] = []
     for part in text.split(","):
         kind, *numbers = part.split(":")
@@ -281,7 +309,7 @@ def parse_dependencies(text: str) -> tuple[Dependency, ...]:
             msg = f"{part[:40]!r} is no dependency: write {'|'.join(KINDS)}:JOB, as afterok:12."
             raise WordError(msg)
         found += [Dependency(kind, int(one)) for one in numbers]
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def parse_amounts(text: str) -> dict[str, int]:
