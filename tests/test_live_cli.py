@@ -328,15 +328,15 @@ def test_who_knows_slurm_is_told_what_there_is(
 def test_lines_for_sbatch_are_told_of(
     tmp_path: Path, submitted: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where there are no others; the job is submitted."""
-    path = script(tmp_path, "#SBATCH --nodes=2")
+    """Once for a script, also where it has lines for us; the job is submitted."""
+    path = script(tmp_path, "#SBATCH --nodes=2", "#SBATCH --hold")
     submit(path)
     said = capsys.readouterr()
     submit(script(tmp_path, "#SBATCH --nodes=2", "#DROM --nodes 2"))
 
     warning = f"drom: the #SBATCH lines of {path} are not read: write #DROM for those that are to.\n"
     assert (said.out, said.err) == ("Submitted job 1\n", warning)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == warning
     assert [job["nodes"] for job in submitted] == [0, 2]
 
 

@@ -57,7 +57,7 @@ class Submission(typer.core.TyperCommand):
     def _asked_by(self, text: str, path: str, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
         """Return the options in a script. Raises SchedulerError with the line of what is none."""
         lines = directives(text, path)
-        if not lines and any(line.startswith("#SBATCH") for line in text.splitlines()):
+        if any(line.startswith("#SBATCH") for line in text.splitlines()):
             typer.echo(f"drom: the #SBATCH lines of {path} are not read: write {MARK} for those that are to.", err=True)
         for number, words in lines:
             try:
