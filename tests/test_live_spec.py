@@ -16,6 +16,7 @@ from agent.steward.protocol import LETTERS
 from agent.words import WordError
 from scheduler.errors import SchedulerError
 from scheduler.live.directives import directives
+from scheduler.live.rows import spec_of, text_of_spec
 from scheduler.live.spec import (
     LARGEST,
     LONGEST_NAME,
@@ -216,6 +217,14 @@ def test_a_job_waits_for_some_hundreds() -> None:
 
     with pytest.raises(SchedulerError, match=r"^the job waits for 257 jobs, and one may wait for 256: have some .*\.$"):
         from_json(ASKED.to_json() | {"after": many})
+
+
+def test_a_queue_may_hold_more_from_before() -> None:
+    """What an earlier version let wait for thousands is loaded, with each of them once."""
+    many = tuple(Dependency("afterany", number) for number in range(1, 12_001))
+    kept = text_of_spec(replace(ASKED, after=many + many))
+
+    assert spec_of(1, kept).after == many
 
 
 @pytest.mark.parametrize(
