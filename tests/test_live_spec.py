@@ -32,6 +32,7 @@ from scheduler.live.spec import (
     parse_amounts,
     parse_dependencies,
     parse_features,
+    parse_job,
     parse_memory,
     parse_time,
     sized,
@@ -201,6 +202,14 @@ def test_a_job_waits_for_numbers_that_a_job_may_have(number: int) -> None:
     with pytest.raises(SchedulerError, match=r"^a field of the job has another type than it should: "):
         from_json(ASKED.to_json() | {"after": [["afterok", number]]})
     assert from_json(ASKED.to_json() | {"after": [["afterok", MOST_JOBS - 1]]}).after[0].job == MOST_JOBS - 1
+
+
+@pytest.mark.parametrize("text", ["1-3", "0", "x", "-1", "1,2", ""])
+def test_one_job_has_one_number(text: str) -> None:
+    """Anything else is refused with what to write."""
+    assert parse_job("12") == 12
+    with pytest.raises(WordError, match=r"^'.*' is no job: write the number of one, as 12\.$"):
+        parse_job(text)
 
 
 def test_a_dependency_counts_once() -> None:

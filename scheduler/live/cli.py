@@ -35,6 +35,7 @@ from scheduler.live.spec import (
     parse_class,
     parse_dependencies,
     parse_features,
+    parse_job,
     parse_memory,
     parse_pattern,
     parse_time,
@@ -73,7 +74,7 @@ Where = Annotated[
         show_default="/var/lib/drom, or ~/.local/state/drom",
     ),
 ]
-Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.", min=1)]
+Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.", parser=reader(parse_job))]
 
 
 def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value

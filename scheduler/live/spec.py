@@ -312,6 +312,14 @@ def parse_dependencies(text: str) -> tuple[Dependency, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def parse_job(text: str) -> int:
+    """Return the number of one job. Raises `WordError`."""
+    if not re.fullmatch("[1-9][0-9]{0,14}", text):
+        msg = f"{text[:40]!r} is no job: write the number of one, as 12."
+        raise WordError(msg)
+    return int(text)
+
+
 def parse_amounts(text: str) -> dict[str, int]:
     """Return what ``gpu=2,license=1`` says. Raises `WordError`."""
     found: dict[str, int] = {}
