@@ -99,7 +99,9 @@ def reachable(name: str, find: Callable[[], Path], *, runs: bool) -> Finding:
         text = f"{file} cannot be {what}: it is on a file system mounted noexec: install drom elsewhere."
         return Finding(name, "fail", text)
     if bad:
-        return Finding(name, "warn", f"Other users cannot reach {file} through {bad}: chmod o+x it.")
+        return Finding(
+            name, "warn", f"Other users cannot reach {file} through {bad}: install drom elsewhere, as in /opt/drom."
+        )
     if not mode & 0o004 or (runs and not mode & 0o001):
         return Finding(name, "warn", f"Other users cannot use {file}: chmod o+r{'x' * runs} it.")
     return Finding(name, "ok", f"Every user can use {file}.")
@@ -271,6 +273,15 @@ def address(name: str, where: str, bind: Callable[[], None], *, taken: bool) -> 
         if not taken:
             return Finding(name, "fail", f"Somebody else listens at {where}: choose another --{name}.")
     return Finding(name, "ok", f"The agent can listen at {where}.")
+
+
+def unguarded(found: Finding, host: str) -> Finding:
+    """Return `found`, or a warning where it allows metrics to be read from other machines, without authentication."""
+    if found.state != "ok" or host == "localhost" or host.startswith("127.") or host in ("::1", "[::1]"):
+        return found
+    what = f"Whoever reaches {host} reads the names of jobs and users"
+    text = f"{what}: use 127.0.0.1, or let a firewall admit Prometheus alone."
+    return Finding(found.name, "warn", text)
 
 
 def service(root: Path, drom: str, *, starts_jobs: bool = False) -> Finding:

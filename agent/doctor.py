@@ -103,8 +103,9 @@ def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
     if options.scheduler is not None:
         yield checks.spool(options.spool_path, uid)
     if options.metrics is not None:
-        bind = partial(checks.bind_tcp, *service.metrics_address(options.metrics))
-        yield checks.address("metrics", options.metrics, bind, taken=runs)
+        host, port = service.metrics_address(options.metrics)
+        bind = partial(checks.bind_tcp, host, port)
+        yield checks.unguarded(checks.address("metrics", options.metrics, bind, taken=runs), host)
     if options.remote_listen is not None:
         bind = partial(checks.bind_zmq, service.zmq_address(options.remote_listen))
         yield checks.address("remote-listen", options.remote_listen, bind, taken=runs)

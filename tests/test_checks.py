@@ -152,6 +152,16 @@ def test_addresses(zmq: bool) -> None:
     assert look("203.0.113.1", 1).startswith("fail: Nobody can listen at 203.0.113.1:1 (")
 
 
+@pytest.mark.parametrize(
+    ("host", "state"),
+    [("127.0.0.1", "ok"), ("localhost", "ok"), ("::1", "ok"), ("0.0.0.0", "warn"), ("10.0.0.7", "warn")],
+)
+def test_metrics_that_others_can_read_are_warned_of(host: str, state: str) -> None:
+    """Names of jobs and users are served to whoever can connect; what cannot be served stays as it is."""
+    assert checks.unguarded(Finding("metrics", "ok", "Fine."), host).state == state
+    assert checks.unguarded(Finding("metrics", "fail", "Taken."), host).state == "fail"
+
+
 def test_reachable_files(tmp_path: Path) -> None:
     """Each folder above must let others through, and the file itself must be readable, and to run if it is to run."""
     file = put(tmp_path / "in/file", "").resolve()
@@ -168,7 +178,9 @@ def test_reachable_files(tmp_path: Path) -> None:
         file.chmod(0o640)
         assert checks.reachable("x", lambda: file, runs=False).text == f"Other users cannot use {file}: chmod o+r it."
         file.parent.chmod(0o700)
-        assert checks.reachable("x", lambda: file, runs=False).text.endswith(f"through {file.parent}: chmod o+x it.")
+        assert checks.reachable("x", lambda: file, runs=False).text.endswith(
+            f"through {file.parent}: install drom elsewhere, as in /opt/drom."
+        )
     finally:
         for folder, mode in zip(opened, modes, strict=True):
             folder.chmod(mode)
