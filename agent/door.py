@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import stat
@@ -26,10 +25,8 @@ CLASSES = layout.ENUMS["CLASS"]
 UPDATE = "use drom-run or libdrom of this version."
 MAX_CPUS = 1 << 20
 """Counts above this are nonsense and refused."""
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Where there is no room for another connection."""
 DEAF = 0.5
-"""Seconds for which nobody is let in then."""
+"""Seconds for which no connection is accepted after the kernel has refused one, as where descriptors run out."""
 
 
 class BadRequest(ValueError):  # noqa: N818 - told to the sender, not a fault of ours
@@ -148,14 +145,12 @@ class Listener:
         self._deaf_until: float | None = None
 
     def accept(self, now: float) -> socket.socket | None:
-        """Return the next connection, which does not block, or None. Raises OSError, but not for want of room."""
+        """Return the next connection, which does not block, or None; none for `DEAF` seconds after an error."""
         try:
             connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionError):
             return None
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
+        except OSError:  # no room, or a filter's refusal: a caller must not end the loop
             self._unwatch()
             self._deaf_until = now + DEAF
             return None

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -212,3 +214,24 @@ class TestSocket:
                 there.close()
             sent = [door.send(here, bytes(4096), []) for _ in range(1000)]
             assert not sent[-1]
+
+
+class TestListener:
+    """What comes of callers where the kernel refuses them."""
+
+    @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EPERM, errno.EPROTO, errno.EINVAL])
+    def test_a_refusal_of_the_kernel_is_survived(self, error: int) -> None:
+        """Whatever the error, nothing is raised, and callers are let in again after a while."""
+
+        def refuse() -> None:
+            raise OSError(error, os.strerror(error))
+
+        calls: list[str] = []
+        refusing: Any = SimpleNamespace(accept=refuse)
+        listener = door.Listener(refusing, lambda: calls.append("watch"), lambda: calls.append("unwatch"))
+
+        assert listener.accept(10.0) is None
+        listener.tend(10.0 + door.DEAF / 2)
+        assert calls == ["unwatch"]
+        listener.tend(10.0 + door.DEAF)
+        assert calls == ["unwatch", "watch"]
