@@ -38,19 +38,21 @@ def main() -> None:
 
 
 def _undo_what_python_did() -> None:
-    """Restore what Python's start changed of this process and a program would inherit.
+    """Restore the signals and the variable that Python changes at its start and a program would inherit.
 
-    Python ignores SIGPIPE and SIGXFSZ, and sets LC_CTYPE in the C locale (PEP 538). What the caller had ignored itself
-    cannot be told any more; ``drom-run``, which is no Python program, passes that on too.
+    Python ignores SIGPIPE and SIGXFSZ, and replaces LC_CTYPE in the C locale (PEP 538). Whether the caller ignored
+    these signals is lost by then; the native ``drom-run`` preserves it.
     """
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
     with contextlib.suppress(OSError):
-        # The kernel shows the environment as the process was started with it.
+        # The kernel shows the environment that the process was started with.
         with open("/proc/self/environ", "rb") as file:
-            given = file.read().split(b"\0")
-        if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
-            os.environ.pop("LC_CTYPE", None)
+            given = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))
+        if b"LC_CTYPE" in given:
+            os.environb[b"LC_CTYPE"] = given[b"LC_CTYPE"]
+        else:
+            os.environb.pop(b"LC_CTYPE", None)
 
 
 def _open_missing_streams() -> None:

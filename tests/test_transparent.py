@@ -47,7 +47,7 @@ def looked(folder: Path, *before: str, **environment: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("locale", [{}, {"LANG": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LC_ALL": "POSIX"}])
+@pytest.mark.parametrize("locale", [{}, {"LANG": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LC_CTYPE": "C"}, {"LC_ALL": "POSIX"}])
 def test_a_program_finds_itself_as_without_drom(tmp_path: Path, locale: dict[str, str]) -> None:
     """Signals, environment, descriptors, limits, umask, niceness, folder, masks and arguments are the caller's."""
     environment = {"PATH": os.environ["PATH"], "ODD": "a=b", "DROM_RUNTIME_DIR": str(tmp_path / "none"), **locale}
