@@ -277,7 +277,7 @@ def address(name: str, where: str, bind: Callable[[], None], *, taken: bool) -> 
 
 def unguarded(found: Finding, host: str) -> Finding:
     """Return `found`, or a warning where it allows metrics to be read from other machines, without authentication."""
-    if found.state != "ok" or host == "localhost" or host.startswith("127.") or host in ("::1", "[::1]"):
+    if found.state != "ok" or host == "localhost" or host.startswith("127.") or host == "::1":
         return found
     what = f"Whoever reaches {host} reads the names of jobs and users"
     text = f"{what}: use 127.0.0.1, or let a firewall admit Prometheus alone."

@@ -114,14 +114,19 @@ def session_number(text: str) -> int:
     return value or 1
 
 
+def remove(path: Path) -> None:
+    """Remove the socket at `path`; anything else of that name stays. Raises OSError."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+
+
 def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
     """Return a listening, non-blocking socket at `path`, which the caller has locked; an old one there is replaced.
 
     Raises OSError, also where something else is there.
     """
-    with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink()
+    remove(path)
     door = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     try:
         door.bind(os.fspath(path))

@@ -4,8 +4,8 @@
 A file that has reached half of that size becomes FILE.1, in the place of the one before. Anybody may read it, as
 anybody may ask what a node does now. A line that a full disk or the end of power has torn is skipped.
 
-Whoever may read a file may lock it: what keeps a second agent away is a file beside it, FILE.lock, that nobody else
-opens. In a runtime directory, which its agent has locked, there is none.
+Any user who may read a file may also lock it. The lock against a second agent is therefore on FILE.lock, which only the
+agent's user may open. A runtime directory is locked as a whole and needs none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def rotated(path: Path) -> Path:
 class History:
     """The writer. `size` is the most bytes that both files together have; `lost` counts events that were not kept.
 
-    With `alone` no other agent writes into its folder.
+    `alone`: no other agent writes into its folder, so no lock is taken.
     """
 
     def __init__(self, path: Path, size: int, *, alone: bool = False) -> None:
@@ -87,7 +87,7 @@ class History:
         return ""
 
     def close(self) -> None:
-        """Close the file, which another agent may have then."""
+        """Close the file and release its lock."""
         self._close_file()
         if self._lock is not None:
             os.close(self._lock)

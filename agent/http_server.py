@@ -55,15 +55,15 @@ class Site(Protocol):
     def answer(self, target: str, accept: str) -> Answer:
         """Return the answer for a request's target; `accept` is its header of that name. Called by several threads."""
 
-    def failed(self, error: BaseException | None) -> None:
-        """Record that a request could not be answered."""
+    def failed(self, sentence: str) -> None:
+        """Log that a request could not be answered, and why."""
 
     def ready(self) -> bool:
-        """Return whether the process does now what it is for."""
+        """Return whether the process serves its users at present."""
 
 
 HEALTH = {"/-/healthy": "healthy", "/-/ready": "ready"}
-"""The paths of Prometheus' own servers that say whether a process runs, and whether it does what it is for."""
+"""Paths, named as in Prometheus, at which a supervisor checks whether a process runs and serves its users."""
 
 
 def _answer(site: Site, target: str, accept: str) -> Answer:
@@ -196,7 +196,7 @@ class _Server(socketserver.ThreadingTCPServer):
             if isinstance(error, OSError) or now < self._quiet_until:
                 return
             self._quiet_until = now + QUIET
-        self.site.failed(error)
+        self.site.failed(f"a request could not be answered: {error!r}")
 
 
 def serve(site: Site, host: str, port: int) -> tuple[int, Callable[[], None]]:

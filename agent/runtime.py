@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent import door
 from agent.census import Census, Marks
 from agent.processes import Identity, boot_id, scan
 from agent.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
@@ -151,15 +152,13 @@ def _start_of(name: str, folder: int, flags: int, most: int) -> bytes:
 
 
 def remove_sockets(path: Path) -> None:
-    """Remove the sockets of an agent that ends, and nothing else that has their names."""
+    """Remove the sockets of an agent that ends; anything else of their names stays. Raises OSError."""
     for name in SOCKETS:
-        with suppress(FileNotFoundError):
-            if stat.S_ISSOCK((path / name).lstat().st_mode):
-                (path / name).unlink()
+        door.remove(path / name)
 
 
 def freezes(file: Path) -> bool:
-    """Say whether a kill switch is there that counts: one of root or of the agent's user, who may freeze the node."""
+    """Return whether `file` exists and belongs to root or to the agent's user, who alone may freeze the node."""
     try:
         return file.lstat().st_uid in (os.geteuid(), 0)
     except OSError:

@@ -103,10 +103,10 @@ class Site:
         there = b"There is nothing here: ask for / or /metrics.\n"
         return Answer(there, f"text/plain; {TEXT}", HTTPStatus.NOT_FOUND)
 
-    def failed(self, error: BaseException | None) -> None:
+    def failed(self, sentence: str) -> None:
         """Log that a request could not be answered."""
         with self._daemon.lock:
-            self._daemon.log("warning", web=f"a request could not be answered: {error!r}")
+            self._daemon.log("warning", web=sentence)
 
     def ready(self) -> bool:
         """Return whether programs can be granted CPUs: an agent serves only once they can register."""

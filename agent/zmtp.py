@@ -150,7 +150,7 @@ class Exchange:
         self._many: Counter[int] = Counter()
         self._door = door.listen(path, mode, socket.SOCK_STREAM)
         self._unheard = False
-        """Whether callers are to be let in, and the kernel had no room for the watch."""
+        """Whether the listening socket still has to be watched, as the kernel refused it."""
         with ExitStack() as opened:
             opened.callback(self._door.close)
             self._epoll = select.epoll()
@@ -161,11 +161,11 @@ class Exchange:
         self.fd = self._epoll.fileno()
 
     def _open(self) -> None:
-        """Let callers in, if need be in a later turn."""
+        """Watch the listening socket; where the kernel refuses, `serve` tries again."""
         self._unheard = not self._watch(self._door.fileno(), select.EPOLLIN)
 
     def _watch(self, fd: int, events: int) -> bool:
-        """Say whether the kernel has room to watch a descriptor."""
+        """Return whether the descriptor is watched now; the kernel may have no room for it."""
         try:
             self._epoll.register(fd, events)
         except OSError:
@@ -203,11 +203,11 @@ class Exchange:
             self._write(line)
 
     def _is_open(self, line: Line) -> bool:
-        """Say whether a connection is not closed: its descriptor's number may be another's by now."""
+        """Return whether a connection is open; the number of a closed one may belong to another."""
         return self._lines.get(line.fd) is line
 
     def close(self, line: Line) -> None:
-        """Hang up, unless that is done."""
+        """Close a connection that is still open."""
         if not self._is_open(line):
             return
         del self._lines[line.fd]

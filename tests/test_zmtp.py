@@ -57,6 +57,15 @@ def is_over(fd: int) -> bool:
     return not select.select([fd], [], [], 0)[0]
 
 
+def line_of(exchange: Exchange, peer: socket.socket) -> Line:
+    """Send a message from `peer`; return the exchange's end of that connection."""
+    lines: list[Line] = []
+    peer.sendall(frame(b"hi"))
+    while not lines:
+        exchange.serve(lambda line, _: lines.append(line), 1.0)
+    return lines[0]
+
+
 def messages(exchange: Exchange) -> list[bytes | None]:
     """Return what has come, once all is taken in."""
     found: list[bytes | None] = []
@@ -104,17 +113,14 @@ class TestMessages:
 
     def test_heartbeats_without_end_are_not_kept(self, exchange: Exchange, folder: Path) -> None:
         """Who reads no answers has one that waits."""
-        lines: list[Line] = []
         with connect(folder / "control") as connection:
-            connection.sendall(frame(b"hi"))
-            while not lines:
-                exchange.serve(lambda line, _: lines.append(line), 1.0)
+            line = line_of(exchange, connection)
             for _ in range(20_000):
                 with suppress(BlockingIOError):
                     connection.send(frame(PING + b"\0\1" + bytes(16), COMMAND))
                 exchange.serve(lambda *_: None, 1.0)
 
-            assert 0 < len(lines[0].unread) <= len(frame(PONG + bytes(16), COMMAND))
+            assert 0 < len(line.unread) <= len(frame(PONG + bytes(16), COMMAND))
 
     @pytest.mark.parametrize("said", [b"\x02" + (LONGEST + 1).to_bytes(8, "big"), b"\x02" + b"\xff" * 8])
     def test_who_announces_too_long_a_frame_is_hung_up_on(self, exchange: Exchange, folder: Path, said: bytes) -> None:
@@ -401,20 +407,17 @@ class TestEndings:
 
     def test_a_number_that_is_used_again_is_another_connection(self, exchange: Exchange, folder: Path) -> None:
         """What is done to a closed connection does nothing to the one that has its descriptor's number now."""
-        lines: list[Line] = []
         with connect(folder / "control") as first:
-            first.sendall(frame(b"hi"))
-            while not lines:
-                exchange.serve(lambda line, _: lines.append(line), 1.0)
+            line = line_of(exchange, first)
             with connect(folder / "control") as second:  # before the number is free, which this end would have then
-                exchange.close(lines[0])
+                exchange.close(line)
                 messages(exchange)
                 second.recv(SERVED)
                 (now,) = exchange._lines.values()
-                assert now.fd == lines[0].fd
-                exchange.send(lines[0], b"late")
-                exchange.close(lines[0])
-                assert not lines[0].unread
+                assert now.fd == line.fd
+                exchange.send(line, b"late")
+                exchange.close(line)
+                assert not line.unread
                 second.sendall(frame(b"heard"))
                 assert messages(exchange) == [b"heard"]
                 exchange.send(now, b"answer")

@@ -135,9 +135,7 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
     try:
         host, number = metrics_address(where)
         collector = ClusterCollector(server.cluster, server.counts, server.lock)
-        port, stop = serve(
-            collector, host, number, lambda error: log("warning", web=f"a request could not be answered: {error!r}")
-        )
+        port, stop = serve(collector, host, number, lambda sentence: log("warning", web=sentence))
     except (OSError, ValueError) as error:
         server.close()
         reason = (error.strerror or error) if isinstance(error, OSError) else "it is no ADDRESS:PORT"

@@ -91,7 +91,7 @@ def _away(nodes: Sequence[Node]) -> int:
 
 
 MOST_NAMED = 4
-"""Jobs of a sentence: of more the first are named, and the others counted."""
+"""Jobs that a sentence names; of more, it names the first and counts the others."""
 
 
 def _named(jobs: Sequence[int]) -> str:

@@ -124,7 +124,7 @@ class ClusterCollector:
 class _Site:
     """``/metrics`` of a cluster."""
 
-    def __init__(self, collector: ClusterCollector, failed: Callable[[BaseException | None], None]) -> None:
+    def __init__(self, collector: ClusterCollector, failed: Callable[[str], None]) -> None:
         self._collector, self.failed = collector, failed
         self._turn = Lock()
 
@@ -142,10 +142,10 @@ class _Site:
 
 
 def serve(
-    collector: ClusterCollector, host: str, port: int, failed: Callable[[BaseException | None], None]
+    collector: ClusterCollector, host: str, port: int, failed: Callable[[str], None]
 ) -> tuple[int, Callable[[], None]]:
     """Serve ``/metrics`` from threads; return the port and what stops it. Raises OSError.
 
-    `failed` is called with what a request could not be answered for.
+    `failed` is called with a sentence for a request that could not be answered.
     """
     return http_server.serve(_Site(collector, failed), host, port)

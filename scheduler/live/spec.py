@@ -34,13 +34,13 @@ WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 MOST_AT_ONCE = 1000
 """Jobs of one request: nobody else is heard while they are written down."""
 MOST_DEPENDENCIES = 256
-"""What one job may wait for: it is looked at for each job of a request, and again at every start of a scheduler."""
+"""Dependencies of one job: each job of a request and each start of a scheduler checks all of them."""
 MOST_WANTS = 64
 """Features, and counted resources, that one job may ask for."""
 LONGEST_NAME = 1024
-"""Characters of a job's name, of which what is shown is shorter."""
+"""Characters of a job's name; listings show fewer."""
 LONGEST_PATH = 4096
-"""Characters of a folder or file, as the kernel has it."""
+"""Characters of a path: the kernel's PATH_MAX."""
 
 
 class Dependency(NamedTuple):

@@ -3,8 +3,8 @@
  * before libgomp it takes every symbol it has: whether that is all a program needs, the loader itself says, asked to bind the
  * program and its libraries without running them. */
 #include <errno.h>
-#include <sched.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
