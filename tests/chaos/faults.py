@@ -18,6 +18,7 @@ from tests import checker
 
 if TYPE_CHECKING:
     import random
+    import subprocess
     from collections.abc import Callable
 
     from tests.agents import Agent
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 YEAR = 365 * 86400
 STOPPED = 0.7
 """Most seconds for which something is stopped: longer than the grace time."""
+HOSTILE = 1.5
+"""Seconds for which another user attacks the node."""
 
 
 class Faults:
@@ -48,6 +51,7 @@ class Faults:
             "file system full": self.fill,
             "wall clock moved": self.move_clock,
             "nonsense at the door": self.knock,
+            "hostile user": self.attack,
             "a program comes": self.launch,
             "a program is told to end": self.end_program,
             "an order": self.order,
@@ -207,6 +211,14 @@ class Faults:
         self._undo_after(chance.uniform(0, STOPPED), sock.close)
         return True
 
+    def attack(self, chance: random.Random) -> bool:
+        """Have another user attack all sockets, files and processes of the node for a while, beside all the rest."""
+        if os.geteuid() != 0:
+            return False
+        user = self._stage.start_hostile_user(chance.getrandbits(32), HOSTILE)
+        self._undo_after(HOSTILE, lambda: _end(user))
+        return True
+
     # --- life
 
     def launch(self, chance: random.Random) -> bool:
@@ -235,6 +247,11 @@ class Faults:
         else:
             self._stage.order(order="set", job=job, cpus=chance.choice(["0", "1", "0-1"]))
         return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _go_on(agent: Agent) -> None:

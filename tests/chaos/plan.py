@@ -23,6 +23,7 @@ FAULTS = {
     "file system full": 4,
     "wall clock moved": 5,
     "nonsense at the door": 4,
+    "hostile user": 4,
 }
 """Faults by how often each comes."""
 DEADLY = ("agent killed", "agent killed in a change", "agent stopped and started anew", "file system full")

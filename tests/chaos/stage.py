@@ -151,6 +151,12 @@ class Stage:
             sock.connect(endpoint(self.dir, "control"))
             sock.send(json.dumps({"protocol": 1, **fields}).encode())
 
+    def start_hostile_user(self, seed: int, seconds: float) -> subprocess.Popen[bytes]:
+        """Start another user's process that attacks the agent for so many seconds and writes what succeeds."""
+        command = [sys.executable, "-m", "tests.chaos.hostile", str(self.dir), str(seed), str(seconds)]
+        with (self.folder / "out").open("ab") as out:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment())
+
     # --- programs
 
     def launch(self, chance: random.Random) -> None:
