@@ -18,7 +18,6 @@ from tests import checker
 
 if TYPE_CHECKING:
     import random
-    import subprocess
     from collections.abc import Callable
 
     from tests.agents import Agent
@@ -216,7 +215,7 @@ class Faults:
         if os.geteuid() != 0:
             return False
         user = self._stage.start_hostile_user(chance.getrandbits(32), HOSTILE)
-        self._undo_after(HOSTILE, lambda: _end(user))
+        self._undo_after(HOSTILE, lambda: self._stage.end_hostile_user(user))
         return True
 
     # --- life
@@ -247,11 +246,6 @@ class Faults:
         else:
             self._stage.order(order="set", job=job, cpus=chance.choice(["0", "1", "0-1"]))
         return True
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
 
 
 def _go_on(agent: Agent) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hostile user of a node: ``python -m tests.chaos.hostile RUNTIME_DIR SEED SECONDS``, to be started by root.
+"""A hostile user: ``python -m tests.chaos.hostile DIRECTORY SEED SECONDS PLACE...``, to be started by root.
 
-Everything is imported and the directory entered before the user changes, who may not enter the directories above it.
-What this user was able to do and no user may is one line each on stdout, which begins with ``wrong:``.
+It attacks the agent or the scheduler of a directory. Each place is the name of a socket there, or HOST:PORT. Everything
+is imported and the directory entered before the user changes, who may not enter the directories above it. What this
+user was able to do and no user may is one line each on stdout, which begins with ``wrong:``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import json
 import os
 import random
+import signal
 import socket
 import struct
 import sys
@@ -26,14 +28,14 @@ from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, IS_READY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 UID = 64903
 KEPT = 200
 """Connections that are kept open at most."""
 LINGER = struct.pack("ii", 1, 0)
 """For SO_LINGER: a close resets the connection."""
-ORDERS = ("ps", "explain", "resize", "set", "plan", "nodes", "none such")
+ORDERS = ("ps", "explain", "resize", "set", "queue", "nodes", "job", "cancel", "hold", "submit", "none such")
 
 
 def ready(kind: bytes) -> bytes:
@@ -62,8 +64,8 @@ def request(chance: random.Random) -> bytes:
 
 def order(chance: random.Random) -> bytes:
     """Return an order about any job, as a frame."""
-    about = {"job": chance.choice(("", "a", "program")), "cpus": chance.choice((None, 1, "0", "0-1"))}
-    more = {"dry_run": chance.random() < 0.5}
+    about = {"job": chance.choice(("", "a", 1, -1, 10**30)), "cpus": chance.choice((None, 1, "0", "0-1"))}
+    more = {"dry_run": chance.random() < 0.5, "jobs": [{"command": ["x"], "nodes": 10**9}], "held": True}
     asked = {"protocol": 1, "order": chance.choice(ORDERS), **about, **more}
     return frame(json.dumps(asked).encode())
 
@@ -75,20 +77,24 @@ def subscriptions(chance: random.Random) -> bytes:
 
 
 class Hostile:
-    """The connections of one user, and what is done with them."""
+    """The connections of one user to places, and what is done with them."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, places: Sequence[str]) -> None:
         self._chance = chance
+        self._places = places
         self._kept: list[socket.socket] = []
 
     def attack(self) -> None:
         """Say something at one of the sockets, and stay, hang up, reset, or say it again and again."""
-        name = self._chance.choice(("door", "control", "signals"))
+        name, _, port = self._chance.choice(self._places).partition(":")
         kind = socket.SOCK_SEQPACKET if name == "door" else socket.SOCK_STREAM
+        family = socket.AF_INET if port else socket.AF_UNIX
         with suppress(OSError):
-            line = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+            line = socket.socket(family, kind)
             self._kept.append(line)
-            line.connect(name)
+            line.settimeout(0.1)
+            line.connect((name, int(port)) if port else name)
+            line.setblocking(False)
             said = self._words(name)
             ending = self._chance.choice(("stays", "hangs up", "half", "resets", "floods", "random"))
             if ending == "half":
@@ -110,14 +116,18 @@ class Hostile:
     def _words(self, name: str) -> bytes:
         if name == "door":
             return request(self._chance)
-        if name == "control":
-            return ready(b"DEALER") + b"".join(order(self._chance) for _ in range(self._chance.choice((1, 1, 50))))
-        return ready(b"SUB") + subscriptions(self._chance)
+        if name == "signals":
+            return ready(b"SUB") + subscriptions(self._chance)
+        return ready(b"DEALER") + b"".join(order(self._chance) for _ in range(self._chance.choice((1, 1, 50))))
 
 
 def meddle(files: list[int]) -> list[str]:
     """Try what no user may do to the files and the processes of others; return what has come about. Locks are kept."""
     done = []
+    victim = 1
+    with socket.socket(socket.AF_UNIX) as line, suppress(OSError):
+        line.connect("control")
+        victim, *_ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     tries: dict[str, Callable[[], object]] = {
         "freeze the node": lambda: os.close(os.open("freeze", os.O_CREAT | os.O_WRONLY)),
         "write to the registry": lambda: os.close(os.open("registry", os.O_RDWR)),
@@ -125,20 +135,21 @@ def meddle(files: list[int]) -> list[str]:
         "remove the lock": lambda: Path("lock").unlink(),
         "open the lock": lambda: os.close(os.open("lock", os.O_RDONLY)),
         "list the mailboxes": lambda: os.listdir("mail"),  # noqa: PTH208 - only whether it may be
-        "bind its parent": lambda: os.sched_setaffinity(os.getppid(), {0}),
+        "bind who listens": lambda: os.sched_setaffinity(victim, {0}),
+        "stop who listens": lambda: os.kill(victim, signal.SIGSTOP),
     }
     for what, attempt in tries.items():
         with suppress(OSError):
             attempt()
             done.append(f"wrong: a hostile user was able to {what}")
-    for name in ("events", "registry"):
+    for name in ("events", "registry", "lock", "queue.db"):
         with suppress(OSError):
             files.append(os.open(name, os.O_RDONLY))
             fcntl.flock(files[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
     return done
 
 
-def main(run: Path, seed: int, seconds: float) -> None:
+def main(run: Path, seed: int, seconds: float, *places: str) -> None:
     """Become the user, and go on for so many seconds."""
     until = time.monotonic() + seconds
     os.chdir(run)
@@ -148,10 +159,10 @@ def main(run: Path, seed: int, seconds: float) -> None:
     files: list[int] = []
     for line in meddle(files):
         print(line, flush=True)
-    hostile = Hostile(random.Random(seed))
+    hostile = Hostile(random.Random(seed), places)
     while time.monotonic() < until:
         hostile.attack()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])

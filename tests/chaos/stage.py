@@ -154,8 +154,15 @@ class Stage:
     def start_hostile_user(self, seed: int, seconds: float) -> subprocess.Popen[bytes]:
         """Start another user's process that attacks the agent for so many seconds and writes what succeeds."""
         command = [sys.executable, "-m", "tests.chaos.hostile", str(self.dir), str(seed), str(seconds)]
+        command += ["door", "control", "signals"]
         with (self.folder / "out").open("ab") as out:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment())
+
+    def end_hostile_user(self, process: subprocess.Popen[bytes]) -> None:
+        """End the process, and note it if it has failed by itself."""
+        process.kill()
+        if process.wait() not in (0, -signal.SIGKILL):
+            self.faults_of_programs.append(f"a hostile user's process ended with {process.returncode}")
 
     # --- programs
 

@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent.control import ControlError
-from scheduler.demo.cluster import HEAD, build_ring
+from scheduler.demo.cluster import HEAD, PORT, build_ring
+from scheduler.demo.machines import Process
 from scheduler.live.jobs import FINAL
 from scheduler.live.pages import whole
-from tests.agents import wait_until
+from tests.agents import environment, wait_until
 from tests.cluster import ledger, plan
 from tests.cluster.census import look
 from tests.cluster.ledger import Known, violations
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 MOST = 40
 """Jobs that wait or run at most: more only wait longer."""
+HOSTILE = 3.0
+"""Seconds for which another user attacks a node or the scheduler."""
 PATIENCE = 600
 """Seconds in which all jobs have to come to their ends once nobody is killed any more."""
 
@@ -59,8 +63,8 @@ class Outcome:
     def table(self) -> str:
         """Return the table for people, as Markdown."""
         rows = [f"| {kind} | {self.kills[kind]} |" for kind in plan.KILLS]
-        total = f"| **all kills** | **{self.kills.total()}** |\n| **violations** | **{len(self.violations)}** |"
-        return "\n".join(["| killed | times |", "|---|---|", *rows, total])
+        total = f"| **all faults** | **{self.kills.total()}** |\n| **violations** | **{len(self.violations)}** |"
+        return "\n".join(["| fault | times |", "|---|---|", *rows, total])
 
     def summary(self) -> str:
         """Return a line on what happened besides."""
@@ -78,6 +82,7 @@ class Storm:
     def __init__(self, here: Rig, ring: Path, tell: Callable[[str], None]) -> None:
         self._here, self._ring, self._tell = here, ring, tell
         self._known: dict[int, Known] = {}
+        self._visitors: list[Process] = []
         self.outcome = Outcome()
 
     def run(self, acts: Iterator[Act], kills: int) -> Outcome:
@@ -154,6 +159,20 @@ class Storm:
         self._here.start_agent(name)
         return True
 
+    def _hostile(self, chance: random.Random) -> bool:
+        """Have another user attack the agent of a node or the scheduler, and the scheduler's port, beside all the rest.
+
+        It does not register programs, which may have CPUs that jobs wait for.
+        """
+        here, name = self._here, chance.choice([HEAD, *self._here.names])
+        directory = here.state if name == HEAD else here.folder / name / "run"
+        places = ["control", "signals", f"{here.network[HEAD].address}:{PORT}"]
+        words = [str(directory), str(chance.getrandbits(32)), str(HOSTILE), *places]
+        command = [sys.executable, "-m", "tests.chaos.hostile", *words]
+        self._visitors = [one for one in self._visitors if one.poll() is None]
+        self._visitors.append(Process(here.network[name], command, here.folder / "hostile", environment()))
+        return True
+
     def _kill(self, kind: str, chance: random.Random) -> bool:
         """Kill a process of a job that has begun: its own, what keeps it on a node, or one of a launch of it.
 
@@ -198,6 +217,7 @@ class Storm:
         """Wait until all jobs are over, nobody holds a core, and nodes know of nothing."""
         here = self._here
         self._tell("no more kills; waiting for the last jobs")
+        wait_until(lambda: all(one.poll() is not None for one in self._visitors), lambda: "a hostile user does not end")
         here.await_nodes(up=here.names)
         wait_until(lambda: not self._living(), lambda: f"{here.ask('queue')}\n{here.said(HEAD)[-5000:]}", PATIENCE)
         self._look_for_remains()
@@ -219,6 +239,8 @@ class Storm:
             self.outcome.states[told[number]["state"]] += 1
             if wrong := violations(told[number], known, lines):
                 found += [*wrong, str(self._here.job(number)["history"])]
+        hostile = self._here.folder / "hostile"
+        found += hostile.read_text(encoding="utf-8").splitlines() if hostile.exists() else []
         for name in (HEAD, *self._here.names):
             if "Traceback" in self._here.said(name):
                 found.append(f"what runs on {name} has failed: {self._here.said(name)[-2000:]}")
