@@ -75,31 +75,48 @@ def start_job(world: World, job: int, now: int) -> int:
 
 
 @engine_part
-def place_job(  # noqa: PLR0911 - a reason each
-    world: World, job: int, nodes: Ints, cores: int, now: int
-) -> int:
-    """Start a job on these nodes with so many cores of each; return what is wrong."""
-    house, first, partition = world.nodes, world.nodes.first[job], world.jobs.partition[job]
+def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
+    """Start a job on these nodes with so many cores of each; return what is wrong, with nothing changed then.
+
+    A node that has been checked is marked in the place of its last guest, so that one named twice has no room left.
+    """
+    resident, checked, fault = world.nodes.resident, 0, NO_FAULT
     if len(nodes) != world.jobs.nodes[job]:
         return NO_ROOM
     if world.jobs.cls[job] == RIGID and cores < world.scalars[CORES]:
         return WRONG_CLASS
-    if cores < 1:
-        return BAD_SHARE
     for node in nodes:
-        if node < 0 or node >= len(house.up) or not house.up[node]:
-            return NO_ROOM
-        if partition != NOBODY and not house.allowed[partition, node]:
-            return WRONG_PARTITION
-        if house.resident[node, -1] != NOBODY or house.share[node].sum() + cores > world.scalars[CORES]:
-            return NO_ROOM
-        if layer_of(world, job, node) != NOBODY:
-            return NO_ROOM
+        fault = why_not_on(world, job, node, cores)
+        if fault != NO_FAULT:
+            break
+        resident[node, -1] = job
+        checked += 1
+    for node in nodes[:checked]:
+        resident[node, -1] = NOBODY
+    if fault != NO_FAULT:
+        return fault
+    place = world.nodes.first[job]
+    for node in nodes:
         settle(world, job, node, cores)
-        house.place[first] = node
-        first += 1
+        world.nodes.place[place] = node
+        place += 1
     set_off(world, job, cores, now)
     note_neighbours(world, job)
+    return NO_FAULT
+
+
+@engine_part
+def why_not_on(world: World, job: int, node: int, cores: int) -> int:
+    """Return why a waiting job cannot have so many cores of a node; NO_FAULT if it can."""
+    house, partition = world.nodes, world.jobs.partition[job]
+    if cores < 1:
+        return BAD_SHARE
+    if node < 0 or node >= len(house.up) or not house.up[node]:
+        return NO_ROOM
+    if partition != NOBODY and not house.allowed[partition, node]:
+        return WRONG_PARTITION
+    if house.resident[node, -1] != NOBODY or cores > world.scalars[CORES] - house.share[node].sum():
+        return NO_ROOM
     return NO_FAULT
 
 
@@ -149,19 +166,20 @@ def full_rate(world: World, job: int) -> int:
 
 @engine_part
 def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
-    """Let a running job have so many cores on each of these nodes of its own; return what is wrong."""
-    house, lent = world.nodes, False
+    """Let a running job have so many cores on each of these nodes; return what is wrong, with nothing changed then."""
+    share, lent = world.nodes.share, False
     if world.jobs.cls[job] != MALLEABLE:
         return WRONG_CLASS
     for node in nodes:
         layer = layer_of(world, job, node)
         if layer == NOBODY:
             return NOT_ITS_NODE
-        total = house.share[node].sum() - house.share[node, layer] + cores
-        if cores < 1 or total > world.scalars[CORES]:
+        if cores < 1 or cores > world.scalars[CORES] - share[node].sum() + share[node, layer]:
             return BAD_SHARE
-        lent |= cores < house.share[node, layer]
-        house.share[node, layer] = cores
+    for node in nodes:
+        layer = layer_of(world, job, node)
+        lent |= cores < share[node, layer]
+        share[node, layer] = cores
     world.jobs.lent[job] += lent
     note_change(world, job)
     return NO_FAULT

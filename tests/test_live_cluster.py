@@ -1451,3 +1451,36 @@ TestLiveCluster.settings = settings(
 )
 TestSilentNodes = SilentNodes.TestCase
 TestSilentNodes.settings = settings(TestLiveCluster.settings, max_examples=50)
+
+
+HALF_RIGHT = """
+import numpy as np
+from scheduler.interface import NEVER, place, start
+
+def decide(state, event, options, actions):
+    for job in state.queue:
+        if state.jobs.nodes[job] == 2:
+            place(actions, job, np.array([0, 1 << 40]), state.cores)
+        elif state.jobs.nodes[job] <= state.free:
+            start(actions, job)
+    return NEVER
+"""
+
+
+def test_a_job_that_the_policy_places_wrongly_waits_and_says_why(tmp_path: Path) -> None:
+    """No node is lost by it, jobs behind it start, and the log has it once however often the policy is asked."""
+    (tmp_path / "half.py").write_text(HALF_RIGHT, encoding="utf-8")
+    here = FakeCluster(tmp_path / "state", load_policy(str(tmp_path / "half.py")), 3)
+    here.settle()
+    wrong, free = here.submit(spec(nodes=2)), here.submit(spec(nodes=3))
+    assert wrong
+    assert free
+    here.settle()
+    assert (wrong.state, free.state) == ("pending", "running")
+    assert explaining.why(wrong, here.cluster) == "policy half starts a job on nodes that have no room for it"
+    assert len([text for text in here.cluster.warnings if "policy half" in text]) == 1
+
+    here.settle(ends=False)
+    here.cluster.cancel(wrong.number, here.now, "cancelled by ann")
+    here.settle(ends=True)
+    assert free.state == "completed"

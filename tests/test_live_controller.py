@@ -14,11 +14,12 @@ from scheduler.interface import MALLEABLE
 from scheduler.live.controller import GROUPS, ROOM, Controller, Demand
 from scheduler.measuring import row_of, size_of
 from scheduler.simulation import Machine
-from scheduler.world import RUNNERS, WAKE
+from scheduler.world import FREE, RUNNERS, WAKE
 from tests.schedules import simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from scheduler.simulation import Simulation
     from scheduler.world import World
@@ -91,9 +92,9 @@ def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list
             controller.submit(job, Demand(int(jobs.nodes[job]), int(jobs.requested[job]), MALLEABLE), int(now))
         for number in controller.turn(int(now)):
             started[number] = (int(now), controller.nodes_of(number))
+        assert not controller.faults
         if controller.policy.measures:
             meter.tell(controller)
-    assert not controller.faults
     return started
 
 
@@ -211,3 +212,99 @@ def test_policies_for_which_there_are_no_nodes_are_refused(name: str, sentence: 
     """Before anything is compiled."""
     with pytest.raises(SchedulerError, match=f"^{sentence}: choose another one with --policy.$"):
         Controller(load_policy(name), CORES)
+
+
+HALF_RIGHT = """
+import numpy as np
+from scheduler.interface import NEVER, NOBODY, place, resize
+
+def decide(state, event, options, actions):
+    taken = np.zeros(len(state.nodes.up), np.int64)
+    for job in state.queue:
+        need, cores = state.jobs.nodes[job], state.cores
+        nodes, count = np.zeros(need, np.int64), 0
+        for node in range(len(state.nodes.up)):
+            if count < need and state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY and not taken[node]:
+                nodes[count] = node
+                count += 1
+        if state.jobs.priority[job] > 0 and count > 1:
+            kind = state.jobs.requested[job]
+            if kind == 1:
+                nodes[count - 1] = 1 << 40
+            if kind == 2:
+                nodes[count - 1] = nodes[0]
+            if kind == 3:
+                for node in range(len(state.nodes.up)):
+                    if state.nodes.resident[node, 0] != NOBODY:
+                        nodes[count - 1] = node
+            if kind == 4:
+                cores += 1
+            if kind == 5:
+                cores = (1 << 63) - 1
+            if kind == 6:
+                nodes[count - 1] = -1
+            if kind == 7:
+                for mate in state.running:
+                    first = state.nodes.first[mate]
+                    resize(actions, mate, state.nodes.place[first : first + 1], 1)
+                    nodes[0] = state.nodes.place[first]
+                nodes[count - 1] = nodes[0]
+                cores = 1
+        elif count == need:
+            taken[nodes] = 1
+        if count == need:
+            place(actions, job, nodes, cores)
+    return NEVER
+"""
+"""Places jobs in order on the free nodes with the lowest numbers, those of a priority wrongly at their last node."""
+
+
+@pytest.mark.parametrize("wrong", range(1, 8))
+def test_a_placement_that_is_half_right_changes_nothing(wrong: int, tmp_path: Path) -> None:
+    """The job waits on and its fault is told; the same answer's other jobs start; no node and no core is lost."""
+    (tmp_path / "half.py").write_text(HALF_RIGHT, encoding="utf-8")
+    controller = cluster(str(tmp_path / "half.py"))
+    controller.submit(1, Demand(2, 600, MALLEABLE), 0)
+    assert controller.turn(0) == [1]
+    before = [controller.residents(node) for node in range(NODES)]
+    controller.submit(2, Demand(4, wrong, MALLEABLE, priority=1), 10)
+    assert controller.turn(10) == []
+    assert [fault.job for fault in controller.faults] == [2]
+    assert controller.fault_of(2) == controller.faults[0].text
+    assert [controller.residents(node) for node in range(NODES)] == before
+    assert controller.waits(2)
+    assert controller.world.scalars[FREE] == NODES - 2
+
+    controller.submit(3, Demand(6, 60), 20)
+    assert controller.turn(20) == [3]
+    controller.withdraw(2)
+    for number in (1, 3):
+        controller.ended(number, 30)
+    controller.submit(4, Demand(NODES, 60), 30)
+    assert (controller.turn(30), controller.faults) == ([4], [])
+
+
+def test_a_resize_that_is_half_right_changes_nothing(tmp_path: Path) -> None:
+    """A node of the job's own is not resized where another node of the same action is not its own."""
+    policy = """
+import numpy as np
+from scheduler.interface import NEVER, JOB_ENDED, resize, start
+
+def decide(state, event, options, actions):
+    if event.kinds & JOB_ENDED:
+        job = state.running[0]
+        for nodes, cores in ((np.array([0, 5]), 1), (np.array([0, 1]), state.cores + 1), (np.array([0, 1]), 0)):
+            resize(actions, job, nodes, cores)
+    for job in state.queue:
+        start(actions, job)
+    return NEVER
+"""
+    (tmp_path / "half.py").write_text(policy, encoding="utf-8")
+    controller = cluster(str(tmp_path / "half.py"))
+    controller.submit(1, Demand(2, 600, MALLEABLE), 0)
+    controller.submit(2, Demand(1, 600), 0)
+    controller.turn(0)
+    controller.ended(2, 10)
+    controller.turn(10)
+    assert [fault.job for fault in controller.faults] == [1, 1, 1]
+    assert [controller.cores_on(1, node) for node in controller.nodes_of(1)] == [CORES, CORES]

@@ -104,8 +104,7 @@ class Cluster(Membership):
         for number in controller.turn(int(now)):
             self._placed(self.jobs[number], now)
         self._end_late(controller, now)
-        self.warnings += controller.faults
-        controller.faults = []
+        self._warn_of_faults(controller)
         for index, residents in controller.changes().items():
             self.dispatch.want(index, residents)
             for number, cores in residents.items():
@@ -117,6 +116,14 @@ class Cluster(Membership):
                     if number in self.dispatch.placed:  # its mate has ended before it had shrunk
                         self.dispatch.place(number, self.dispatch.placed[number] | {index: cores})
         self._give_orders(now)
+
+    def _warn_of_faults(self, controller: Controller) -> None:
+        """Warn of what the policy wanted and could not have, unless it was the same when it was asked before."""
+        for fault in controller.faults:
+            if fault not in self._faults:
+                about = "" if fault.job is None else f" (job {fault.job})"
+                self.warnings.append(f"{fault.text}{about}: nothing of that was done.")
+        self._faults = controller.faults
 
     def _end_late(self, controller: Controller, now: float) -> None:
         """End who is at his limit, to which he comes within the second that the controller has said."""

@@ -14,7 +14,6 @@ import numpy as np
 
 from scheduler import compiling
 from scheduler.ends import forget, move, pop, remember
-from scheduler.engine import close_ranks
 from scheduler.errors import SchedulerError
 from scheduler.faults import naming_errors
 from scheduler.interface import (
@@ -34,9 +33,19 @@ from scheduler.interface import (
 )
 from scheduler.live import answering, tables
 from scheduler.measuring import row_of
-from scheduler.sharing import end_job, full_rate, note_neighbours, set_limit, set_off, settle, update_ends
+from scheduler.sharing import (
+    end_job,
+    full_rate,
+    hand_on,
+    note_change,
+    note_neighbours,
+    set_limit,
+    set_off,
+    settle,
+    update_ends,
+)
 from scheduler.simulation import FAULTS
-from scheduler.world import BLOCK_BITS, CULPRIT, FAULT, FREE, NO_FAULT, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
+from scheduler.world import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,6 +58,8 @@ ROOM = 256
 """Jobs, places and nodes there is room for at first."""
 GROUPS = 8
 """Groups there is room for at first."""
+MOST_FAULTS = 16
+"""Things that one answer of the policy has wrong and that are told."""
 OVERRUN = 30
 """Seconds within which a job that is past its limit is expected to end."""
 ANYWHERE = ""
@@ -65,6 +76,13 @@ class Demand(NamedTuple):
     group: str = ANYWHERE
 
 
+class Fault(NamedTuple):
+    """Something that the policy wanted and could not have: the job that it is about, if any, and a clause."""
+
+    job: int | None
+    text: str
+
+
 class Controller:
     """The cluster as a policy sees it. `cores` are those of every node.
 
@@ -76,13 +94,14 @@ class Controller:
         self.policy = policy
         self.cores = cores
         self.program = compiling.compile_program(policy)
-        self.faults: list[str] = []
-        """What the policy wanted and could not have, in sentences, until somebody empties it."""
+        self.faults: list[Fault] = []
+        """What the policy wanted and could not have when it was asked last."""
         self.late: list[int] = []
         """Jobs that come to their limits within this second, until somebody empties it."""
         self._options = compiling.values(policy.options)
         self._world = tables.vacant(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)
         self._actions = make_actions(self._world)
+        self._found = np.zeros((MOST_FAULTS, 2), np.int64)
         self._numbers: list[int] = []
         self._index: dict[int, int] = {}
         self._limits: dict[int, int] = {}
@@ -123,6 +142,10 @@ class Controller:
         """Return the place of a waiting job in the queue, from 1."""
         queue = self._world.queue[: self._world.scalars[QUEUED]]
         return int(np.flatnonzero(queue == self._index[number])[0]) + 1
+
+    def fault_of(self, number: int) -> str:
+        """Return what was wrong with what the policy wanted for a job when it was asked last; empty if nothing was."""
+        return next((fault.text for fault in self.faults if fault.job == number), "")
 
     def waits(self, number: int) -> bool:
         """Return whether a job is in the queue."""
@@ -280,6 +303,8 @@ class Controller:
         if s[WAKE] <= now:
             self._note(TICK, NOBODY)
         before = int(s[STARTS])
+        if self._kinds:
+            self.faults = []
         while self._kinds:
             subject = self._subject if self._count == 1 else NOBODY
             kinds, self._kinds, self._subject, self._count = self._kinds, 0, NOBODY, 0
@@ -296,17 +321,31 @@ class Controller:
         return {node: self.residents(node) for node in sorted(changed)}
 
     def _ask(self, kinds: int, subject: int) -> None:
-        world = self._world
+        world, found = self._world, self._found
+        before = world.nodes.share.sum(axis=1)
         with naming_errors(self.policy, lambda: int(world.scalars[NOW])):
-            fault = self._answer(self.program.decide, world, self._options, self._actions, kinds, subject)
-        if fault == NO_FAULT:
-            return
-        culprit = int(world.scalars[CULPRIT])
-        about = f" (job {self._numbers[culprit]})" if 0 <= culprit < len(self._numbers) else ""
-        self.faults.append(f"Policy {self.policy.name}: it {FAULTS[fault]}{about}.")
-        world.scalars[FAULT], world.scalars[WAKE] = NO_FAULT, NEVER
+            wrong = self._answer(self.program.decide, world, self._options, self._actions, kinds, subject, found)
+        if wrong:
+            self.faults += [self._fault(int(job), int(fault)) for job, fault in found[:wrong]]
+            self._give_back(before)
+
+    def _fault(self, job: int, fault: int) -> Fault:
+        number = self._numbers[job] if 0 <= job < len(self._numbers) else None
+        return Fault(number, f"policy {self.policy.name} {FAULTS[fault]}")
+
+    def _give_back(self, before: Ints) -> None:
+        """Let jobs have again what the policy took from them for a job that it then could not place.
+
+        `before` is how many cores of each node jobs had when the policy was asked.
+        """
+        world, house = self._world, self._world.nodes
+        taken = before - house.share.sum(axis=1)
+        for node in np.flatnonzero(taken > 0):
+            hand_on(world, int(node), int(taken[node]))
+            for job in house.resident[node]:
+                if job != NOBODY:
+                    note_change(world, job)
         update_ends(world, int(world.scalars[NOW]))
-        close_ranks(world)
 
     def _answer(self, *arguments: object) -> int:
         if not self.program.compiled:

@@ -37,9 +37,9 @@ def why(job: Job, cluster: Cluster) -> str:
         return _held(job)
     if others := cluster.waits_for(job.number):
         return f"waits for {_named(others)}"
-    if why_not := cluster.why_not(job.spec):
-        return why_not
     controller = cluster.controller
+    if why_not := cluster.why_not(job.spec) or (controller and controller.fault_of(job.number)):
+        return why_not
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
         return "others are before it"
     return _shortage(job, cluster)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from agent.rates import Rates
     from scheduler.compiling import Policy
-    from scheduler.live.controller import Controller
+    from scheduler.live.controller import Controller, Fault
     from scheduler.live.settings import Settings
     from scheduler.live.spec import Dependency, Spec
 
@@ -74,6 +74,8 @@ class Lifecycle:
         """What running jobs were measured to do, by job, as far as this scheduler has heard."""
         self._unsure: dict[int, set[str]] = {}
         """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
+        self._faults: list[Fault] = []
+        """What the policy wanted and could not have, as far as somebody was warned of it."""
         self._began = 0.0
         """When this scheduler took over, from when on the silence of nodes counts that it has not heard yet."""
         self._strangers: dict[str, set[tuple[int, int]]] = {}
