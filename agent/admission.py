@@ -43,7 +43,7 @@ class Admission:
         quotas: Quotas,
     ) -> None:
         # Everybody may knock; what becomes of it is decided by who the kernel says they are.
-        self._reception = Reception(path, processes.raise_fd_limit(), loop, self, quotas)
+        self._reception = Reception(path, loop, self, self._share)
         self._quotas = quotas
         self._acting = acting
         self._node = acting.node
@@ -57,6 +57,9 @@ class Admission:
         self.exclude = exclude
         self._images: dict[int, tuple[bytes, ...]] = {}
         """What responders executed as they sat down, by slot."""
+
+    def _share(self, uid: int) -> int:
+        return self._quotas.connections(uid, processes.raise_fd_limit())
 
     def open(self) -> None:
         """Let visitors in."""
@@ -93,7 +96,7 @@ class Admission:
             # It is counted as waiting, and runs meanwhile.
             self._reception.leave_alone(visit, f"this agent only observes. It would wait: {self.why_waiting(task)}")
         else:
-            visit.task = task
+            visit.awaits(task)
 
     def _task_named(self, request: door.Request, peer: processes.Peer) -> Task | None:
         """Return the running task an attaching process says it belongs to, if it is of the same user, or its own."""

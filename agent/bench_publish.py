@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from agent import door, processes
+from agent import connections, processes
 from agent.control import ControlError
 from agent.jobs import Arrival, Job, Task
 from agent.mailboxes import Mailboxes
@@ -96,7 +96,7 @@ class Stage:
         self._mask_bits = mask_bits
         self._flags = 0 if binds else layout.HEADER_EMULATED
         self._mailboxes = Mailboxes(folder / "mail")
-        self._door = door.listen(folder / "door", 0o600)
+        self._door = connections.listen(folder / "door", 0o600)
         self._door.settimeout(PATIENCE)
 
     def admit(self) -> Task:
@@ -122,7 +122,7 @@ class Stage:
         )
         fds = [os.open(self.registry.path, os.O_RDONLY | os.O_CLOEXEC), self._mailboxes.open(number)]
         try:
-            door.send(connection, reply, fds)
+            connections.send(connection, reply, fds)
         finally:
             for fd in fds:
                 os.close(fd)

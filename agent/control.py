@@ -108,7 +108,9 @@ class Server:
         with ExitStack() as opened:
             if gate:
                 opened.callback(gate.close)
-            self._orders = _open(runtime_dir, "control", lambda path: Exchange(path, mode, b"ROUTER", share, longest))
+            self._orders = _open(
+                runtime_dir, "control", lambda path: Exchange(path, mode, b"ROUTER", share, longest, refusal=_crowded)
+            )
             opened.callback(self._orders.end)
             self._signals = _open(runtime_dir, "signals", lambda path: Signals(path, mode, slots, share))
             opened.pop_all()
@@ -137,6 +139,14 @@ class Server:
             self._gate.close()
         self._orders.end()
         self._signals.end()
+
+
+def _crowded(uid: int, has: int | None) -> bytes:
+    """Return the answer to a user who has so many connections that no other is accepted."""
+    sentence = "the agent has no descriptors left for this command: try again in a moment."
+    if has is not None:
+        sentence = f"user {uid} has {has} commands connected to the agent already: wait until some of them have ended."
+    return _encoded({"ok": False, "error": sentence})
 
 
 def _open(runtime_dir: Path, name: str, make: Callable[[Path], _Opened]) -> _Opened:
@@ -178,6 +188,10 @@ def _reply(
         value = {"ok": True, "value": answer(_order(message), caller())}
     except ControlError as error:
         value = {"ok": False, "error": str(error)}
+    return _encoded(value)
+
+
+def _encoded(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode()
 
 

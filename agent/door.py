@@ -3,12 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import stat
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from agent.jobs import Arrival
 from agent.layouts import ANY, KINDS, Layout
@@ -16,17 +11,11 @@ from agent.words import clean_name
 from dromlib import layout
 from dromlib.layout import REQUEST
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 KNOCKS = layout.ENUMS["KNOCK"]
 CLASSES = layout.ENUMS["CLASS"]
 UPDATE = "use drom-run or libdrom of this version."
 MAX_CPUS = 1 << 20
 """Counts above this are nonsense and refused."""
-DEAF = 0.5
-"""Seconds for which no connection is accepted after the kernel has refused one, as where descriptors run out."""
 
 
 class BadRequest(ValueError):  # noqa: N818 - told to the sender, not a fault of ours
@@ -112,70 +101,3 @@ def session_number(text: str) -> int:
     for byte in text.encode():
         value = (value ^ byte) * 0x100000001B3 % (1 << 64)
     return value or 1
-
-
-def remove(path: Path) -> None:
-    """Remove the socket at `path`; anything else of that name stays. Raises OSError."""
-    with suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink()
-
-
-def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
-    """Return a listening, non-blocking socket at `path`, which the caller has locked; an old one there is replaced.
-
-    Raises OSError, also where something else is there.
-    """
-    remove(path)
-    door = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
-    try:
-        door.bind(os.fspath(path))
-        path.chmod(mode)
-        door.listen(1024)
-    except OSError:
-        door.close()
-        raise
-    return door
-
-
-class Listener:
-    """Lets callers in at a socket that listens. Where there is no room for one, he stays in the queue for a while.
-
-    Nobody spins on him meanwhile: `unwatch` is called, and `watch` once `tend` finds that the while is over.
-    """
-
-    def __init__(self, listening: socket.socket, watch: Callable[[], object], unwatch: Callable[[], object]) -> None:
-        self._socket = listening
-        self._watch, self._unwatch = watch, unwatch
-        self._deaf_until: float | None = None
-
-    def accept(self, now: float) -> socket.socket | None:
-        """Return the next connection, which does not block, or None; none for `DEAF` seconds after an error."""
-        try:
-            connection, _ = self._socket.accept()
-        except (BlockingIOError, ConnectionError):
-            return None
-        except OSError:  # no room, or a filter's refusal: a caller must not end the loop
-            self._unwatch()
-            self._deaf_until = now + DEAF
-            return None
-        connection.setblocking(False)
-        return connection
-
-    def tend(self, now: float) -> None:
-        """Let callers in again, if it is time."""
-        if self._deaf_until is not None and now >= self._deaf_until:
-            self._deaf_until = None
-            self._watch()
-
-
-def send(connection: socket.socket, reply: bytes, fds: list[int]) -> bool:
-    """Send a reply with descriptors; False when the other side is gone or does not read."""
-    try:
-        if fds:
-            socket.send_fds(connection, [reply], fds)
-        else:
-            connection.send(reply)
-    except OSError:
-        return False
-    return True

@@ -27,9 +27,3 @@ class Quotas:
         if self.tasks and uid not in self.free and has >= self.tasks:
             msg = f"user {uid} has {has} tasks here, and users.max_tasks is {self.tasks}: wait until some have ended."
             raise Refused(msg)
-
-    def admit_visit(self, uid: int, has: int, descriptors: int) -> None:
-        """Raise `Refused` if a user who has so many connections at the door may not have one more."""
-        if has >= self.connections(uid, descriptors):
-            msg = f"user {uid} has {has} programs at the door already: wait until some of them have started."
-            raise Refused(msg)

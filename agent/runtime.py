@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent import door
+from agent import connections
 from agent.census import Census, Marks
 from agent.processes import Identity, boot_id, scan
 from agent.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
@@ -154,7 +154,7 @@ def _start_of(name: str, folder: int, flags: int, most: int) -> bytes:
 def remove_sockets(path: Path) -> None:
     """Remove the sockets of an agent that ends; anything else of their names stays. Raises OSError."""
     for name in SOCKETS:
-        door.remove(path / name)
+        connections.remove(path / name)
 
 
 def freezes(file: Path) -> bool:

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """ZeroMQ's protocol on sockets of this node, spoken by the agent itself: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/).
 
-libzmq bounds neither the frames of a message nor what somebody subscribes to, lets everybody in until descriptors run
-out, and then aborts the process. Here a stranger takes up what he is given: so many connections, on each the one
-message that he is saying, and what he has not read.
+libzmq bounds neither the frames of a message nor what somebody subscribes to, accepts connections until descriptors run
+out, and then aborts the process. Here a user takes up what `agent.connections` allows: so many connections, and so many
+bytes of unfinished messages and unread answers.
 """
 
 from __future__ import annotations
 
-import select
 import socket
-import time
-from collections import Counter
-from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from agent import door
-from agent.processes import peer_credentials
+from agent.connections import MOST_HELD, SILENCE, Connection, Connections
 from dromlib.signals import slot_of
 from dromlib.subscription import COMMAND, GREETING, IS_READY, LONG
 
@@ -26,10 +21,10 @@ if TYPE_CHECKING:
 
 MORE = 1
 """Bit of a frame's first byte: the message goes on."""
-PER_TURN = 64
-"""Comings, goings and pieces of messages that one turn takes in at most, of all connections in turn."""
 PIECES = 8
 """Pieces that are read of one connection before the next has its turn."""
+PATIENCE = 30.0
+"""Seconds in which a message has to come whole, and an answer to be read."""
 PIECE = 1 << 16
 PING, PONG = b"\x04PING", b"\x04PONG"
 """Commands of ZMTP 3.1, which libzmq says to whomever it talks to if it is told to look for heartbeats."""
@@ -74,20 +69,24 @@ def _message(longest: int, command: Callable[[bytes], object]) -> Generator[int,
             return body if parts == 1 else None
 
 
-class Line:
-    """A connection of process `pid` and user `uid`, in the kernel's words."""
+class Line(Connection):
+    """A connection over which ZMTP is spoken."""
 
-    def __init__(self, connection: socket.socket, longest: int) -> None:
-        self.pid, self.uid = peer_credentials(connection)[:2]
-        self.socket = connection
-        self.fd = connection.fileno()
-        self.unread = bytearray()
-        """What the other side has yet to take."""
-        self.watched = select.EPOLLIN
+    def __init__(self, accepted: socket.socket, since: float, longest: int, hello: bytes) -> None:
+        super().__init__(accepted, since)
+        self.unsent += hello
         self._longest = longest
         self._have = bytearray()
         self._speech = _speech(longest, self._obey)
         self._wanted = next(self._speech)
+        self._begun = True
+        """Whether a message, or the greeting, has not come whole."""
+        self.patience = SILENCE
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is not sent and of the message that has not come whole; at least 1 while there is one."""
+        return len(self.unsent) + max(len(self._have), self._begun)
 
     def read(self) -> tuple[bytes | None] | None:
         """Return the next message, None while there is none. Raises OSError at the end, ValueError for no ZMTP."""
@@ -99,15 +98,17 @@ class Line:
             if not data:
                 raise ConnectionResetError("the other side has hung up")
             self._have += data
+            self._begun = True
             if len(self._have) == self._wanted and (message := self._take()):
                 return message
         return None
 
     def _take(self) -> tuple[bytes | None] | None:
-        data, self._have = bytes(self._have), bytearray()
+        data, self._have, self.patience = bytes(self._have), bytearray(), PATIENCE
         try:
             self._wanted = self._speech.send(data)
         except StopIteration as whole:
+            self._begun = False
             self._speech = _message(self._longest, self._obey)
             self._wanted = next(self._speech)
             message: bytes | None = whole.value
@@ -116,21 +117,17 @@ class Line:
 
     def _obey(self, command: bytes) -> None:
         """Answer a heartbeat, unless that would pile up."""
-        if command.startswith(PING) and not self.unread:
-            self.unread += frame(PONG + command[len(PING) + _TTL :][:_CONTEXT], COMMAND)
-
-    def write(self) -> None:
-        """Send of what is unread as much as the other side takes now. Raises OSError when it has gone."""
-        with suppress(BlockingIOError):
-            while self.unread:
-                del self.unread[: self.socket.send(self.unread)]
+        self._begun = False
+        if command.startswith(PING) and not self.unsent:
+            self.unsent += frame(PONG + command[len(PING) + _TTL :][:_CONTEXT], COMMAND)
 
 
 class Exchange:
     """A socket of type `kind` at `path`. `share` returns how many connections a user may have.
 
     Messages have at most `longest` bytes, and who has not read what was sent to him is not heard. `gone` is called with
-    a connection that is closed. `fd` is readable while `serve` has work.
+    a connection that is closed, and a connection that is one too many gets the message that `refusal` returns for a
+    user and the number of his connections (None: descriptors run out). `fd` is readable while `serve` has work.
     """
 
     def __init__(
@@ -142,127 +139,54 @@ class Exchange:
         longest: int,
         *,
         gone: Callable[[Line], object] = lambda _: None,
+        refusal: Callable[[int, int | None], bytes] = lambda *_: b"",
+        most_held: int = MOST_HELD,
     ) -> None:
-        self._share, self._longest, self._gone = share, longest, gone
+        self._gone, self._refusal = gone, refusal
+        self._heed: Callable[[Line, bytes | None], object] = lambda *_: None
         about = IS_READY + b"\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
         self._hello = GREETING + frame(about, COMMAND)
-        self._lines: dict[int, Line] = {}
-        self._many: Counter[int] = Counter()
-        self._door = door.listen(path, mode, socket.SOCK_STREAM)
-        self._unheard = False
-        """Whether the listening socket still has to be watched, as the kernel refused it."""
-        with ExitStack() as opened:
-            opened.callback(self._door.close)
-            self._epoll = select.epoll()
-            opened.callback(self._epoll.close)
-            self._epoll.register(self._door, select.EPOLLIN)
-            opened.pop_all()
-        self._listener = door.Listener(self._door, self._open, lambda: self._unwatch(self._door.fileno()))
-        self.fd = self._epoll.fileno()
 
-    def _open(self) -> None:
-        """Watch the listening socket; where the kernel refuses, `serve` tries again."""
-        self._unheard = not self._watch(self._door.fileno(), select.EPOLLIN)
+        def make(accepted: socket.socket, since: float) -> Line:
+            return Line(accepted, since, longest, self._hello)
 
-    def _watch(self, fd: int, events: int) -> bool:
-        """Return whether the descriptor is watched now; the kernel may have no room for it."""
-        try:
-            self._epoll.register(fd, events)
-        except OSError:
-            return False
-        return True
-
-    def _unwatch(self, fd: int) -> None:
-        with suppress(OSError):
-            self._epoll.unregister(fd)
+        self.lines = Connections(path, socket.SOCK_STREAM, share, make, self, mode=mode, most_held=most_held)
+        self.fd = self.lines.fd
 
     def serve(self, heed: Callable[[Line, bytes | None], object], seconds: float) -> None:
         """Call `heed` with messages that have come (None: one of several frames), for a turn."""
-        now = time.monotonic()
-        self._listener.tend(now)
-        if self._unheard:
-            self._open()
-        for _ in range(PER_TURN):
-            # One at a time: the kernel has the next one first then, so that nobody waits for the same ones each turn.
-            ready = self._epoll.poll(0, 1)
-            if not ready:
-                return
-            if ready[0][0] == self._door.fileno():
-                self._accept()
-            elif line := self._lines.get(ready[0][0]):
-                self._attend(line, heed)
-            else:
-                self._unwatch(ready[0][0])
-            if time.monotonic() >= now + seconds:
-                return
+        self._heed = heed
+        self.lines.serve(seconds)
 
     def send(self, line: Line, message: bytes) -> None:
         """Send a message; who has gone does not get it."""
-        if self._is_open(line):
-            line.unread += frame(message)
-            self._write(line)
-
-    def _is_open(self, line: Line) -> bool:
-        """Return whether a connection is open; the number of a closed one may belong to another."""
-        return self._lines.get(line.fd) is line
+        if self.lines.is_open(line):
+            line.unsent += frame(message)
+            self.lines.flush(line)
 
     def close(self, line: Line) -> None:
         """Close a connection that is still open."""
-        if not self._is_open(line):
-            return
-        del self._lines[line.fd]
-        self._many[line.uid] -= 1
-        if not self._many[line.uid]:
-            del self._many[line.uid]
-        self._unwatch(line.fd)
-        line.socket.close()
-        self._gone(line)
+        self.lines.close(line)
 
     def end(self) -> None:
         """Close all connections, and let nobody in any more."""
-        for line in list(self._lines.values()):
-            self.close(line)
-        self._epoll.close()
-        self._door.close()
+        self.lines.end()
 
-    def _accept(self) -> None:
-        if (connection := self._listener.accept(time.monotonic())) is None:
-            return
-        line = Line(connection, self._longest)
-        if self._many[line.uid] >= self._share(line.uid):
-            connection.close()
-            return
-        self._many[line.uid] += 1
-        self._lines[line.fd] = line
-        if not self._watch(line.fd, line.watched):
-            self.close(line)
-            return
-        line.unread += self._hello
-        self._write(line)
+    def hear(self, connection: Line) -> None:
+        """Read a message; see `agent.connections.Handler`."""
+        message = connection.read()
+        self.lines.flush(connection)
+        if message and self.lines.is_open(connection):
+            self._heed(connection, message[0])
 
-    def _attend(self, line: Line, heed: Callable[[Line, bytes | None], object]) -> None:
-        if line.unread:
-            self._write(line)
-            return
-        try:
-            message = line.read()
-        except (OSError, ValueError):
-            self.close(line)
-            return
-        if line.unread:
-            self._write(line)
-        if message and self._is_open(line):
-            heed(line, message[0])
+    def closed(self, connection: Line) -> None:
+        """Pass on that a connection is closed; see `agent.connections.Handler`."""
+        self._gone(connection)
 
-    def _write(self, line: Line) -> None:
-        try:
-            line.write()
-            wanted = select.EPOLLOUT if line.unread else select.EPOLLIN
-            if line.watched != wanted:
-                self._epoll.modify(line.fd, wanted)
-                line.watched = wanted
-        except OSError:
-            self.close(line)
+    def refusal(self, uid: int, has: int | None) -> bytes:
+        """Return a greeting and a message; see `agent.connections.Handler`."""
+        message = self._refusal(uid, has)
+        return self._hello + frame(message) if message else b""
 
 
 class Signals:
@@ -277,12 +201,14 @@ class Signals:
     """Slots that one connection may follow singly; who wants more subscribes to all."""
     UNREAD = 1 << 18
     """Bytes that may wait for a subscriber before he misses signals."""
+    MOST_HELD = 1 << 20
+    """Bytes that may wait for all subscribers of one user."""
 
     def __init__(self, path: Path, mode: int, slots: int, share: Callable[[int], int]) -> None:
         self._slots = slots
         self._wanted: dict[Line, set[int | None]] = {}
         self._listeners: dict[int | None, dict[Line, None]] = {}
-        self._exchange = Exchange(path, mode, b"XPUB", share, self.LONGEST, gone=self._gone)
+        self._exchange = Exchange(path, mode, b"XPUB", share, self.LONGEST, gone=self._gone, most_held=self.MOST_HELD)
         self.fd = self._exchange.fd
 
     def serve(self, seconds: float) -> None:
@@ -293,8 +219,9 @@ class Signals:
         """Send a message to who has subscribed to this slot or to all."""
         listeners = self._listeners.get(slot, {}) | self._listeners.get(None, {})
         for line in listeners:
-            if len(line.unread) <= self.UNREAD:
+            if len(line.unsent) <= self.UNREAD and self._exchange.lines.has_room(line.uid, len(message)):
                 self._exchange.send(line, message)
+                line.closes_at = None  # a program that is stopped may read them later
 
     def end(self) -> None:
         """Publish nothing any more."""

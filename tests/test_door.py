@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import errno
-import os
-import socket
-import stat
 from contextlib import suppress
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +14,6 @@ from agent.jobs import Arrival
 from agent.layouts import Layout
 from dromlib import layout
 from dromlib.layout import REPLY, REQUEST
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def request(**fields: Any) -> bytes:
@@ -175,63 +167,3 @@ class TestReply:
         text = REPLY.read_text(layout.pack_reply("refused", text="ä" * 300), "text")
 
         assert text == "ä" * 127
-
-
-class TestSocket:
-    """The door itself."""
-
-    def test_what_is_no_socket_stays(self, tmp_path: Path) -> None:
-        """A file of somebody else's is not removed for its name."""
-        (tmp_path / "door").write_text("mine", encoding="utf-8")
-        with pytest.raises(OSError, match="Address already in use"):
-            door.listen(tmp_path / "door", 0o600)
-        assert (tmp_path / "door").read_text(encoding="utf-8") == "mine"
-
-    def test_it_replaces_an_old_one(self, tmp_path: Path) -> None:
-        """A name that an agent left when it was killed is taken over, with the mode asked for."""
-        door.listen(tmp_path / "door", 0o666).close()
-        with door.listen(tmp_path / "door", 0o600) as listening:
-            assert stat.S_IMODE((tmp_path / "door").stat().st_mode) == 0o600
-            with pytest.raises(BlockingIOError):
-                listening.accept()
-
-    def test_descriptors_travel_with_a_reply(self) -> None:
-        """What is sent with descriptors arrives with them."""
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with here, there, open("/dev/null", "rb") as null:
-            assert door.send(here, b"hello", [null.fileno()])
-            data, fds, _, _ = socket.recv_fds(there, 16, 1)
-            assert (data, os.fstat(fds[0]).st_rdev) == (b"hello", os.fstat(null.fileno()).st_rdev)
-            os.close(fds[0])
-
-    @pytest.mark.parametrize("reads", [True, False])
-    def test_a_peer_that_is_gone_or_deaf_is_told(self, reads: bool) -> None:
-        """Sending never waits: it is False for who has hung up or does not read."""
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        here.setblocking(False)
-        with here, there:
-            if reads:
-                there.close()
-            sent = [door.send(here, bytes(4096), []) for _ in range(1000)]
-            assert not sent[-1]
-
-
-class TestListener:
-    """What comes of callers where the kernel refuses them."""
-
-    @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOMEM, errno.EPERM, errno.EPROTO, errno.EINVAL])
-    def test_a_refusal_of_the_kernel_is_survived(self, error: int) -> None:
-        """Whatever the error, nothing is raised, and callers are let in again after a while."""
-
-        def refuse() -> None:
-            raise OSError(error, os.strerror(error))
-
-        calls: list[str] = []
-        refusing: Any = SimpleNamespace(accept=refuse)
-        listener = door.Listener(refusing, lambda: calls.append("watch"), lambda: calls.append("unwatch"))
-
-        assert listener.accept(10.0) is None
-        listener.tend(10.0 + door.DEAF / 2)
-        assert calls == ["unwatch"]
-        listener.tend(10.0 + door.DEAF)
-        assert calls == ["unwatch", "watch"]

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
 import time
 from contextlib import ExitStack
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.door import DEAF
-from agent.reception import SILENCE
+from agent.connections import LOOK, SILENCE
 from agent.steward.hooks import Hooks, Request
 
 if TYPE_CHECKING:
@@ -125,28 +122,10 @@ def test_who_says_nothing_is_sent_away(asked: Asked) -> None:
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
             silent.recv(10)
-        asked.hooks.tend(time.monotonic() + SILENCE + 1)
+        asked.hooks.tend(time.monotonic() + SILENCE + LOOK)
 
         assert silent.recv(10) == b""
         assert len(asked.hooks.waiting) == 1
         waiting.setblocking(False)
         with pytest.raises(BlockingIOError):
             waiting.recv(10)
-
-
-def test_without_descriptors_the_loop_does_not_spin(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who calls then waits, and is let in when there is room again."""
-
-    def refuse() -> Any:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with asked.call(request(1)):
-        with monkeypatch.context() as changed:
-            changed.setattr(asked.hooks._listener, "_socket", cast("socket.socket", SimpleNamespace(accept=refuse)))
-            assert asked.turn() == 1
-            asked.hooks.tend(time.monotonic())
-            assert asked.turn() == 0
-        asked.hooks.tend(time.monotonic() + DEAF)
-        asked.turn()
-
-        assert asked.numbers == [1]

@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import socket
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.connections import DEAF
 from agent.zmtp import MORE, PING, PONG, Exchange, Line, Signals, frame
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, LONG, READY
@@ -120,7 +122,7 @@ class TestMessages:
                     connection.send(frame(PING + b"\0\1" + bytes(16), COMMAND))
                 exchange.serve(lambda *_: None, 1.0)
 
-            assert 0 < len(line.unread) <= len(frame(PONG + bytes(16), COMMAND))
+            assert 0 < len(line.unsent) <= len(frame(PONG + bytes(16), COMMAND))
 
     @pytest.mark.parametrize("said", [b"\x02" + (LONGEST + 1).to_bytes(8, "big"), b"\x02" + b"\xff" * 8])
     def test_who_announces_too_long_a_frame_is_hung_up_on(self, exchange: Exchange, folder: Path, said: bytes) -> None:
@@ -146,8 +148,8 @@ class TestMessages:
             for _ in range(1000):
                 flood.sendall(frame(bytes(LONGEST), MORE) * 10)
                 assert messages(exchange) == []
-            (first, _) = exchange._lines.values()
-            assert len(first._have) + len(first.unread) < LONGEST
+            (first, _) = exchange.lines
+            assert len(first._have) + len(first.unsent) < LONGEST
             other.sendall(frame(b"heard"))
             assert messages(exchange) == [b"heard"]
 
@@ -186,8 +188,8 @@ class TestMessages:
             line.sendall(said)
             assert all(message is None or len(message) <= LONGEST for message in messages(exchange))
         messages(exchange)
-        assert not exchange._lines
-        assert not exchange._many
+        assert not list(exchange.lines)
+        assert not exchange.lines._users
 
 
 class TestSignals:
@@ -244,7 +246,7 @@ class TestSignals:
             for _ in range(1000):
                 signals.publish(0, bytes(10_000))
             (kept,) = signals._wanted
-            assert len(kept.unread) <= Signals.UNREAD + len(frame(bytes(10_000)))
+            assert len(kept.unsent) <= Signals.UNREAD + len(frame(bytes(10_000)))
             got = read_all(line, lambda: self.take_in(signals))
             assert set(got.split(frame(bytes(10_000)))) == {b""}
             signals.publish(0, b"again")
@@ -322,9 +324,9 @@ def descriptors() -> set[str]:
 
 def counts(signals: Signals) -> tuple[int, int, int]:
     """Return how many connections there are, subscriptions of them, and subscriptions by slot."""
-    lines = signals._exchange._lines
-    assert sum(signals._exchange._many.values()) == len(lines)
-    assert set(signals._wanted) <= set(lines.values())
+    lines = list(signals._exchange.lines)
+    assert sum(len(user.connections) for user in signals._exchange.lines._users.values()) == len(lines)
+    assert set(signals._wanted) <= set(lines)
     return len(lines), sum(map(len, signals._wanted.values())), sum(map(len, signals._listeners.values()))
 
 
@@ -403,7 +405,7 @@ class TestEndings:
             peer.recv(SERVED)
             peer.sendall(HELLO + PINGED + frame(b"hi"))
         assert messages(exchange) == []
-        assert not exchange._lines
+        assert not list(exchange.lines)
 
     def test_a_number_that_is_used_again_is_another_connection(self, exchange: Exchange, folder: Path) -> None:
         """What is done to a closed connection does nothing to the one that has its descriptor's number now."""
@@ -413,11 +415,11 @@ class TestEndings:
                 exchange.close(line)
                 messages(exchange)
                 second.recv(SERVED)
-                (now,) = exchange._lines.values()
+                (now,) = exchange.lines
                 assert now.fd == line.fd
                 exchange.send(line, b"late")
                 exchange.close(line)
-                assert not line.unread
+                assert not line.unsent
                 second.sendall(frame(b"heard"))
                 assert messages(exchange) == [b"heard"]
                 exchange.send(now, b"answer")
@@ -427,7 +429,7 @@ class TestEndings:
         """Signals that one who went with PING and subscription asked for do not cost the next one his connection."""
         with plain(folder / "signals") as peer, socket.socket(socket.AF_UNIX) as other:
             take_in(signals)
-            (gone,) = signals._exchange._lines.values()
+            (gone,) = signals._exchange.lines
             peer.recv(SERVED)
             peer.sendall(HELLO + PINGED + EIGHT)
             peer.close()
@@ -436,7 +438,7 @@ class TestEndings:
             other.connect(str(folder / "signals"))
             other.sendall(HELLO + EIGHT)
             take_in(signals)
-            (now,) = signals._exchange._lines.values()
+            (now,) = signals._exchange.lines
             os.close(placeholder)
             assert now.fd == gone.fd
             other.setblocking(False)
@@ -445,7 +447,7 @@ class TestEndings:
                 signals.publish(8, b"still")
                 assert other.recv(SERVED) == frame(b"still")
             assert counts(signals) == (1, 1, 1)
-            assert b"still" not in gone.unread
+            assert b"still" not in gone.unsent
 
 
 class Refusing:
@@ -473,8 +475,8 @@ class TestNoRoomForWatches:
         self, signals: Signals, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
         """It is closed, and others are served."""
-        epoll = Refusing(signals._exchange._epoll)
-        monkeypatch.setattr(signals._exchange, "_epoll", epoll)
+        epoll = Refusing(signals._exchange.lines._epoll)
+        monkeypatch.setattr(signals._exchange.lines, "_epoll", epoll)
         with connect(folder / "signals") as other:
             other.sendall(frame(b"\x01" + topic(7)))
             take_in(signals)
@@ -494,16 +496,17 @@ class TestNoRoomForWatches:
         self, exchange: Exchange, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where the door could not be watched again, that is tried in each turn."""
-        epoll = Refusing(exchange._epoll)
-        monkeypatch.setattr(exchange, "_epoll", epoll)
-        exchange._unwatch(exchange._door.fileno())
+        epoll = Refusing(exchange.lines._epoll)
+        monkeypatch.setattr(exchange.lines, "_epoll", epoll)
+        lines = exchange.lines
+        lines._unwatch(lines._listening.fileno())
+        lines._deaf_until = time.monotonic()
         epoll.refuses = "register"
-        exchange._open()
         with connect(folder / "control") as line:
             line.sendall(frame(b"heard"))
             assert messages(exchange) == []
             epoll.refuses = ""
-            exchange.serve(lambda *_: None, 0.0)
+            lines.tend(time.monotonic() + DEAF)
             assert messages(exchange) == [b"heard"]
 
     def test_an_exchange_that_cannot_be_leaves_no_descriptor(

@@ -7,18 +7,15 @@ The answer is a status, or a 1 and a sentence. The connection lasts as long as t
 
 from __future__ import annotations
 
-import contextlib
 import re
-import time
-from collections import Counter
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from agent import door, processes
-from agent.reception import SILENCE
+from agent import connections
+from agent.connections import Connection, Connections
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from pathlib import Path
 
@@ -64,14 +61,15 @@ def parse(data: bytes, uid: int) -> Request | None:
     return Request(int(words[0]), int(words[1]), number, host, folder, command, uid)
 
 
-@dataclass(slots=True, eq=False)
-class Caller:
-    """A connection: of which user, since when, and what it asks for once it has asked."""
+class Caller(Connection):
+    """A connection, and what its process asks for once it has asked."""
 
-    connection: socket.socket
-    uid: int
-    since: float
     request: Request | None = None
+    size = 0
+
+    def asks(self, request: Request, size: int) -> None:
+        """Record a request of `size` bytes, which lasts until it is answered."""
+        self.request, self.size, self.closes_at = request, size, None
 
 
 class Hooks:
@@ -81,16 +79,9 @@ class Hooks:
         self._path = path
         self._loop = loop
         self._host = host
-        self._share = share
-        self._door = door.listen(path, 0o666)
-        self._silent: set[Caller] = set()
         self._waiting: dict[str, Caller] = {}
-        self._many: Counter[int] = Counter()
-        self._listener = door.Listener(self._door, self._open, lambda: loop.unwatch(self._door.fileno()))
-        self._open()
-
-    def _open(self) -> None:
-        self._loop.watch(self._door.fileno(), self._accept)
+        self._callers = Connections(path, socket.SOCK_SEQPACKET, share, Caller, self)
+        self._loop.watch(self._callers.fd, self._callers.serve)
 
     @property
     def waiting(self) -> list[Request]:
@@ -100,67 +91,52 @@ class Hooks:
     def answer(self, number: str, text: str) -> None:
         """Answer a request, if who asked is still there."""
         if caller := self._waiting.get(number):
-            door.send(caller.connection, text.encode(errors="surrogateescape")[:1000], [])
-            self._dismiss(caller)
+            self._answer(caller, text)
 
     def tend(self, now: float) -> None:
         """Close connections that say nothing, and let callers in again where there was no room for them."""
-        self._listener.tend(now)
-        for caller in [one for one in self._silent if now - one.since > SILENCE]:
-            self._dismiss(caller)
+        self._callers.tend(now)
 
     def close(self) -> None:
         """Close the socket. Who waits asks the next agent."""
-        for caller in [*self._waiting.values(), *self._silent]:
-            self._dismiss(caller)
-        self._loop.unwatch(self._door.fileno())
-        self._door.close()
+        self._loop.unwatch(self._callers.fd)
+        self._callers.end()
         self._path.unlink(missing_ok=True)
 
-    def _accept(self) -> None:
-        try:
-            connection = self._listener.accept(time.monotonic())
-        except OSError:
-            return
-        if connection is None:
-            return
-        caller = Caller(connection, processes.peer_credentials(connection)[1], time.monotonic())
-        has = self._many[caller.uid]
-        if has >= self._share(caller.uid):
-            with contextlib.suppress(OSError):
-                connection.recv(LARGEST + 1)  # a request that is not read is all that the caller would hear of
-            sentence = f"1 user {caller.uid} has {has} commands on other nodes already: wait until some have ended."
-            door.send(connection, sentence.encode(), [])
-            connection.close()
-            return
-        self._many[caller.uid] += 1
-        self._silent.add(caller)
-        self._loop.watch(connection.fileno(), lambda: self._hear(caller))
+    def refusal(self, uid: int, has: int | None) -> bytes:
+        """Return the answer to a process for which there is no room; see `agent.connections.Handler`."""
+        if has is None:
+            return b"1 the agent has no descriptors left for this command: try again in a moment."
+        return f"1 user {uid} has {has} commands on other nodes already: wait until some have ended.".encode()
 
-    def _hear(self, caller: Caller) -> None:
+    def closed(self, connection: Caller) -> None:
+        """Forget a request; see `agent.connections.Handler`."""
+        if connection.request:
+            del self._waiting[connection.request.number]
+
+    def hear(self, connection: Caller) -> None:
+        """Take the one request of a connection, or notice that the other side has gone."""
         try:
-            data = caller.connection.recv(LARGEST + 1)
+            data = connection.socket.recv(LARGEST + 1)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if caller.request:
-            self._dismiss(caller)
-            self._host.hung_up(caller.request)
+        if connection.request:
+            self._callers.close(connection)
+            self._host.hung_up(connection.request)
             return
-        request = parse(data, caller.uid)
+        request = parse(data, connection.uid)
         if request is None or request.number in self._waiting:
-            self._dismiss(caller)
-            return
-        self._silent.discard(caller)
-        caller.request = request
-        self._waiting[request.number] = caller
-        self._host.asked(request)
+            self._callers.close(connection)
+        elif not self._callers.has_room(connection.uid, len(data)):
+            self._answer(connection, f"1 the commands of user {connection.uid} are too long together: wait for others.")
+        else:
+            connection.asks(request, len(data))
+            self._callers.hold(connection)
+            self._waiting[request.number] = connection
+            self._host.asked(request)
 
-    def _dismiss(self, caller: Caller) -> None:
-        self._silent.discard(caller)
-        if caller.request:
-            del self._waiting[caller.request.number]
-        self._many[caller.uid] -= 1
-        self._loop.unwatch(caller.connection.fileno())
-        caller.connection.close()
+    def _answer(self, caller: Caller, text: str) -> None:
+        connections.send(caller.socket, text.encode(errors="surrogateescape")[:1000])
+        self._callers.close(caller)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
-from agent import door, keys
+from agent import connections, keys
 from agent.control import ControlError, caller_of, endpoint, guest_of, is_order, repeat
 from agent.crowd import next_message
 from agent.processes import raise_fd_limit
@@ -96,7 +96,7 @@ class Desk:
         """Listen on this node: nobody else's process may connect, not even before the mode is set."""
         path = address.removeprefix("ipc://")
         try:
-            local.setsockopt(zmq.USE_FD, door.listen(Path(path), 0o600, socket.SOCK_STREAM).detach())
+            local.setsockopt(zmq.USE_FD, connections.listen(Path(path), 0o600, socket.SOCK_STREAM).detach())
             local.bind(address)
         except OSError as error:
             self.close()
