@@ -202,7 +202,7 @@ class Admission:
         if first:
             if sent:
                 self._following.follow(task, who)
-                self._visited(task.arrival.uid, "seated", job=task.job, pid=who.pid)
+                self._visited(task.arrival.uid, "responder_set", job=task.job, pid=who.pid)
             else:
                 self.unseat(task)
             self._acting.save()
@@ -237,7 +237,7 @@ class Admission:
             self._leaves(task, task.responder[0])
 
     def _leaves(self, task: Task, pid: int) -> None:
-        self._visited(task.arrival.uid, "left the seat", job=task.job, pid=pid)
+        self._visited(task.arrival.uid, "responder_left", job=task.job, pid=pid)
         self.unseat(task)
 
     def unseat(self, task: Task) -> None:

@@ -22,6 +22,7 @@ from agent.cli_help import Commands
 from agent.cli_keys import keys_app
 from agent.cli_orders import AsJson, RuntimeDir, orders_app
 from agent.history import HistoryError
+from agent.log import failure
 from agent.machine import find_machine
 from agent.options import OPTIONS
 from agent.runtime import RuntimeDirError
@@ -134,6 +135,8 @@ def run_app() -> None:
         if os.environ.get(DEBUG):
             raise
         status = _failed(error)
+        if isinstance(status, str):
+            status = failure(status)
     sys.exit(status)
 
 
@@ -146,7 +149,7 @@ def _nobody_reads() -> int:
 def _failed(error: Exception) -> int | str:
     """Return a status or, for the status 1, the sentences of a failure."""
     if isinstance(error, USAGE_ERROR):
-        typer.echo(_usage_sentence(error), err=True)
+        typer.echo(failure(_usage_sentence(error)), err=True)
         return 2
     if isinstance(error, EXPECTED):
         return "\n".join(f"drom: {line}" for line in str(error).splitlines())

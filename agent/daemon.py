@@ -66,7 +66,7 @@ class Daemon:
         try:
             log.keep(settings.history)
         except HistoryError as error:  # the node is worth more than the record of what happens on it
-            log("warning", events=error)
+            log("history_failed", reason=error)
         self._selector = selectors.DefaultSelector()
         self._running = True
         self._more = False
@@ -89,7 +89,7 @@ class Daemon:
         self._claims = Claims(settings.claims) if settings.claims and self.binds else None
         if self._claims:
             for warning in self._claims.take(self.node.cores.all):
-                log("warning", claims=warning)
+                log("claim_conflict", reason=warning)
         self._open()
 
     def _open(self) -> None:
@@ -197,7 +197,7 @@ class Daemon:
                 self._turn()
             self.manager.stopping()
             if self._hands_over or self.steward.keeps:  # programs run on where they are
-                self.log("handed over", tasks=len(self.node.tasks), jobs=self.steward.keeps)
+                self.log("handed_over", tasks=len(self.node.tasks), jobs=self.steward.keeps)
                 self.abandon()
             else:
                 self._leave()
@@ -256,7 +256,7 @@ class Daemon:
         busy = self.watch_load.look(now, tasks, self.node.plan.lost)
         if busy is not None:
             self.busy = busy
-            self.log("avoiding", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
+            self.log("cpus_avoided", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
             self.use(now)
 
     def _look_at_machine(self) -> None:
@@ -266,7 +266,7 @@ class Daemon:
             return
         found = self.rereading.available
         masks = {"managed": found.managed, "gone": found.gone, "more": found.more}
-        self.log("cpus", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
+        self.log("cpus_changed", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
         self.use(now)
         self.confine_all()  # where a cpuset changes, older kernels forget what its threads were bound to
 

@@ -102,7 +102,7 @@ class AgentProcess:
         return b" event=ready " in self._said and not self._compiles()
 
     def _compiles(self) -> bool:
-        return b" event=compiling " in self._said and b" event=compiled " not in self._said
+        return b" event=compiling " in self._said and not re.search(rb" event=compile(d|_failed)\b", self._said)
 
     def ended(self) -> bool:
         """Tell whether it runs no more."""

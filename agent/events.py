@@ -12,7 +12,7 @@ from agent.words import WordError, iso, parse_duration
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-_COLUMNS = ("time", "event", "job", "old", "new")
+_COLUMNS = ("time", "level", "event", "job", "old", "new")
 
 
 def parse_since(text: str, now: datetime) -> str:
@@ -38,12 +38,14 @@ def is_wanted(record: dict[str, Any], job: str | None, since: str) -> bool:
 
 def line(record: dict[str, Any], zone: tzinfo | None = None) -> str:
     """Return an event for people: when (local time, or that of `zone`), what, which job, its CPUs, then the rest."""
-    parts = [_clock(record["time"], zone), f"{_printable(record['event']):<13}"]
+    parts = [_clock(record["time"], zone), f"{_printable(record['event']):<16}"]
     if "job" in record:
         parts.append(f"{_printable(record['job']):<12}")
     if "old" in record and "new" in record:
         parts.append(f"{_printable(record['old'] or '-')} -> {_printable(record['new'] or '-')}")
     rest = {key: value for key, value in record.items() if key not in _COLUMNS}
+    if (level := record.get("level")) in ("warning", "err"):
+        rest = {"level": level, **rest}
     return "  ".join([*parts, logfmt(rest)]).rstrip()
 
 

@@ -25,6 +25,25 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+FORMER = {
+    "avoiding": "cpus_avoided",
+    "bind failed": "bind_failed",
+    "cpus": "cpus_changed",
+    "dropped": "message_dropped",
+    "ended": "task_ended",
+    "ended job": "job_ended",
+    "fence failed": "cgroup_failed",
+    "handed over": "handed_over",
+    "joined cluster": "cluster_joined",
+    "left the seat": "responder_left",
+    "refused": "request_refused",
+    "refused job": "job_refused",
+    "seated": "responder_set",
+    "started": "task_started",
+    "started job": "job_started",
+    "turned away": "node_refused",
+}
+"""Names of events that agents of earlier versions have stored, and those of today."""
 FULL = {errno.ENOSPC, errno.EDQUOT}
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -217,5 +236,6 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     with suppress(ValueError, RecursionError):
         found = json.loads(line)
         if isinstance(found, dict) and isinstance(found.get("time"), str) and isinstance(found.get("event"), str):
+            found["event"] = FORMER.get(found["event"], found["event"])
             return found
     return None

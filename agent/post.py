@@ -58,7 +58,7 @@ class Post:
             if mail is None or task.responder is None or self._node.tasks.get(task.slot) is not task:
                 continue
             if mail.applied == layout.EPOCH_RETIRED:
-                self._acting.report.visited(task.arrival.uid, "left the seat", job=task.job, pid=task.responder[0])
+                self._acting.report.visited(task.arrival.uid, "responder_left", job=task.job, pid=task.responder[0])
                 self._unseat(task)
                 self._acting.save()
                 continue

@@ -77,7 +77,7 @@ class Reloading:
             return self._take_over(self._read())
         except ConfigError as error:
             for fault in str(error).splitlines():
-                daemon.log("warning", configuration=fault, kept="the agent goes on with what it had")
+                daemon.log("config_rejected", reason=fault, kept="the agent goes on with what it had")
             raise ControlError(f"{error}\nThe agent goes on with what it had.") from error
         finally:
             daemon.manager.ready()

@@ -87,7 +87,7 @@ class Report:
     def started(self, task: Task) -> None:
         """A task has its first grant."""
         self.counters.changes["start", "applied"] += 1
-        self._changed("started", task, 0, task.granted, reason=task.reason)
+        self._changed("task_started", task, 0, task.granted, reason=task.reason)
 
     def adopted(self, tasks: list[Task], dead: int) -> None:
         """Tasks have been taken over from an agent that died, with the CPUs they have; so many are dead by now."""
@@ -107,7 +107,7 @@ class Report:
     def ended(self, task: Task, reason: str) -> None:
         """A task is over: it exited, or left before it started."""
         self.counters.reaped[reason] += 1
-        self._changed("ended", task, task.applied, 0, reason=reason)
+        self._changed("task_ended", task, task.applied, 0, reason=reason)
         self._signal(task, "ended", task.granted, 0, task.epoch, reason=reason)
 
     def confined(self, task: Task, threads: int) -> None:
@@ -128,17 +128,17 @@ class Report:
     def bind_failed(self, task: Task, result: Result) -> None:
         """Threads of a task could not be bound."""
         self.counters.changes["keep", "failed"] += 1
-        self._log("bind failed", task, denied=result.denied, invalid=result.invalid, settled=result.settled)
+        self._log("bind_failed", task, denied=result.denied, invalid=result.invalid, settled=result.settled)
 
     def unfenced(self, task: Task, fault: str) -> None:
         """The control group of a task could not be made or changed: affinity alone binds it."""
         self.counters.changes["fence", "failed"] += 1
-        self._log("fence failed", task, reason=fault)
+        self._log("cgroup_failed", task, reason=fault)
 
     def refused(self, sentence: str) -> None:
         """A request at the door was refused: counted always, and logged as far as nobody fills the log with it."""
         self.counters.refusals += 1
-        self._say(self._refusals, "refused", reason=sentence)
+        self._say(self._refusals, "request_refused", reason=sentence)
 
     def visited(self, user: int, event: str, **fields: object) -> None:
         """Log what a user has caused, such as programs that come, as far as he does not fill the log with that."""

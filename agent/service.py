@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,7 +21,7 @@ from agent.config import Sources
 from agent.control import ControlError
 from agent.exclusions import find_users
 from agent.history import History
-from agent.log import Log
+from agent.log import Log, failure
 from agent.machine import find_machine
 from agent.options import Options, resources_of
 from agent.quotas import Quotas
@@ -35,6 +36,7 @@ from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from agent.daemon import Daemon
     from agent.distributor import Placer
@@ -61,6 +63,7 @@ def become(options: Options, sources: Sources) -> None:
 
 def main(described: str, sources: str = "{}") -> None:
     """Be the agent that `become` described, and read its configuration again from `sources` when told to."""
+    sys.excepthook = _crashed
     # An agent does no linear algebra: where SciPy is installed, numba would load it and its BLAS for nothing.
     sys.modules["scipy"] = None  # type: ignore[assignment]
     values: dict[str, Any] = json.loads(described)
@@ -70,9 +73,14 @@ def main(described: str, sources: str = "{}") -> None:
     try:
         run(find_machine(options.topology, options.emulate), options, Sources(**json.loads(sources)))
     except OSError as error:
-        sys.exit(f"drom: {error.filename or options.runtime_dir}: {error.strerror}: check the runtime directory.")
+        what = f"{error.filename or options.runtime_dir}: {error.strerror}: check the runtime directory."
+        sys.exit(failure(f"drom: {what}"))
     except (ControlError, TopologyError) as error:
-        sys.exit(f"drom: {error}")
+        sys.exit(failure(f"drom: {error}"))
+
+
+def _crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(failure("".join(traceback.format_exception(kind, error, trace)).rstrip()) + "\n")
 
 
 def _keep_descriptors() -> None:
@@ -106,9 +114,9 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
     except RegistryError as error:
         raise ControlError(str(error)) from error
     for warning in warnings_of(machine, unit, reserved):
-        log("warning", topology=warning)
+        log("topology_unclear", reason=warning)
     for name in find_users(options.exclude_users)[1]:
-        log("warning", exclude=f"{name} is no user here: check exclude.users.")
+        log("user_unknown", reason=f"{name} is no user here: check exclude.users.")
     masters = _masters(options)
     gate = _gate(options, log)
     settings = Settings(
@@ -205,7 +213,10 @@ def _unit(directory: Path, wanted: str, log: Log) -> str:
 
     unit = unit_in_use(directory) or wanted
     if unit != wanted:
-        log("warning", unit=f"running tasks are counted in {unit}s: start again with {wanted}s once they have ended.")
+        log(
+            "unit_kept",
+            reason=f"running tasks are counted in {unit}s: start again with {wanted}s once they have ended.",
+        )
     return unit
 
 
@@ -213,7 +224,7 @@ def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
     """Have the loop load the kernel's machine code once the compiling process has ended."""
     if placer.compiler is None:
         if placer.warning:
-            log("warning", distribution=f"it runs uncompiled and slowly: {placer.warning}")
+            log("compile_failed", reason=f"distribution runs uncompiled and slowly: {placer.warning}")
         return
     log("compiling", pid=placer.compiler.pid, meanwhile="placements are computed in plain Python")
 
@@ -221,7 +232,10 @@ def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
         daemon.unwatch(pidfd)
         os.close(pidfd)
         placer.load()
-        log("compiled", warning=placer.warning or "none")
+        if placer.warning:
+            log("compile_failed", reason=placer.warning)
+        else:
+            log("compiled")
 
     pidfd = os.pidfd_open(placer.compiler.pid)
     daemon.watch(pidfd, load)

@@ -106,7 +106,7 @@ class Site:
     def failed(self, sentence: str) -> None:
         """Log that a request could not be answered."""
         with self._daemon.lock:
-            self._daemon.log("warning", web=sentence)
+            self._daemon.log("request_failed", reason=sentence)
 
     def ready(self) -> bool:
         """Return whether programs can be granted CPUs: an agent serves only once they can register."""

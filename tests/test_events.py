@@ -44,9 +44,12 @@ def test_who_asks_for_a_job_sees_only_that() -> None:
 
 def test_an_event_is_a_line() -> None:
     """When, what, whose, from which CPUs to which, and all the rest."""
-    assert line(CHANGE, timezone.utc) == "2026-11-21 19:59:59  applied        a             0-3 -> -  pid=7"
+    assert line(CHANGE, timezone.utc) == "2026-11-21 19:59:59  applied           a             0-3 -> -  pid=7"
     ready = {"time": "2026-11-21T20:00:00.000Z", "event": "ready", "cores": 4}
-    assert line(ready, timezone.utc) == "2026-11-21 20:00:00  ready          cores=4"
+    assert line(ready, timezone.utc) == "2026-11-21 20:00:00  ready             cores=4"
+    levels = {level: line({**ready, "level": level}, timezone.utc) for level in ("info", "warning")}
+    assert levels["info"] == line(ready, timezone.utc)
+    assert levels["warning"] == "2026-11-21 20:00:00  ready             level=warning cores=4"
 
 
 def test_nothing_in_a_history_moves_the_cursor() -> None:

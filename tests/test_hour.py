@@ -95,17 +95,17 @@ def test_the_hour_before_is_made_of_events() -> None:
     end = datetime(2026, 11, 21, 20, 0, tzinfo=timezone.utc).timestamp()
     columns = replayed(
         [
-            kept("17:00:00", "started", "old", "0-3"),
+            kept("17:00:00", "task_started", "old", "0-3"),
             kept("19:00:20", "stopped"),
             kept("19:59:00", "ready"),
-            kept("19:59:05", "started", "a", "0-1"),
+            kept("19:59:05", "task_started", "a", "0-1"),
             kept("19:59:10", "adopted"),
             kept("19:59:10", "kept", "a", "0-1"),
             kept("19:59:10", "ready"),
             kept("19:59:30", "ready"),
             {"time": "soon", "event": "x", "old": 1, "new": 2},
-            kept("19:59:40", "started", "b", "0"),
-            kept("20:00:01", "started", "c", "0"),
+            kept("19:59:40", "task_started", "b", "0"),
+            kept("20:00:01", "task_started", "c", "0"),
         ],
         end,
     )

@@ -1478,7 +1478,7 @@ def test_a_job_that_the_policy_places_wrongly_waits_and_says_why(tmp_path: Path)
     here.settle()
     assert (wrong.state, free.state) == ("pending", "running")
     assert explaining.why(wrong, here.cluster) == "policy half starts a job on nodes that have no room for it"
-    assert len([text for text in here.cluster.warnings if "policy half" in text]) == 1
+    assert [event for event, _ in here.cluster.warnings if event == "policy_fault"] == ["policy_fault"]
 
     here.settle(ends=False)
     here.cluster.cancel(wrong.number, here.now, "cancelled by ann")

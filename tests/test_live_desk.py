@@ -214,11 +214,11 @@ def test_what_is_no_message_fills_no_log(folder: Path, desk: Desk, lines: io.Str
         agent.send(say.encode(ALIVE))
         heard(desk)
     desk._lines.left = 1.0
-    desk._tell("dropped", node="unknown", message="no.")
+    desk._tell("message_dropped", node="unknown", message="no.")
 
     *records, last = [json.loads(line) for line in lines.getvalue().splitlines()]
     told = {(record["event"], record["node"], record["message"]) for record in records}
-    assert (len(records), told) == (LINES_AT_ONCE, {("dropped", "unknown", "a message is one JSON object.")})
+    assert (len(records), told) == (LINES_AT_ONCE, {("message_dropped", "unknown", "a message is one JSON object.")})
     assert last["unsaid"] == 5
 
 
@@ -232,7 +232,7 @@ def test_a_hello_of_a_newer_version_is_answered(folder: Path, desk: Desk, lines:
     reason = "this scheduler speaks protocol 1, not 2: install the same version."
     assert said == say.No(reason)
     (record,) = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert [record[name] for name in ("event", "node", "reason")] == ["turned away", "n1", reason]
+    assert [record[name] for name in ("event", "node", "reason")] == ["node_refused", "n1", reason]
 
 
 def test_nobody_connects_before_the_mode_is_set(

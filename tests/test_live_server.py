@@ -85,8 +85,8 @@ def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: py
     server._store._db.execute("PRAGMA query_only=0")
     assert server._flush()
 
-    said = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["event=stuck", "event=unstuck"]
+    said = [line.split()[2] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["event=queue_stuck", "event=queue_unstuck"]
 
 
 def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_queue_of_another_time_is_told(
     Server(tmp_path, load_policy("fcfs"), Settings(), Log()).close()
 
     line = capsys.readouterr().err
-    assert line.partition(" ")[2] == (f'event=warning text="{said}"\n' if said else "")
+    assert line.partition(" ")[2] == (f'level=warning event=clock_ahead reason="{said}"\n' if said else "")
 
 
 FAULT = (
@@ -184,7 +184,7 @@ def test_a_fault_of_ours_ends_no_scheduler(
     assert not server.cluster.unsaved
     assert not server.cluster.entries
     assert re.search(
-        r" event=fault order=submit error=\"OverflowError: as large\" at=/.*/test_live_server\.py:\d+\n",
+        r" level=err event=fault order=submit error=\"OverflowError: as large\" at=/.*/test_live_server\.py:\d+\n",
         capsys.readouterr().err,
     )
 

@@ -86,7 +86,7 @@ def test_a_user_has_few_lines_about_who_leaves(monkeypatch: pytest.MonkeyPatch) 
 
     mail.read_all()
 
-    assert told == [(task.arrival.uid, "left the seat")]
+    assert told == [(task.arrival.uid, "responder_left")]
 
 
 def shrinking() -> tuple[Node, Task]:

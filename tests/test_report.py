@@ -23,8 +23,8 @@ class Told:
 
     @property
     def line(self) -> str:
-        """The last line of the log, without its time."""
-        return self.text.getvalue().splitlines()[-1].split(" ", 1)[1]
+        """The last line of the log, without its time and level."""
+        return self.text.getvalue().splitlines()[-1].split(" ", 2)[2]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_end_is_told_with_its_reason(told: Told, task: Task) -> None:
     """The CPUs of a task that ended go to nobody in its signal."""
     told.report.ended(task, "exited")
 
-    assert told.line == 'event=ended job=a task=1 pid=100 old=0-1 new="" reason=exited'
+    assert told.line == 'event=task_ended job=a task=1 pid=100 old=0-1 new="" reason=exited'
     assert told.report.counters.reaped["exited"] == 1
     assert [(s["event"], s["old"], s["new"]) for s in told.signals] == [("ended", "0-1", "")]
 
@@ -75,7 +75,7 @@ def test_an_end_is_told_with_its_reason(told: Told, task: Task) -> None:
 def test_first_cpus_and_those_of_an_earlier_agent_are_changes_too(told: Told, task: Task) -> None:
     """Whoever replays a log knows every task's CPUs: from its first grant, or from its adoption on."""
     told.report.started(task)
-    assert told.line == 'event=started job=a task=1 pid=100 old="" new=0-1 reason=share'
+    assert told.line == 'event=task_started job=a task=1 pid=100 old="" new=0-1 reason=share'
     told.report.adopted([task, task], 1)
     assert "event=adopted tasks=1 dead=1" in told.text.getvalue()
     assert told.line == "event=kept job=a task=1 pid=100 old=0-1 new=0-1 reason=share"
@@ -89,14 +89,14 @@ def test_what_the_agent_had_to_force_is_counted(told: Told, task: Task) -> None:
 
     assert told.report.counters.enforcements == 2
     assert told.report.counters.changes["keep", "failed"] == 1
-    assert told.line == 'event="bind failed" job=a task=1 pid=100 denied=2 invalid=0 settled=True'
+    assert told.line == "event=bind_failed job=a task=1 pid=100 denied=2 invalid=0 settled=True"
 
 
 def test_refusals_are_counted(told: Told) -> None:
     """A refusal is one line with its sentence."""
     told.report.refused("no room.")
 
-    assert (told.report.counters.refusals, told.line) == (1, 'event=refused reason="no room."')
+    assert (told.report.counters.refusals, told.line) == (1, 'event=request_refused reason="no room."')
 
 
 def test_refusals_do_not_fill_the_log(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_refusals_do_not_fill_the_log(told: Told, monkeypatch: pytest.MonkeyPatc
     now += 1.5 / LINES_A_SECOND
     told.report.refused("no room.")
 
-    assert told.line == 'event=refused reason="no room." unsaid=3'
+    assert told.line == 'event=request_refused reason="no room." unsaid=3'
     assert told.report.counters.refusals == REFUSALS_AT_ONCE + 4
 
 
@@ -118,12 +118,12 @@ def test_who_comes_and_goes_all_the_time_does_not_fill_the_log(told: Told, monke
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for _ in range(LINES_AT_ONCE + 7):
-        told.report.visited(1, "seated", job="a")
+        told.report.visited(1, "responder_set", job="a")
     assert told.text.getvalue().count("\n") == LINES_AT_ONCE
     told.report.visited(2, "arrived", job="b", uid=2)
     assert told.line == "event=arrived job=b uid=2"
     now += 1.5 / LINES_A_SECOND
     for _ in range(3):
-        told.report.visited(1, "seated", job="a")
-    assert told.line == "event=seated job=a unsaid=7"
+        told.report.visited(1, "responder_set", job="a")
+    assert told.line == "event=responder_set job=a unsaid=7"
     assert told.text.getvalue().count("\n") == LINES_AT_ONCE + 2

@@ -38,7 +38,7 @@ class Node:
     def said(self) -> list[str]:
         """Why it has been turned away, as its log says."""
         records = [json.loads(line) for line in self._stream.getvalue().splitlines()]
-        return [record["reason"] for record in records if record["event"] == "turned away"]
+        return [record["reason"] for record in records if record["event"] == "node_refused"]
 
     def is_heard(self) -> bool:
         """Say who it is; return whether the scheduler has heard it."""

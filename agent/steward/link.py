@@ -94,7 +94,7 @@ class Link:
                 if is_answer(data):
                     self.turned_away(NO_AGENTS)
                 else:
-                    self._log("dropped", message=str(error))
+                    self._log("message_dropped", message=str(error))
 
     def send(self, message: FromAgent) -> bool:
         """Send a message; False when nobody is connected."""
@@ -114,7 +114,7 @@ class Link:
     def welcome(self, message: Welcome, now: float) -> None:
         """Take in that the node is in a cluster."""
         if self.cluster is None:
-            self._log("joined cluster", cluster=message.name, address=self.address)
+            self._log("cluster_joined", cluster=message.name, address=self.address)
         self.cluster, self._told, self._unsaid, self._failures = message.name, "", False, 0
         self._heartbeat = min(max(message.heartbeat, 0.05), 60.0)
         self._next = now + self._heartbeat
@@ -124,7 +124,7 @@ class Link:
         self.cluster = None
         if reason != self._told:
             self._told = reason
-            self._log("turned away", address=self.address, reason=reason)
+            self._log("node_refused", address=self.address, reason=reason)
 
     def _hear_of_handshakes(self) -> None:
         """Take in that the two sides do not know each other's keys, and try again: ZeroMQ does not."""

@@ -114,7 +114,7 @@ class Steward(Nobody):
     def _put_down(self, folder: spool.Folder) -> None:
         """End an attempt of which nobody knows what it is: the scheduler hears that it is not here."""
         job = folder.path.name.partition(".")[0]
-        self._log("warning", spool=f"{folder.path} cannot be read: what runs of job {job} is ended.")
+        self._log("spool_unreadable", reason=f"{folder.path} cannot be read: what runs of job {job} is ended.")
         self._keeping.put_down(folder, int(job))
 
     @property
@@ -265,7 +265,7 @@ class Steward(Nobody):
             return
         refusal = launching.why_not_here(start, os.geteuid()) or self._begin(start, now)
         if refusal:
-            self._log("refused job", job=launching.job_name(start.job), fault=refusal[0], reason=refusal[1])
+            self._log("job_refused", job=launching.job_name(start.job), fault=refusal[0], reason=refusal[1])
             self._say(protocol.Refused(start.job, start.attempt, *refusal))
 
     def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
@@ -290,7 +290,7 @@ class Steward(Nobody):
         """Take in that the program of an attempt runs."""
         attempt.state = "running"
         self._log(
-            "started job", job=attempt.name, attempt=attempt.start.attempt, pid=attempt.pid, uid=attempt.start.uid
+            "job_started", job=attempt.name, attempt=attempt.start.attempt, pid=attempt.pid, uid=attempt.start.uid
         )
         self._tell(attempt)
 
@@ -337,7 +337,7 @@ class Steward(Nobody):
         attempt.state = "refused" if refused else "ended"
         code = attempt.status.status if attempt.status else "unknown"
         about = {"refused": refused} if refused else {"status": code}
-        self._log("ended job", job=attempt.name, attempt=attempt.start.attempt, **about)
+        self._log("job_ended", job=attempt.name, attempt=attempt.start.attempt, **about)
         self._tell(attempt)
 
     def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
@@ -387,7 +387,7 @@ class Steward(Nobody):
         try:
             attempt.folder.order(cores)
         except OSError as error:  # a new agent would say the old number in its Hello
-            self._log("warning", spool=f"cannot write down an order: {error.strerror}")
+            self._log("spool_failed", reason=f"cannot write down an order: {error.strerror}")
 
     def _attend(self, attempt: Attempt, now: float) -> None:
         """Do what is due for an attempt."""

@@ -135,7 +135,7 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
     try:
         host, number = metrics_address(where)
         collector = ClusterCollector(server.cluster, server.counts, server.lock)
-        port, stop = serve(collector, host, number, lambda sentence: log("warning", web=sentence))
+        port, stop = serve(collector, host, number, lambda sentence: log("request_failed", reason=sentence))
     except (OSError, ValueError) as error:
         server.close()
         reason = (error.strerror or error) if isinstance(error, OSError) else "it is no ADDRESS:PORT"

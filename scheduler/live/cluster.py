@@ -121,8 +121,8 @@ class Cluster(Membership):
         """Warn of what the policy wanted and could not have, unless it was the same when it was asked before."""
         for fault in controller.faults:
             if fault not in self._faults:
-                about = "" if fault.job is None else f" (job {fault.job})"
-                self.warnings.append(f"{fault.text}{about}: nothing of that was done.")
+                about = {} if fault.job is None else {"job": fault.job}
+                self._warn("policy_fault", **about, reason=f"{fault.text}: nothing of that was done.")
         self._faults = controller.faults
 
     def _end_late(self, controller: Controller, now: float) -> None:

@@ -146,14 +146,14 @@ class Desk:
             if is_order(data):
                 self.turn_away(peer, node, NO_USERS)
             else:
-                self._tell("dropped", node=node, message=str(error))
+                self._tell("message_dropped", node=node, message=str(error))
         else:
             heed(Said(peer, message, partial(_why_not, caller)))
 
     def turn_away(self, peer: Peer, node: str, reason: str) -> None:
         """Tell whoever has spoken, and the log, why it may not speak for a node."""
         self.answer(peer, say.No(reason))
-        self._tell("turned away", node=node, reason=reason)
+        self._tell("node_refused", node=node, reason=reason)
 
     def _tell(self, event: str, **fields: object) -> None:
         """Write a line about who is not heard, unless there are too many."""

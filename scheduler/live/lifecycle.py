@@ -56,8 +56,8 @@ class Lifecycle:
         self.unsaved_nodes: dict[str, Node] = {}
         self.gone_nodes: list[str] = []
         """Nodes that are to be deleted from the queue."""
-        self.warnings: list[str] = []
-        """Sentences for the log."""
+        self.warnings: list[tuple[str, dict[str, object]]] = []
+        """Events for the log that are no job's, with their fields."""
         self.controller: Controller | None = None
         self.dispatch = Dispatch(0)
         self._past = past
@@ -294,6 +294,9 @@ class Lifecycle:
         self._end(job, job.verdict, now)
 
     # --- writing down ---------------------------------------------------------------------------------------------
+
+    def _warn(self, event: str, **fields: object) -> None:
+        self.warnings.append((event, fields))
 
     def _holds(self, name: str, job: Job, cores: int, now: float) -> None:
         """Take in how many cores of a node a job holds, which is written down where its history says otherwise."""

@@ -68,7 +68,7 @@ class Membership(Lifecycle):
         node.heard, node.gone_since, node.down, node.skew = now, None, False, message.time - now
         if abs(node.skew) > self.settings.skew:
             ahead = f"{abs(node.skew):.1f} s {'ahead of' if node.skew > 0 else 'behind'}"
-            self.warnings.append(f"the clock of node {node.name} is {ahead} this one: set both by NTP.")
+            self._warn("node_clock_off", node=node.name, reason=f"its clock is {ahead} this one: set both by NTP.")
         self.unsaved_nodes[node.name] = node
         self._open(message.cores, now)
         self._regroup()
@@ -107,7 +107,7 @@ class Membership(Lifecycle):
         self._strangers[node.name] = {(one.job, one.attempt) for one in strangers}
         for one in strangers:
             self._kill_stranger(node, one.job, one.attempt)
-            self.warnings.append(f"node {node.name} is back with job {one.job}, which was given up: it is killed.")
+            self._warn("job_unknown", node=node.name, job=one.job, reason="the job was given up: it is killed.")
         for number, found in known.items():
             job = self.jobs[number]
             if found.state == "running":
@@ -231,7 +231,9 @@ class Membership(Lifecycle):
         if isinstance(message, say.Started) and attempt not in strangers:
             strangers.add(attempt)
             self._kill_stranger(node, *attempt)
-            self.warnings.append(f"node {node.name} has started job {message.job}, which has left it: it is killed.")
+            self._warn(
+                "job_unknown", node=node.name, job=message.job, reason="the job has left the node: it is killed."
+            )
         elif isinstance(message, (say.Ended, say.Refused)):
             strangers.discard(attempt)
             self.messages.append((node.name, say.Forget(*attempt)))
@@ -276,7 +278,7 @@ class Membership(Lifecycle):
             job.reason = f"node {node.name}: {message.reason}"
         if message.fault == "node":
             self.drain(node.name, message.reason)
-            self.warnings.append(f"node {node.name} is drained: it could not start job {job.number}: {message.reason}")
+            self._warn("node_drained", node=node.name, job=job.number, reason=message.reason)
         if message.fault == "busy":
             self._put_off(node, message.reason, now)
         again = message.fault != "job" and (job.spec.requeue or node.name == job.launcher)  # else it may have begun
@@ -289,7 +291,7 @@ class Membership(Lifecycle):
             return
         node.pause = min(2 * node.pause, LONGEST_PAUSE) or FIRST_PAUSE
         node.busy, node.again = reason, now + node.pause
-        self.warnings.append(f"node {node.name} cannot start jobs now, and gets none for {node.pause:.0f} s: {reason}")
+        self._warn("node_busy", node=node.name, pause_seconds=node.pause, reason=reason)
         self._refresh(node)
 
     def _try_again(self, now: float) -> None:
@@ -318,9 +320,8 @@ class Membership(Lifecycle):
     def _not_resized(self, node: Node, job: Job, message: say.NotResized, now: float) -> None:
         """A job has not followed: whoever was to start where it is waits again."""
         self.dispatch.refused(node.index, job.number, message.cores, now)
-        self._record(job, now, "not resized", node=node.name, cores=message.cores, reason=message.reason)
+        self._record(job, now, "resize_failed", node=node.name, cores=message.cores, reason=message.reason)
         self._holds(node.name, job, message.cores, now)
-        self.warnings.append(f"job {job.number} was not resized on node {node.name}: {message.reason}")
         for number in [number for number, cores in self.dispatch.placed.items() if node.index in cores]:
             guest = self.jobs[number]
             self.dispatch.unplace(number)
@@ -342,14 +343,14 @@ class Membership(Lifecycle):
         for node in self.nodes.values():
             if node.gone_since is None and self._patience(node) < now:
                 node.gone_since = now
-                self.warnings.append(f"node {node.name} is silent: no job starts there until its agent speaks again.")
+                self._warn("node_silent", node=node.name, reason="no job starts there until its agent speaks again.")
                 self._refresh(node)
             if node.gone_since is not None and self._patience(node) <= now:
                 self._give_up(node, now)
 
     def _give_up(self, node: Node, now: float) -> None:
         node.down = True
-        self.warnings.append(f"node {node.name} is down: its jobs are {'requeued or failed, as they asked'}.")
+        self._warn("node_down", node=node.name, reason="its jobs are requeued or failed, as they asked.")
         for job in [job for job in self.jobs.values() if node.name in job.left]:
             self._lose(job, f"node {node.name} went down", now)
             job.left.remove(node.name)

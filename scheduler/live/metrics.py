@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NODE_STATES = ("up", "drained", "busy", "gone", "down")
 JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)
-EVENTS = ("submitted", "placed", "started", "ordered", "resized", "not resized", "requeued", *sorted(FINAL))
+EVENTS = ("submitted", "placed", "started", "ordered", "resized", "resize_failed", "requeued", *sorted(FINAL))
 
 
 class Counts:

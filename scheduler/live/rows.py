@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NAMES = {kind: tuple(item.name for item in fields(kind)) for kind in (Job, Node, Spec)}
+_FORMER = {"not resized": "resize_failed"}
+"""Names of events in histories of earlier versions, and those of today."""
 _COLUMNS = tuple(name for name in _NAMES[Job] if name != "spec")
 
 
@@ -69,7 +71,7 @@ def node_of(name: str, text: str) -> Node:
 def entry_of(job: int, at: float, what: str, text: str) -> Entry:
     """Return what happened to a job."""
     with _about(f"the history of job {job}"):
-        return Entry(job, at, what, json.loads(text))
+        return Entry(job, at, _FORMER.get(what, what), json.loads(text))
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ class Server:
         self._store = Store(folder, durable=durable)
         self._clock = Clock(self._store.latest)
         if self._clock.ahead > settings.skew:
-            log("warning", text=_AHEAD.format(duration(self._clock.ahead)))
+            log("clock_ahead", reason=_AHEAD.format(duration(self._clock.ahead)))
         self._warned = ""
         """Of what somebody was warned last."""
         self.cluster = Cluster(policy, settings, self._past)
@@ -176,13 +176,13 @@ class Server:
             self._be_stuck(error)
             return False
         if self._stuck:
-            self._log("unstuck")
+            self._log("queue_unstuck")
         self._stuck, self.counts.stuck = 0.0, False
         self.counts.take(cluster.entries)
         for entry in cluster.entries:
-            self._log(entry.what, job=entry.job, **entry.detail)
-        for sentence in cluster.warnings:
-            self._log("warning", text=sentence)
+            self._log(f"job_{entry.what}", job=entry.job, **entry.detail)
+        for event, fields in cluster.warnings:
+            self._log(event, **fields)
         cluster.unsaved.clear()
         cluster.unsaved_nodes.clear()
         cluster.gone_nodes.clear()
@@ -196,7 +196,7 @@ class Server:
     def _be_stuck(self, error: SchedulerError) -> None:
         """Take in that the queue cannot be written now."""
         if not self._stuck:
-            self._log("stuck", reason=str(error))
+            self._log("queue_stuck", reason=str(error))
         self._stuck, self.counts.stuck = time.monotonic() + RETRY, True
 
     def _tidy(self) -> None:
@@ -226,7 +226,7 @@ class Server:
     def _warn(self, text: str) -> None:
         """Write a warning into the log, unless it was the last."""
         if text != self._warned:
-            self._log("warning", text=text)
+            self._log("queue_damaged", reason=text)
         self._warned = text
 
     # --- agents ---------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Server:
             self._desk.turn_away(peer, message.node, str(error))
         else:
             self._desk.seat(message.node, peer)
-            self._log("node", name=message.node, host=message.host, cores=message.cores)
+            self._log("node_joined", node=message.node, host=message.host, cores=message.cores)
 
     def _check_seat(self, peer: Peer, message: say.Hello, why_not: str) -> None:
         """Raise SchedulerError if this connection may not speak for the node that it names, which `why_not` says."""

@@ -238,7 +238,7 @@ def test_who_may_not_join_is_turned_away(here: Rig, tmp_path: Path) -> None:
 
     for agent, sentence in tried:
         wait_until(lambda a=agent, s=sentence: s in a.log.read_text(encoding="utf-8"), agent.log.read_text)  # type: ignore[misc]
-        assert agent.log.read_text(encoding="utf-8").count('event="turned away"') == 1
+        assert agent.log.read_text(encoding="utf-8").count("event=node_refused") == 1
         agent.end(signal.SIGTERM)
     wait_until(lambda: none.poll() is not None, none.log.read_text)
     (line,) = none.log.read_text(encoding="utf-8").splitlines()

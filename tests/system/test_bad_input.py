@@ -530,7 +530,7 @@ def test_more_guests_than_descriptors_do_not_end_the_agent(tmp_path: Path, start
 def test_an_impatient_launcher_that_does_not_read_is_left_alone(agent: Agent, start: Programs) -> None:
     """A waiting connection that closes its reading side is dropped like any that goes away."""
     guest = start.start(*agent.run("--job", "guest", "--class", "rigid", "--cpus", "1", "--", "sleep", "1000"))
-    agent.await_log(f"event=started job=guest task=0 pid={guest.pid}")
+    agent.await_log(f"event=task_started job=guest task=0 pid={guest.pid}")
     rude = start.start(*_asker(agent, _request(job=b"rude".ljust(64, b"\0")), "s.shutdown(socket.SHUT_RD)"))
     rude.await_out("asked")
     agent.await_log("event=arrived job=rude")

@@ -62,7 +62,7 @@ def test_a_program_in_a_container_is_managed_under_the_pid_outside(
     command = agent.run("--job", "inside", "--", program) if way == "launched" else [str(program)]
     inside = start.start(*container(*flags), *command, DROM_RUNTIME_DIR=str(agent.dir))
     pid = child_of(inside)
-    agent.await_log("event=seated")
+    agent.await_log("event=responder_set")
     (job,) = agent.tasks()
     row = agent.await_tasks(**{job: "0-1"})[job]
     outside = start.start(*agent.run("--job", "outside", "sleep", "1000"))
@@ -80,7 +80,7 @@ def test_what_a_task_in_a_container_starts_belongs_to_it(agent: Agent, start: Pr
     """DROM_TASK names the pid outside, so that a second process finds its task though it has no such pid."""
     shell = f"echo task $DROM_TASK $$; exec 3<&0; {program} <&3 & {program} --help >/dev/null; wait"
     inside = start.start(*container(*WHOLE), *agent.run("--job", "inside", "--", "sh", "-c", shell))
-    agent.await_log("event=seated job=inside")
+    agent.await_log("event=responder_set job=inside")
     pid = child_of(inside)
 
     assert inside.await_out(r"^task (\d+):(\d+) 1$").groups() == (str(pid), str(start_time(pid)))

@@ -91,7 +91,7 @@ def test_events_of_the_past_and_from_now_on(tmp_path: Path, start: Programs) -> 
     for job in ("a", "b"):
         with start_agent(tmp_path, *TWO, "--events-file", str(file)) as agent:
             assert start.start(*agent.run("--job", job, "--", "true")).wait() == 0
-            agent.await_log(f"event=ended job={job}")
+            agent.await_log(f"event=task_ended job={job}")
     assert not (agent.dir / "events").exists()
 
     told = drom("events", "--job", "b", "--runtime-dir", agent.dir, DROM_EVENTS_FILE=str(file)).stdout.splitlines()
@@ -131,5 +131,5 @@ def test_a_place_for_events_that_cannot_be(tmp_path: Path) -> None:
     place = tmp_path / "no" / "events"
     with start_agent(tmp_path, *TWO, "--events-file", str(place)) as agent:
         reason = f"cannot keep events in {place}: No such file or directory: choose another --events-file."
-        agent.await_log(f'event=warning events="{reason}"')
+        agent.await_log(f'event=history_failed reason="{reason}"')
         agent.await_log("event=ready")

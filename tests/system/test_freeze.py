@@ -34,7 +34,7 @@ def test_nothing_changes_until_the_file_is_removed(tmp_path: Path, start: Progra
         b.await_err(f"waiting: the node is frozen: it waits until {switch} is removed")
         gone.await_err("waiting: ")
         gone.kill()
-        agent.await_log("event=ended job=gone")
+        agent.await_log("event=task_ended job=gone")
         with pytest.raises(ControlError, match=rf"^the node is frozen: remove {switch} first\.$"):
             agent.order("resize", job="a", cpus=1)
         assert agent.tasks()["a"]["held"] == "0-1"
@@ -89,7 +89,7 @@ def test_the_switch_of_a_stranger_counts_for_nothing(tmp_path: Path, start: Prog
     os.chown(switch, 65534, 65534)
     with start_agent(tmp_path, *TWO, "--freeze-file", switch) as agent:
         assert start.start(*agent.run("--job", "a", "--", "true")).wait() == 0
-        agent.await_log("event=ended job=a")
+        agent.await_log("event=task_ended job=a")
         assert "event=frozen" not in agent.log
         os.chown(switch, 0, 0)
         agent.await_log(f"event=frozen file={switch}")

@@ -83,7 +83,7 @@ def test_who_waits_twice_and_reads_neither_answer_is_gone(agent: Agent, start: P
     await_visits(rude, agent)
     guest.kill()
 
-    agent.await_log("event=ended job=rude.* reason=left")
+    agent.await_log("event=task_ended job=rude.* reason=left")
     wait_until(lambda: agent.tasks() == {}, agent.tasks)
     occupy(start, agent)
     start.kill()
@@ -109,5 +109,5 @@ def test_a_running_task_is_not_ended_by_a_knock(agent: Agent, start: Programs) -
     rude.await_out("done")
 
     agent.await_tasks(rude="0-1")
-    assert "event=ended" not in agent.log
+    assert "event=task_ended" not in agent.log
     rude.kill()

@@ -151,7 +151,8 @@ def test_living_tasks_keep_their_unit(tmp_path: Path, start: Programs) -> None:
     first.kill()
     with start_agent(tmp_path, "--emulate", MACHINE) as second:
         second.await_log(
-            r'event=warning unit="running tasks are counted in threads: start again with cores once they have ended\."'
+            r'event=unit_kept reason="running tasks are counted in threads: start again with cores once they have '
+            r'ended\."'
         )
         assert sum(per_socket(second, "a")) == 3
         launch(second, start, "b", "--cpus", "1")

@@ -201,7 +201,7 @@ def test_programs_without_mpi_find_none(agent: Agent, start: Programs, tmp_path:
     subprocess.run(["gcc", "-xc", "-", "-fPIE", "-o", str(program)], input=source, text=True, check=True)
     started = start.start(*agent.run("--job", "w", "--", program))
     assert (started.wait(), started.err) == (0, "")
-    assert "event=seated job=w" not in agent.log
+    assert "event=responder_set job=w" not in agent.log
 
 
 def test_ranks_that_share_a_cpu_give_way_while_they_wait(start: Programs, tmp_path: Path) -> None:

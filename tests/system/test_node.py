@@ -128,7 +128,7 @@ def test_a_program_without_room_for_the_answer_keeps_no_seat(
     """A program that may open one file or two of the three that it takes is bound by the agent, as orders come."""
     a = start.start(*agent.run("--job", "a", "--", "sh", "-c", f"ulimit -n {most}; exec {program}"))
     a.await_out("attached .* unmanaged")
-    agent.await_log(f'event="left the seat" job=a pid={a.pid}')
+    agent.await_log(f"event=responder_left job=a pid={a.pid}")
     start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
     assert agent.await_tasks(a="0", b="1")["a"]["mode"] == "bind-only"
     assert f"event=enforced job=a task=0 pid={a.pid}" not in agent.log
@@ -150,7 +150,7 @@ def test_program_that_never_polls_is_enforced_after_the_grace_time(
 ) -> None:
     """An attached program that passes no malleability point is bound by the agent, and its state says so."""
     a = start.start(*agent.run("--job", "a", "--", program, "--silent"))
-    agent.await_log(f"event=seated job=a pid={a.pid}")
+    agent.await_log(f"event=responder_set job=a pid={a.pid}")
     start.start(*agent.run("--job", "b", "--", program))
     rows = agent.await_tasks(a="0", b="1")
     assert (rows["a"]["state"], rows["a"]["mode"]) == ("enforced", "cooperative")
@@ -170,7 +170,7 @@ def test_a_program_that_becomes_a_deaf_one_is_waited_for_once(agent: Agent, star
     b = start.start(*agent.run("--job", "b", "--", program))
     assert agent.await_tasks(a="0", b="1")["a"]["mode"] == "bind-only"
     agent.await_log(f"event=enforced job=a task=0 pid={a.pid} .*action=shrink")
-    agent.await_log(f'event="left the seat" job=a pid={a.pid}')
+    agent.await_log(f"event=responder_left job=a pid={a.pid}")
     assert b.quit() == 0
     agent.await_tasks(a="0-1")
     agent.await_log(f"event=bound job=a task=0 pid={a.pid} .*action=grow")

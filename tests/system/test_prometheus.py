@@ -68,7 +68,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         start = stack.enter_context(programs(folder / "programs"))
         for job in ("a", "b"):
             start.start(*agent.run("--job", job, "--", "sleep", "1000"))
-            agent.await_log(f"event=started job={job}")
+            agent.await_log(f"event=task_started job={job}")
         wait_until(lambda: {row["applied"] for row in agent.tasks().values()} == {"0-1", "2-3"}, agent.tasks)
         shutil.copy(CONTRIB / "drom.rules.yml", folder)
         port = agent.await_log(r"event=metrics .*port=(\d+)")[1]

@@ -30,7 +30,7 @@ def test_a_smaller_cpuset_and_the_old_one_again(tmp_path: Path, start: Programs,
         a.await_out("attached .* responder")
         agent.await_tasks(a="0-1")
         (group / "cpuset.cpus").write_text("0", encoding="ascii")
-        agent.await_log("event=cpus managed=0 gone=1 more=none")
+        agent.await_log("event=cpus_changed managed=0 gone=1 more=none")
         agent.await_tasks(a="0")
         a.await_out("cpus 0$")
         b = start.start(*agent.run("--job", "b", "--min", "2", "--", program))
@@ -40,7 +40,7 @@ def test_a_smaller_cpuset_and_the_old_one_again(tmp_path: Path, start: Programs,
         b.kill()
         agent.await_tasks(a="0")
         (group / "cpuset.cpus").write_text("0-1", encoding="ascii")
-        agent.await_log("event=cpus managed=0-1 gone=none")
+        agent.await_log("event=cpus_changed managed=0-1 gone=none")
         agent.await_tasks(a="0-1")
         assert agent.order("ps")["unavailable"] == ""
         agent.assert_clean()
@@ -73,10 +73,10 @@ def test_a_smaller_quota(tmp_path: Path, start: Programs, program: Path) -> None
         box("cpu", agent.pid, cpu_cfs_quota_us="100000", cpu_max="100000 100000") as group,
     ):
         start.start(*agent.run("--job", "a", "--", program)).await_out("attached .* responder")
-        agent.await_log("event=cpus managed=0 gone=none")
+        agent.await_log("event=cpus_changed managed=0 gone=none")
         agent.await_tasks(a="0")
         for name, text in (("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")):
             if (group / name).exists():
                 (group / name).write_text(text, encoding="ascii")
-        agent.await_log("event=cpus managed=0-1 gone=none")
+        agent.await_log("event=cpus_changed managed=0-1 gone=none")
         agent.await_tasks(a="0-1")

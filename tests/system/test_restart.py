@@ -55,7 +55,7 @@ def hand_over(agent: Agent) -> None:
     """Have an agent leave everything to the next one."""
     agent.process.send_signal(signal.SIGUSR1)  # type: ignore[attr-defined] # subprocess.Popen
     assert agent.process.wait(SECONDS) == 0
-    assert re.search('event="handed over"', agent.log)
+    assert re.search("event=handed_over", agent.log)
 
 
 def registry_of(agent: Agent) -> Path:

@@ -322,11 +322,11 @@ def test_jobs_go_on_without_a_scheduler(tmp_path: Path, agent: Agent, scheduler:
     scheduler.say("n1", start(2, "sleep", "inf", cores=2, most=2))
     for job in (1, 2):
         scheduler.hear(Started, job=job)
-    agent.await_log(r'event=dropped message="a message is one JSON object\."')
-    agent.await_log(r'event=dropped message="resize lacks attempt, cores, within')
+    agent.await_log(r'event=message_dropped message="a message is one JSON object\."')
+    agent.await_log(r'event=message_dropped message="resize lacks attempt, cores, within')
     scheduler.close()
     (tmp_path / "go").touch()
-    agent.await_log(r'event="ended job" job=drom-1 .*status=5')
+    agent.await_log(r"event=job_ended job=drom-1 .*status=5")
 
     with stand_in(tmp_path) as back:
         hello = back.hear(Hello)
@@ -348,7 +348,7 @@ def test_a_stopped_agent_leaves_jobs_where_they_are(tmp_path: Path, scheduler: S
         before = agent.await_tasks(**{"drom-1": "6-7"})
         agent.process.terminate()
         assert agent.process.wait() == 0
-        agent.await_log(r'event="handed over" tasks=1 jobs=1')
+        agent.await_log(r"event=handed_over tasks=1 jobs=1")
     with start_agent(tmp_path, *options) as agent:
         assert [known.job for known in scheduler.hear(Hello).jobs] == [1]
         assert agent.await_tasks(**{"drom-1": "6-7"})["drom-1"]["pid"] == before["drom-1"]["pid"]
@@ -396,7 +396,7 @@ def test_what_is_not_known_to_run_is_ended(tmp_path: Path, scheduler: StandIn, t
     with start_agent(tmp_path, *options) as agent:
         assert scheduler.hear(Hello).jobs == ()
         assert (lives(program), lives(child)) == (False, False)
-        agent.await_log(r"event=warning spool=\".*/1\.1 cannot be read: what runs of job 1 is ended\.\"")
+        agent.await_log(r"event=spool_unreadable reason=\".*/1\.1 cannot be read: what runs of job 1 is ended\.\"")
         assert list((agent.dir / "steward").iterdir()) == []
 
 

@@ -105,7 +105,7 @@ def test_descriptors_that_run_out_do_not_end_the_agent(tmp_path: Path, start: Pr
     agent = launch_agent(tmp_path / "run", *TWO, limit=90)
     try:
         crowd = [start.start(*agent.run("--job", f"j{number}", "--", "cat")) for number in range(70)]
-        agent.await_log("event=refused reason=")
+        agent.await_log("event=request_refused reason=")
         agent.assert_clean()
         for one in crowd:
             one.kill()

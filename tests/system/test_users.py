@@ -112,7 +112,7 @@ def test_nobody_passes_for_another_users_task(agent: Agent, victim: Program) -> 
     assert found["writable"] == []
     assert found["attached"] in (0, found["we"])
     assert found["launched"] in (0, found["we"])
-    agent.await_log(rf"event=ended .*pid={found['we']}")
+    agent.await_log(rf"event=task_ended .*pid={found['we']}")
     assert_unharmed(agent, victim)
 
 
@@ -176,7 +176,7 @@ def test_a_job_named_like_a_pid_draws_no_order(agent: Agent, victim: Program, st
     """Who calls his job by the pid of another's task does not get the orders meant for that one."""
     (job,) = agent.tasks()
     start.start(*agent.run("--job", str(victim.pid), "sleep", "1000"))
-    agent.await_log(rf"event=started job=job-{victim.pid} ")
+    agent.await_log(rf"event=task_started job=job-{victim.pid} ")
     agent.order("set", job=str(victim.pid), cpus="0")
 
     assert agent.tasks()[job]["pin"] == "0"
@@ -203,7 +203,7 @@ def test_a_user_has_so_many_tasks_and_others_still_register(folder: Path, start:
         assert said == [sentence] * 2
         agent.await_tasks()
         programs = [start.start(*agent.run("--min", "1", "sleep", "1000")) for _ in range(5)]
-        agent.await_log(r"(?s)(event=started .*){8}")
+        agent.await_log(r"(?s)(event=task_started .*){8}")
         assert len(agent.tasks()) == len(programs)
         start.kill()
 
