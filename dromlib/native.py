@@ -37,6 +37,11 @@ def preload_path() -> Path:
     return _find("lib/libdrom-preload.so")
 
 
+def tool_path() -> Path:
+    """Return the path of libdrom-tool.so, which OMP_TOOL_LIBRARIES may name."""
+    return _find("lib/libdrom-tool.so")
+
+
 def include_dir() -> Path:
     """Return the directory of drom.h."""
     return _find("include/drom.h").parent

@@ -187,7 +187,7 @@ def test_a_child_of_musl_starts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", [native.preload_path(), Path(_handle.__file__)], ids=lambda file: file.name)
 def test_what_is_loaded_into_programs_needs_no_new_glibc(file: Path) -> None:
     """A program in a container starts where glibc is older than here, down to 2.17."""
-    told = shown("-Vd", file)
+    told = shown("-Vd", file).partition("Version needs section")[2] + shown("-d", file)
     versions = re.findall(r"Name: GLIBC_(\S+)", told)
 
     assert versions

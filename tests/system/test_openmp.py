@@ -437,6 +437,22 @@ def test_what_is_known_of_a_library_ends_with_it(agent: Agent, start: Programs, 
     resize_teams(agent, program, {1: "threads 1", 2: "threads 2"}, cycles=1)
 
 
+@pytest.mark.parametrize("kind", ["-DTAIL", "-DTAIL -DONCE"])
+def test_a_library_without_versions_is_followed(
+    agent: Agent, start: Programs, tmp_path: Path, runtime: str, kind: str
+) -> None:
+    """One that was not linked to the OpenMP runtime it uses is resized, or keeps the number that it was told."""
+    made = tmp_path / "team.o"
+    subprocess.run(["gcc", "-O1", "-fPIC", "-fopenmp", *kind.split(), "-c", SOURCES / "team.c", "-o", made], check=True)
+    library = tmp_path / "libteam.so"
+    subprocess.run(["gcc", "-shared", made, "-o", library], check=True)
+    loaded = {"libgomp": "libgomp.so.1", "libomp": "libomp.so.5"}[runtime]
+    words = ("--openmp-runtime", runtime, str(main_of_teams(tmp_path)), str(library))
+    program = start.start(*agent.run("--job", "a", *words), LD_PRELOAD=loaded)
+    small = "threads 2" if "ONCE" in kind else "threads 1"
+    resize_teams(agent, program, {1: small, 2: "threads 2"}, cycles=1)
+
+
 def test_two_runtimes_in_one_process_are_both_managed(agent: Agent, start: Programs, tmp_path: Path) -> None:
     """Libraries of gcc and of clang that one program opens: the teams of both follow, each in its own runtime."""
     if not has_libomp() or not shutil.which("clang"):
@@ -601,7 +617,7 @@ def test_a_tool_of_the_users_is_told_where_there_are_other_points(agent: Agent, 
 
 def test_our_own_library_is_no_other_tool(agent: Agent, start: Programs, build: Build) -> None:
     """A user may name it as a tool, as one does where nothing is preloaded: regions follow all the same."""
-    program = begin(agent, start, build, build.program(), "loop", OMP_TOOL_LIBRARIES=f":{native.preload_path()}")
+    program = begin(agent, start, build, build.program(), "loop", OMP_TOOL_LIBRARIES=f":{native.tool_path()}")
     resize(agent, build, program, {1: ONE, 2: BOTH})
 
 
@@ -612,7 +628,7 @@ def test_the_runtime_may_open_the_library_as_its_tool(
     """Then regions are points; numbers are told past us, so they stay unless the program does not care."""
     if (build.compiler, build.runtime) != ("clang", "libomp"):
         pytest.skip("needs a runtime that has tools, and nothing preloaded")
-    environment = ("env", f"DROM_MALLEABILITY={malleability}", f"OMP_TOOL_LIBRARIES={native.preload_path()}")
+    environment = ("env", f"DROM_MALLEABILITY={malleability}", f"OMP_TOOL_LIBRARIES={native.tool_path()}")
     words = ("--malleability", "bind-only", *environment)
     resize(agent, build, begin(agent, start, build, *words, build.program(), "loop"), {1: small, 2: BOTH})
 

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "hooks.h"
 #include "internal.h"
 
 #define NO_FILE INT_MAX /* a descriptor of no file: it can be neither mapped nor closed */
@@ -108,7 +109,9 @@ static int open_shared(const char *name, int flags, mode_t mode)
 /* In /dev/shm the runtime writes down that it is there, for a second copy of itself to find. It does so in each forked child too,
  * and takes it back in exit() alone. It gets memory without a name for that, which is gone once it has been written. LLVM 16 aborts
  * if it cannot open it again, and is content if there is nothing to be read. */
-__attribute__((visibility("default"))) int shm_open(const char *name, int flags, mode_t mode)
+PUBLIC int shm_open(const char *name, int flags, mode_t mode) FRONT_OF(shm_open);
+EXPORT_LIBC(shm_open);
+PUBLIC int shm_open(const char *name, int flags, mode_t mode)
 {
     static bool is_nameless;
     bool is_note = is_chosen && strncmp(name, "/__KMP_REGISTERED_LIB_", 22) == 0, is_new = flags & O_CREAT;

@@ -2,10 +2,10 @@
 /* Programs built by gcc: its entry points for parallel regions, in front of the runtime's own. */
 #include <sched.h>
 
+#include "hooks.h"
 #include "openmp.h"
 #include "pinning.h"
 
-#define PUBLIC __attribute__((visibility("default")))
 /* A region's function. It says which file a region is of: a call in the last place of a function returns to that one's
  * caller. */
 typedef void body(void *);
@@ -83,7 +83,7 @@ static inline void *entry_again(body *fn, unsigned threads, enum gomp_entry whic
 /* Parameters after the number of threads, and their names. */
 #define FORK(result, name, parameters, ...)                                                                                  \
     typedef result entry_##name(body *, void *, unsigned, UNPACK parameters);                                                \
-    PUBLIC entry_##name name;                                                                                                \
+    PUBLIC entry_##name name FRONT_OF(name);                                                                                 \
     __attribute__((noinline)) static result fork_##name(body *fn, void *data, unsigned threads, UNPACK parameters)           \
     {                                                                                                                        \
         struct site *site = site_at((void *)fn);                                                                             \
@@ -135,7 +135,7 @@ FORK(void, GOMP_parallel_loop_maybe_nonmonotonic_runtime, PLAIN_LOOP, start, end
 static _Thread_local const struct runtime *started = &no_runtime;
 
 #define START(name, parameters, ...)                                                                                         \
-    PUBLIC void name(body *fn, void *data, unsigned threads UNPACK parameters);                                              \
+    PUBLIC void name(body *fn, void *data, unsigned threads UNPACK parameters) FRONT_OF(name);                               \
     PUBLIC void name(body *fn, void *data, unsigned threads UNPACK parameters)                                               \
     {                                                                                                                        \
         struct site *site = site_at((void *)fn);                                                                             \
@@ -152,7 +152,7 @@ START(GOMP_parallel_loop_dynamic_start, (, long start, long end, long step, long
 START(GOMP_parallel_loop_guided_start, (, long start, long end, long step, long chunk), , start, end, step, chunk)
 START(GOMP_parallel_loop_runtime_start, (, long start, long end, long step), , start, end, step)
 
-PUBLIC void GOMP_parallel_end(void);
+PUBLIC void GOMP_parallel_end(void) FRONT_OF(GOMP_parallel_end);
 PUBLIC void GOMP_parallel_end(void)
 {
     const struct runtime *runtime = started;
@@ -160,3 +160,12 @@ PUBLIC void GOMP_parallel_end(void)
     ((entry *)entry_of(runtime, AT_GOMP_parallel_end))();
     leave(runtime);
 }
+
+#define EXPORT_ENTRY(name, version)                                                                                          \
+    EXPORT(name, version);                                                                                                   \
+    EXPORT(name, VERSION);
+GOMP_ENTRIES(EXPORT_ENTRY)
+
+#define ENTRY_FRONT(name, version) {#name, (void *)name},
+const struct front entry_fronts[] = {GOMP_ENTRIES(ENTRY_FRONT)};
+const size_t entry_front_count = sizeof entry_fronts / sizeof *entry_fronts;

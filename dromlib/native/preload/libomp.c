@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hooks.h"
 #include "ompt.h"
 #include "openmp.h"
 #include "pinning.h"
@@ -104,7 +105,12 @@ static void finalize(dompt_data *data)
     (void)data;
 }
 
-dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version);
+#ifdef DROM_TOOL
+PUBLIC dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version);
+#else
+PUBLIC dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version) FRONT_OF(ompt_start_tool);
+EXPORT(ompt_start_tool, VERSION);
+#endif
 
 typedef dompt_start_result *start_tool(unsigned, const char *);
 
@@ -116,31 +122,23 @@ static dompt_start_result *start_next_tool(unsigned version, const char *runtime
     return next ? next(version, runtime_version) : NULL;
 }
 
-static bool is_this_library(const char *path)
-{
-    struct link_map *map;
-    void *file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-    bool is = file && base_of(dlsym(file, "ompt_start_tool"), &map) == base_of(&llvm, &map);
-    if (file)
-        dlclose(file);
-    return is;
-}
-
-/* Whether the user names a tool for the runtime to open. This library may be among them: by hand it is loaded like that. */
+/* Whether the user names a tool for the runtime to open. That of this library may be among them, as where nothing is preloaded. */
 static bool is_other_named(void)
 {
     const char *named = getenv("OMP_TOOL_LIBRARIES");
     char *list = named ? strdup(named) : NULL, *rest = NULL;
     bool is = false;
-    for (char *path = list ? strtok_r(list, ":", &rest) : NULL; path && !is; path = strtok_r(NULL, ":", &rest))
-        is = !is_this_library(path);
+    for (char *path = list ? strtok_r(list, ":", &rest) : NULL; path && !is; path = strtok_r(NULL, ":", &rest)) {
+        const char *slash = strrchr(path, '/');
+        is = strcmp(slash ? slash + 1 : path, "libdrom-tool.so") != 0;
+    }
     free(list);
     return is;
 }
 
 /* A runtime that finds this function among the loaded libraries calls it when it starts. It has one tool: that of the user, if
  * he has one, loaded or named for it to open. A second runtime runs on its own. */
-__attribute__((visibility("default"))) dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version)
+PUBLIC dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version)
 {
     static dompt_start_result result = {initialize, finalize, {0}};
     dompt_start_result *users = start_next_tool(version, runtime_version);

@@ -3,21 +3,20 @@
  * functions and how many parameters they have, so that all libraries are served alike. The next function of that name is
  * jumped to: the library's, or that of a tool which was loaded after us. */
 #include <dlfcn.h>
-#include <limits.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "hooks.h"
 #include "mpi_calls.h"
 #include "session.h"
 
 /* A parameter: handles, counts and addresses all pass through a register, or a slot of the stack, of this size. */
 typedef intptr_t word;
 
-#define PUBLIC __attribute__((visibility("default")))
 #define COLD __attribute__((noinline, cold))
 
-enum { ERR_OTHER = 1, ERR_COUNT = 2 }; /* 0 is MPI_SUCCESS */
+enum { ERR_OTHER = 1 }; /* 0 is MPI_SUCCESS */
 
 static word missing(void)
 {
@@ -53,19 +52,22 @@ static void *look_everywhere(const char *name)
     }
 }
 
-/* What a function of ours stands in front of, or `otherwise`. Any thread may look; all find the same. */
-static void *find(void **real, const char *name, void *otherwise)
+void *find_mpi(const char *name)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+    return found ? found : look_everywhere(name);
+}
+
+/* What a function of ours stands in front of. Any thread may look; all find the same. */
+static void *find(void **real, const char *name)
 {
     void *found = __atomic_load_n(real, __ATOMIC_RELAXED);
     if (found)
         return found;
-    found = dlsym(RTLD_NEXT, name);
+    found = find_mpi(name);
     if (!found)
-        found = look_everywhere(name);
-    if (!found)
-        found = otherwise;
-    if (found != (void *)missing) /* a program that uses a wide form has MPI, also where that has none */
-        have_points(DROM_POINTS_MPI);
+        found = (void *)missing;
+    have_points(DROM_POINTS_MPI);
     __atomic_store_n(real, found, __ATOMIC_RELAXED);
     return found;
 }
@@ -101,17 +103,15 @@ static void *find(void **real, const char *name, void *otherwise)
 #define PASS_13 PASS_12, m
 
 /* One function in front of another. The rare work has a function of its own, so that no parameter is saved in the usual case. */
-#define FRONT(name, count) FRONT_OR(name, count, missing)
-#define FRONT_OR(name, count, otherwise)                                                                                     \
+#define FRONT(name, count)                                                                                                   \
     static void *real_##name;                                                                                                \
     static COLD word rare_##name(PARAMETERS_##count)                                                                         \
     {                                                                                                                        \
-        word (*real)(PARAMETERS_##count) = find(&real_##name, #name, (void *)otherwise);                                     \
+        word (*real)(PARAMETERS_##count) = find(&real_##name, #name);                                                          \
         at_point();                                                                                                          \
         return real(PASS_##count);                                                                                           \
     }                                                                                                                        \
-    PUBLIC word name(PARAMETERS_##count);                                                                                    \
-    PUBLIC word name(PARAMETERS_##count)                                                                                     \
+    static word name(PARAMETERS_##count)                                                                                     \
     {                                                                                                                        \
         word (*real)(PARAMETERS_##count) = __atomic_load_n(&real_##name, __ATOMIC_RELAXED);                                  \
         if (__builtin_expect(!real || has_news(), 0))                                                                        \
@@ -145,16 +145,22 @@ static void *find(void **real, const char *name, void *otherwise)
 #define ALL(c_name, fortran_name, count)                                                                                     \
     FRONT(MPI_##c_name, count)                                                                                               \
     FORTRAN_OF(fortran_name, MORE_##count)
-
-/* Programs may ask the loader whether there is a wide form (mpi4py does), and find ours also where the library has none. Then
- * the plain one serves, whose parameters lie in the same places; counts that are too large for it are an error, as ever. */
-#define ALL_AND_WIDE(c_name, fortran_name, count, counts)                                                                    \
+#define ALL_AND_WIDE(c_name, fortran_name, count)                                                                            \
     ALL(c_name, fortran_name, count)                                                                                         \
-    static word plain_##c_name(PARAMETERS_##count)                                                                           \
-    {                                                                                                                        \
-        return (counts) > INT_MAX ? ERR_COUNT : MPI_##c_name(PASS_##count);                                                  \
-    }                                                                                                                        \
-    FRONT_OR(MPI_##c_name##_c, count, plain_##c_name)
+    FRONT(MPI_##c_name##_c, count)
 
 MPI_CALLS(ALL)
 MPI_COUNTING_CALLS(ALL_AND_WIDE)
+
+#define NAMED(name) {#name, (void *)name},
+#define ALL_NAMED(c_name, fortran_name, count)                                                                               \
+    NAMED(MPI_##c_name)                                                                                                      \
+    NAMED(mpi_##fortran_name##_)                                                                                             \
+    NAMED(mpi_##fortran_name##__)                                                                                            \
+    NAMED(mpi_##fortran_name##_f08_)                                                                                         \
+    NAMED(mpi_##fortran_name##_f08ts_)
+#define ALL_AND_WIDE_NAMED(c_name, fortran_name, count)                                                                      \
+    ALL_NAMED(c_name, fortran_name, count)                                                                                   \
+    NAMED(MPI_##c_name##_c)
+const struct front mpi_fronts[] = {MPI_CALLS(ALL_NAMED) MPI_COUNTING_CALLS(ALL_AND_WIDE_NAMED)};
+const size_t mpi_front_count = sizeof mpi_fronts / sizeof *mpi_fronts;

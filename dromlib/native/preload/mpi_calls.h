@@ -24,21 +24,21 @@
     CALL(File_sync, file_sync, 1)
 
 /* Those with counts of their own (not arrays of them) have a second form in C since MPI 4, with _c behind the name and wider
- * counts. Behind the number of parameters: which of them, a being the first, are counts. */
+ * counts. */
 #define MPI_COUNTING_CALLS(CALL)                                                                                             \
-    CALL(Send, send, 6, b) CALL(Bsend, bsend, 6, b) CALL(Ssend, ssend, 6, b) CALL(Rsend, rsend, 6, b)                        \
-    CALL(Recv, recv, 7, b) CALL(Sendrecv, sendrecv, 12, b | g) CALL(Sendrecv_replace, sendrecv_replace, 9, b)                \
-    CALL(Mrecv, mrecv, 5, b)                                                                                                 \
-    CALL(Bcast, bcast, 5, b) CALL(Gather, gather, 8, b | e) CALL(Scatter, scatter, 8, b | e)                                 \
-    CALL(Allgather, allgather, 7, b | e) CALL(Alltoall, alltoall, 7, b | e) CALL(Reduce, reduce, 7, c)                       \
-    CALL(Allreduce, allreduce, 6, c) CALL(Reduce_scatter_block, reduce_scatter_block, 6, c) CALL(Scan, scan, 6, c)           \
-    CALL(Exscan, exscan, 6, c) CALL(Neighbor_allgather, neighbor_allgather, 7, b | e)                                        \
-    CALL(Neighbor_alltoall, neighbor_alltoall, 7, b | e)                                                                     \
-    CALL(File_read, file_read, 5, c) CALL(File_read_all, file_read_all, 5, c) CALL(File_read_at, file_read_at, 6, d)         \
-    CALL(File_read_at_all, file_read_at_all, 6, d) CALL(File_read_ordered, file_read_ordered, 5, c)                          \
-    CALL(File_read_shared, file_read_shared, 5, c) CALL(File_write, file_write, 5, c)                                        \
-    CALL(File_write_all, file_write_all, 5, c) CALL(File_write_at, file_write_at, 6, d)                                      \
-    CALL(File_write_at_all, file_write_at_all, 6, d) CALL(File_write_ordered, file_write_ordered, 5, c)                      \
-    CALL(File_write_shared, file_write_shared, 5, c)
+    CALL(Send, send, 6) CALL(Bsend, bsend, 6) CALL(Ssend, ssend, 6) CALL(Rsend, rsend, 6)                                    \
+    CALL(Recv, recv, 7) CALL(Sendrecv, sendrecv, 12) CALL(Sendrecv_replace, sendrecv_replace, 9)                             \
+    CALL(Mrecv, mrecv, 5)                                                                                                    \
+    CALL(Bcast, bcast, 5) CALL(Gather, gather, 8) CALL(Scatter, scatter, 8)                                                  \
+    CALL(Allgather, allgather, 7) CALL(Alltoall, alltoall, 7) CALL(Reduce, reduce, 7)                                        \
+    CALL(Allreduce, allreduce, 6) CALL(Reduce_scatter_block, reduce_scatter_block, 6) CALL(Scan, scan, 6)                    \
+    CALL(Exscan, exscan, 6) CALL(Neighbor_allgather, neighbor_allgather, 7)                                                  \
+    CALL(Neighbor_alltoall, neighbor_alltoall, 7)                                                                            \
+    CALL(File_read, file_read, 5) CALL(File_read_all, file_read_all, 5) CALL(File_read_at, file_read_at, 6)                  \
+    CALL(File_read_at_all, file_read_at_all, 6) CALL(File_read_ordered, file_read_ordered, 5)                                \
+    CALL(File_read_shared, file_read_shared, 5) CALL(File_write, file_write, 5)                                              \
+    CALL(File_write_all, file_write_all, 5) CALL(File_write_at, file_write_at, 6)                                            \
+    CALL(File_write_at_all, file_write_at_all, 6) CALL(File_write_ordered, file_write_ordered, 5)                            \
+    CALL(File_write_shared, file_write_shared, 5)
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "openmp.h"
 
-#define PUBLIC __attribute__((visibility("default")))
 #define TRIES 8
 
 #pragma weak dladdr1 /* a musl program that a preloaded one has started has not got it */
@@ -127,8 +126,7 @@ struct site *site_of(struct object *object, const struct place *region, const vo
     return site ? site : add_site(both, object);
 }
 
-/* What is known of files that are no longer loaded is not to be held of others that are loaded in their place. */
-static void forget_unloaded(void)
+void forget_unloaded(void)
 {
     struct link_map *map;
     bool any = false;
@@ -145,13 +143,4 @@ static void forget_unloaded(void)
             __atomic_store_n(&site->address, NULL, __ATOMIC_RELEASE);
         }
     }
-}
-
-PUBLIC int dlclose(void *file)
-{
-    int (*real)(void *);
-    *(void **)&real = dlsym(RTLD_NEXT, "dlclose");
-    int failed = real(file);
-    forget_unloaded();
-    return failed;
 }

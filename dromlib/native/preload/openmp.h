@@ -8,29 +8,30 @@
 #include "answers.h"
 #include "session.h"
 
-/* Entry points of libgomp that fork a team and return when it has joined, then those of gcc < 4.9, which return before. */
+/* Entry points of libgomp, and their versions: those that fork a team and return when it has joined, then those of gcc < 4.9,
+ * which return before. */
 #define GOMP_ENTRIES(ENTRY)                                                                                                  \
-    ENTRY(GOMP_parallel)                                                                                                     \
-    ENTRY(GOMP_parallel_reductions)                                                                                          \
-    ENTRY(GOMP_parallel_sections)                                                                                            \
-    ENTRY(GOMP_parallel_loop_static)                                                                                         \
-    ENTRY(GOMP_parallel_loop_dynamic)                                                                                        \
-    ENTRY(GOMP_parallel_loop_guided)                                                                                         \
-    ENTRY(GOMP_parallel_loop_nonmonotonic_dynamic)                                                                           \
-    ENTRY(GOMP_parallel_loop_nonmonotonic_guided)                                                                            \
-    ENTRY(GOMP_parallel_loop_runtime)                                                                                        \
-    ENTRY(GOMP_parallel_loop_nonmonotonic_runtime)                                                                           \
-    ENTRY(GOMP_parallel_loop_maybe_nonmonotonic_runtime)                                                                     \
-    ENTRY(GOMP_parallel_start)                                                                                               \
-    ENTRY(GOMP_parallel_sections_start)                                                                                      \
-    ENTRY(GOMP_parallel_loop_static_start)                                                                                   \
-    ENTRY(GOMP_parallel_loop_dynamic_start)                                                                                  \
-    ENTRY(GOMP_parallel_loop_guided_start)                                                                                   \
-    ENTRY(GOMP_parallel_loop_runtime_start)                                                                                  \
-    ENTRY(GOMP_parallel_end)
+    ENTRY(GOMP_parallel, GOMP_4.0)                                                                                           \
+    ENTRY(GOMP_parallel_reductions, GOMP_5.0)                                                                                \
+    ENTRY(GOMP_parallel_sections, GOMP_4.0)                                                                                  \
+    ENTRY(GOMP_parallel_loop_static, GOMP_4.0)                                                                               \
+    ENTRY(GOMP_parallel_loop_dynamic, GOMP_4.0)                                                                              \
+    ENTRY(GOMP_parallel_loop_guided, GOMP_4.0)                                                                               \
+    ENTRY(GOMP_parallel_loop_nonmonotonic_dynamic, GOMP_4.5)                                                                 \
+    ENTRY(GOMP_parallel_loop_nonmonotonic_guided, GOMP_4.5)                                                                  \
+    ENTRY(GOMP_parallel_loop_runtime, GOMP_4.0)                                                                              \
+    ENTRY(GOMP_parallel_loop_nonmonotonic_runtime, GOMP_5.0)                                                                 \
+    ENTRY(GOMP_parallel_loop_maybe_nonmonotonic_runtime, GOMP_5.0)                                                           \
+    ENTRY(GOMP_parallel_start, GOMP_1.0)                                                                                     \
+    ENTRY(GOMP_parallel_sections_start, GOMP_1.0)                                                                            \
+    ENTRY(GOMP_parallel_loop_static_start, GOMP_1.0)                                                                         \
+    ENTRY(GOMP_parallel_loop_dynamic_start, GOMP_1.0)                                                                        \
+    ENTRY(GOMP_parallel_loop_guided_start, GOMP_1.0)                                                                         \
+    ENTRY(GOMP_parallel_loop_runtime_start, GOMP_1.0)                                                                        \
+    ENTRY(GOMP_parallel_end, GOMP_1.0)
 
 enum gomp_entry {
-#define NUMBER(name) AT_##name,
+#define NUMBER(name, version) AT_##name,
     GOMP_ENTRIES(NUMBER)
 #undef NUMBER
     GOMP_ENTRY_COUNT
@@ -109,6 +110,9 @@ struct site *site_of(struct object *object, const struct place *region, const vo
 
 /* The file that an address is in: where it is loaded, or NULL. */
 const void *base_of(const void *address, struct link_map **map);
+
+/* What is known of files that are no longer loaded is not to be held of others that are loaded in their place. */
+void forget_unloaded(void);
 
 /* runtimes.c: the runtime that a function belongs to; the one that serves a file (NULL: code that is in none). */
 extern const struct runtime no_runtime;

@@ -43,7 +43,7 @@ const struct runtime no_runtime = {
     .get_num_threads = one, .get_team_size = one_at, .get_proc_bind = zero, .get_num_procs = one,
 };
 static const char *const entry_names[] = {
-#define NAME(name) #name,
+#define NAME(name, version) #name,
     GOMP_ENTRIES(NAME)
 #undef NAME
 };
@@ -70,12 +70,12 @@ static void *find(struct scopes in, const char *name)
             *(void **)&(runtime)->name = found;                                                                              \
     } while (0)
 
-/* The program finds other functions before ours where we are loaded late, as the tool that OMP_TOOL_LIBRARIES names. */
+/* The program's calls are bound to other functions than ours where we are loaded late, as the tool that OMP_TOOL_LIBRARIES names. */
 static bool is_in_front(void)
 {
     struct link_map *map;
-    void *program = dlopen(NULL, RTLD_LAZY);
-    bool is = program && base_of(dlsym(program, "omp_get_max_threads"), &map) == base_of(&runtimes, &map);
+    void *program = dlvsym ? dlopen(NULL, RTLD_LAZY) : NULL;
+    bool is = program && base_of(dlvsym(program, "omp_get_max_threads", "OMP_1.0"), &map) == base_of(&runtimes, &map);
     if (program)
         dlclose(program);
     return is;

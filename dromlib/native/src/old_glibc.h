@@ -15,6 +15,7 @@
 #endif
 #define TAKE(name, x86_64) __asm__(".symver " #name "," #name "@" SINCE(x86_64))
 
+TAKE(dlclose, 2.2.5);
 TAKE(dlerror, 2.2.5);
 TAKE(dlopen, 2.2.5);
 TAKE(dlsym, 2.2.5);
