@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from agent.copies import State, Value
 from agent.layouts import ANY, Layout
 from agent.wishes import UNSAID, Wish
 
@@ -18,7 +19,7 @@ class Refused(Exception):  # noqa: N818 - a decision that is told to a person, n
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Value):
     """A task at the door. `min_cpus`, `max_cpus` and `memory` (bytes) are per task.
 
     0 means one core, all the node has, and unsaid. `attached`: it ran before an order brought it here.
@@ -67,7 +68,7 @@ def is_scheduled(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Value):
     """One published grant that is not superseded yet."""
 
     epoch: int
@@ -76,7 +77,7 @@ class Grant:
 
 
 @dataclass(slots=True)
-class Task:
+class Task(State):
     """A launched process with its descendants. `grants` runs from the last acknowledged to the newest.
 
     `said` is the newest wish of its program, `wish` the one that counts, and the next counts from `heeds_from` on
@@ -133,7 +134,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(Value):
     """Something that happened to job `job` at `at` (seconds of CLOCK_MONOTONIC).
 
     Kinds: arrival, admission (after it had waited), end (of a task of it), order, expiry (the time of an order is
@@ -151,7 +152,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Value):
     """A change of a job's CPUs: why (a word of REASON), what had happened, and the CPUs it was to have before."""
 
     reason: str
@@ -160,7 +161,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Job:
+class Job(State):
     """The tasks of one launch. Counts are cores; `task_min`, `task_max` and `memory` (bytes) hold for each rank.
 
     `asked` is the name asked for, `name` the one it got. `ranks` has a place for each task of the job on this node:

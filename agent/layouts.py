@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, takewhile
 from typing import TYPE_CHECKING
 
+from agent.copies import Value
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -27,7 +29,7 @@ UNLIMITED = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Value):
     """A layout as asked for: `per_socket` counts cores (kind per_socket only); `strict` waits rather than make do."""
 
     kind: str = "default"

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from agent.orders import Attach, Release, Resize, Set
 
 ORDERS_AT_ONCE = 100
-"""Orders that a user gives at once; from then on as many in each second as he may cause lines of the log."""
+"""Orders, carried out or only tried, that a user may give in a moment.
+
+From then on, a user gives as many in a second as the lines of the log that they may cause.
+"""
 
 
 class Obeying:
@@ -96,7 +99,7 @@ class Obeying:
             raise ControlError("this agent only observes: start it without --observe to change masks.")
         master = self._masters.include(caller)
         orders.check_right(wanted, caller, self._node, master=master, masters=self._masters.described)
-        if not (master or dry_run):
+        if not master:
             self._admit(caller.uid)
         if isinstance(wanted, orders.Attach):
             said = self._attach(wanted, caller, dry_run=dry_run)

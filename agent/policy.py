@@ -21,6 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.copies import Value
 from agent.words import counted
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class JobCores:
+class JobCores(Value):
     """One job as the policy sees it. `minimum`, `maximum` and `cores` count cores over all its `tasks`.
 
     `fixed` jobs (rigid, moldable once started, held by an order) neither lend nor grow. One that `rests` was resized

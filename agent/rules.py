@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.copies import Value
 from agent.jobs import Arrival, Refused
 from agent.words import counted
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Value):
     """What an admin may set. Caps count CPUs (hardware threads), 0: no cap; a part of a core does not count.
 
     `sharing_factor`: the part of its cores that a running job lends to one arrival at most (0 to 1).

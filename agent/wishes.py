@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.copies import Value
+
 if TYPE_CHECKING:
     from agent.cores import Cores
     from agent.jobs import Job, Task
@@ -24,7 +26,7 @@ PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Value):
     """Between how many and how many CPUs a program says that it can use; 0: unsaid."""
 
     least: int = 0

@@ -76,6 +76,20 @@ def test_nothing(node: Node) -> None:
     assert node.jobs["a"].hold is None
 
 
+def test_a_copy_shares_nothing_that_changes(node: Node) -> None:
+    """Whatever happens to a copy, tasks, jobs and plan stay as they were; values that never change are the same."""
+    before = repr((node.tasks, node.jobs, vars(node.plan)))
+    after = node.fork()
+    assert repr((after.tasks, after.jobs)) == repr((node.tasks, node.jobs))
+    assert after.jobs["a"].ranks[0] is after.tasks[0]
+    assert after.tasks[0].arrival is node.tasks[0].arrival
+    after.resize("b", 1, 2.0, by=0)
+    after.arrive(Arrival(300, 1, 3, "c"), 3.0)
+    after.release(0, 4.0, 0)
+
+    assert repr((node.tasks, node.jobs, vars(node.plan))).replace(repr(after.plan.ledger), "") == before
+
+
 def test_as_json() -> None:
     """CPU sets are lists."""
     assert Step("a", 0, 100, "move", 0b11, 0b110, "the order").to_json() == {

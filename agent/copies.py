@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `copy.deepcopy` does with the objects of a node: a preview copies all of them. No I/O."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+_ATOMS = frozenset({int, float, str, bytes, bool, type(None)})
+
+
+class Value:
+    """An object that never changes, nor does anything in it: its copy is itself."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Any:  # noqa: ANN401 - the class that inherits this
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Any:  # noqa: ANN401 - the class that inherits this
+        return self
+
+
+class State:
+    """An object of named slots, copied slot by slot: several times as fast as by its pickled state."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - the class that inherits this
+        made = memo[id(self)] = object.__new__(type(self))
+        names: tuple[str, ...] = type(self).__slots__
+        for name in names:
+            value = getattr(self, name)
+            setattr(made, name, value if type(value) in _ATOMS else copy.deepcopy(value, memo))
+        return made
