@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `drom`. `drom run` becomes the native launcher before anything heavy is imported."""
+"""The command `drom` from Python on. `drom run` becomes the native launcher before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+from typing import NoReturn
 
 SERVE = "_serve"
 """First argument of the process that `drom agent` becomes."""
@@ -15,15 +16,11 @@ SERVE = "_serve"
 def main() -> None:
     """Run the command line and exit with its status: 0 done, 1 refused or failed, 2 usage."""
     _open_missing_streams()
+    _restore_locale()
+    if os.path.isabs(sys.orig_argv[0]):  # noqa: PTH117 - pathlib is slow to import
+        sys.executable = sys.orig_argv[0]  # PYTHONEXECUTABLE changes that of an isolated Python too
     if sys.argv[1:2] == ["run"]:
-        from dromlib import native
-
-        try:
-            launcher = os.fspath(native.run_path())
-        except FileNotFoundError as error:
-            sys.exit(f"drom: {error}")
-        _undo_what_python_did()
-        os.execv(launcher, ["drom run", *sys.argv[2:]])  # noqa: S606 - the launcher takes our place
+        launch(sys.argv[2:])
     if sys.argv[1:2] in (["agent"], [SERVE]):
         # Until the daemon has its own handlers, Ctrl-C just ends it: nothing is open yet.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -37,14 +34,22 @@ def main() -> None:
     run_app()
 
 
-def _undo_what_python_did() -> None:
-    """Restore the signals and the variable that Python changes at its start and a program would inherit.
+def launch(words: list[str]) -> NoReturn:
+    """Become the native launcher with these arguments. The native command `drom` does so by itself, without Python."""
+    from dromlib import native
 
-    Python ignores SIGPIPE and SIGXFSZ, and replaces LC_CTYPE in the C locale (PEP 538). Whether the caller ignored
-    these signals is lost by then; the native ``drom-run`` preserves it.
-    """
+    try:
+        launcher = os.fspath(native.run_path())
+    except FileNotFoundError as error:
+        sys.exit(f"drom: {error}")
+    # Python ignores these at its start: whether the caller ignored them is lost by then.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
+    os.execv(launcher, ["drom run", *words])  # noqa: S606 - the launcher takes our place
+
+
+def _restore_locale() -> None:
+    """Restore the caller's LC_CTYPE, which Python replaces in the C locale (PEP 538), for programs and for jobs."""
     with contextlib.suppress(OSError):
         # The kernel shows the environment that the process was started with.
         with open("/proc/self/environ", "rb") as file:

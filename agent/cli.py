@@ -17,6 +17,7 @@ import typer
 from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
 
 from agent import config, control, output, service
+from agent.__main__ import launch
 from agent.cli_events import events
 from agent.cli_help import Commands
 from agent.cli_keys import keys_app
@@ -270,9 +271,9 @@ def doctor(json: AsJson = False, **flags: object) -> None:
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
-def run() -> None:
+def run(context: typer.Context) -> None:
     """Run a command on cores the agent grants: drom run [OPTIONS] -- CMD. See drom run --help."""
-    raise AssertionError("drom run is taken by agent.__main__ before this module is imported")
+    launch(context.args)
 
 
 @app.command()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This Python, told to run more of drom: what we lie in comes first there, and never the current directory.
+"""The commands that run more of drom in this Python, isolated from the environment and the current directory.
 
-With ``-m`` and with ``-c`` Python looks for modules in the current directory before all others, which root may have
-changed to one of a user's. An option against that is known from 3.11 on.
+An isolated Python (-I) reads no PYTHON* variable, and searches neither the current directory nor the user's own folder
+for modules. It is given the module search path of this process instead, in which the folder that drom lies in is.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 _HOME = str(Path(__file__).absolute().parent.parent)
-_BEFORE = f"import sys; sys.path = [*{{{_HOME!r}}}.difference(sys.path), *filter(None, sys.path)]"
 
 
 def python(code: str, *words: str) -> list[str]:
     """Return the command that runs `code` with `words` as arguments."""
-    return [sys.executable, "-c", f"{_BEFORE}; {code}", *words]
+    path = [*{_HOME}.difference(sys.path), *filter(None, sys.path)]
+    return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {code}", *words]
 
 
 def module(name: str, *words: str) -> list[str]:

@@ -56,6 +56,6 @@ def test_what_the_agent_becomes_is_loaded_from_where_drom_lies(poisoned: Path) -
 def test_whatever_we_start_in_python_is_started_so() -> None:
     """No other module of ours gives Python a module or a program on its command line."""
     sources = [path for part in ("agent", "scheduler") for path in (ROOT / part).rglob("*.py")]
-    others = [path.name for path in sources if re.search(r'executable,\s*"-[cm]"', path.read_text(encoding="utf-8"))]
+    others = [path.name for path in sources if re.search(r'executable,\s*"-[cmI]"', path.read_text(encoding="utf-8"))]
 
     assert others == ["interpreter.py"]

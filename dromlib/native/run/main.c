@@ -134,13 +134,13 @@ static void leave_unless_optional(bool required, const char *dir)
     exit(EXIT_REFUSED);
 }
 
-int main(int argc, char **argv)
+int run_command(const char *called, int argc, char **argv)
 {
     static struct answer answer;
     char dir[PATH_MAX];
     struct options options;
     struct drom_request_message request;
-    parse_options(&options, argc, argv);
+    parse_options(&options, called, argc, argv);
     bool malleable = options.job_class == DROM_CLASS_MALLEABLE;
     find_directory(options.runtime_dir, dir);
     fill_request(&request, &options);

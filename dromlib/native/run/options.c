@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "run.h"
 
 static const char HELP[] =
-    "Usage: drom-run [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
+    " [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
     "Run COMMAND on the CPUs the node's agent grants, in this terminal, with its own exit code.\n"
     "\n"
     "  --runtime-dir DIR   where the agent listens (default: $DROM_RUNTIME_DIR, /run/drom, $XDG_RUNTIME_DIR/drom)\n"
@@ -37,9 +38,15 @@ static const char *const MALLEABILITIES[] = {"auto", "next-region", "bind-only"}
 static const char *const RUNTIMES[] = {"auto", "libomp", "libgomp"};
 static const unsigned UNSAID = 3; /* behind the words */
 
-static _Noreturn void print_and_leave(const char *text)
+static const char *launcher; /* the name by which it was called */
+
+static _Noreturn void print_and_leave(const char *before, const char *text)
 {
-    exit(fputs(text, stdout) < 0 || fflush(stdout) != 0 ? EXIT_REFUSED : EXIT_SUCCESS);
+    if (printf("%s%s%s", before, launcher, text) < 0 || fflush(stdout) != 0) {
+        dromi_say("cannot write to standard output (%s).", strerror(errno));
+        exit(EXIT_REFUSED);
+    }
+    exit(EXIT_SUCCESS);
 }
 
 uint32_t parse_number(const char *text, uint32_t most)
@@ -135,7 +142,7 @@ static const char *directory_or_leave(const char *text)
 static void check_together(const struct options *options)
 {
     if (!options->command[0])
-        dromi_say("no command is given: write drom-run -- COMMAND.");
+        dromi_say("no command is given: write %s -- COMMAND.", launcher);
     else if (options->cpus && options->min > options->cpus)
         dromi_say("--min %u is more than --cpus %u: lower the one or raise the other.", options->min, options->cpus);
     else
@@ -158,12 +165,12 @@ static void set_option(struct options *options, int option)
     case 's': options->session = name_or_leave("--session", optarg); return;
     case 'r': options->require = true; return;
     case 'w': options->wait = true; return;
-    case 'h': print_and_leave(HELP);
-    case 'v': print_and_leave("drom-run " DROM_VERSION "\n");
+    case 'h': print_and_leave("Usage: ", HELP);
+    case 'v': print_and_leave("", " " DROM_VERSION "\n");
     }
 }
 
-void parse_options(struct options *options, int argc, char **argv)
+void parse_options(struct options *options, const char *called, int argc, char **argv)
 {
     static const struct option known[] = {
         {"runtime-dir", required_argument, NULL, 'd'}, {"job", required_argument, NULL, 'j'},
@@ -176,14 +183,17 @@ void parse_options(struct options *options, int argc, char **argv)
         {NULL, 0, NULL, 0},
     };
     memset(options, 0, sizeof *options);
+    launcher = called;
     options->malleability = UNSAID;
     options->runtime = UNSAID;
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "+:h", known, NULL)) != -1;) {
         if (option == ':' || option == '?') {
             const char *given = argv[optind - 1];
-            dromi_say(option == ':' ? "%s needs a value: see drom-run --help." : "%s is no option of drom-run: see drom-run --help.",
-                      given);
+            if (option == ':')
+                dromi_say("%s needs a value: see %s --help.", given, launcher);
+            else
+                dromi_say("%s is no option of %s: see %s --help.", given, launcher, launcher);
             exit(EXIT_USAGE);
         }
         set_option(options, option);

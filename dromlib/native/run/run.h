@@ -34,8 +34,12 @@ struct rank {
     char session[DROM_NAME_SIZE];
 };
 
+/* Become the command that the arguments name, under the name by which the launcher was called. Returns an exit status where
+ * that fails, and exits as parse_options() does. */
+int run_command(const char *called, int argc, char **argv);
+
 /* Exits with 0 after --help and --version, and with 2 and a sentence after a bad value. */
-void parse_options(struct options *options, int argc, char **argv);
+void parse_options(struct options *options, const char *called, int argc, char **argv);
 
 /* Return the decimal number in `text`, or 0 when it is none from 1 to `most`. */
 uint32_t parse_number(const char *text, uint32_t most);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "run.h"
@@ -83,10 +84,12 @@ static bool ask_loader(struct binding *found, const struct program *program, con
     char *line = NULL;
     size_t size = 0;
     struct sigaction known = {.sa_handler = SIG_DFL}, before;
+    sigset_t end, waiting;
     memset(found, 0, sizeof *found);
     if (pipe(ends) < 0)
         return false;
     sigaction(SIGCHLD, &known, &before); /* of children of who ignores it nobody can know how they ended */
+    sigpending(&waiting);
     pid_t child = fork();
     if (child == 0)
         load(program, path, library, bound, ends);
@@ -100,6 +103,11 @@ static bool ask_loader(struct binding *found, const struct program *program, con
     else
         close(ends[0]);
     bool ended = child > 0 && waitpid(child, &status, 0) == child;
+    /* Where the caller blocks it, the end of this child would still be waiting for the command. */
+    sigemptyset(&end);
+    sigaddset(&end, SIGCHLD);
+    if (!sigismember(&waiting, SIGCHLD))
+        sigtimedwait(&end, NULL, &(struct timespec){0});
     sigaction(SIGCHLD, &before, NULL);
     return ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
