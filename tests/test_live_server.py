@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import sqlite3
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +23,13 @@ from agent import control
 from agent.log import Log
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
-from scheduler.errors import SchedulerError
 from scheduler.live.cli import SERVICE
 from scheduler.live.jobs import Entry
 from scheduler.live.metrics import ClusterCollector
 from scheduler.live.server import Server
 from scheduler.live.settings import Settings
 from scheduler.live.spec import LARGEST, Spec
-from scheduler.live.store import Store
+from scheduler.live.store import Store, UnwritableError
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_a_queue_that_cannot_be_written_is_told(server: Server, monkeypatch: pyt
     """Until it can be again: nothing new begins meanwhile, and whoever watches should know."""
 
     def full(*_: object) -> None:
-        raise SchedulerError("the queue cannot be written: make room on its disk.")
+        raise UnwritableError(Path("queue.sqlite"), sqlite3.OperationalError("database or disk is full"))
 
     with monkeypatch.context() as changed:
         changed.setattr(server._store, "write", full)

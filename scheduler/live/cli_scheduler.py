@@ -16,7 +16,7 @@ from agent.remote import Gate
 from agent.service_manager import ServiceManager
 from scheduler.errors import SchedulerError
 from scheduler.live.settings import Settings
-from scheduler.live.spec import LONGEST_REQUEST, parse_time
+from scheduler.live.spec import LONGEST_REQUEST, parse_memory, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,6 +88,21 @@ def scheduler(
     keep: Annotated[
         int, typer.Option(metavar="DAYS", min=1, max=36500, help="Forget jobs that were over so many days ago.")
     ] = round(USUAL.history / DAY),
+    keep_jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of a user's jobs that are over, forget the oldest beyond so many.")
+    ] = USUAL.keep_jobs,
+    max_jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Jobs that wait or run, which a user may have at once.")
+    ] = USUAL.max_jobs,
+    max_running: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Jobs of a user that run at once; 0: any number.")
+    ] = USUAL.max_running,
+    max_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="What a user's unfinished jobs may take of the queue.")
+    ] = f"{USUAL.max_bytes >> 20}M",
+    max_orders: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Orders a second that a user may give for long.")
+    ] = USUAL.max_orders,
     durable: Annotated[
         bool, typer.Option("--durable", help="Have every change survive the loss of power, not only of the process.")
     ] = False,
@@ -111,6 +126,11 @@ def scheduler(
         default_time=_given(parse_time, default_time),
         max_time=_given(parse_time, max_time),
         history=keep * DAY,
+        keep_jobs=keep_jobs,
+        max_jobs=max_jobs,
+        max_running=max_running,
+        max_bytes=_given(parse_memory, max_bytes),
+        max_orders=max_orders,
     )
     log = Log()
     if words := announcement(found):

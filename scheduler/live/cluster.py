@@ -52,6 +52,7 @@ class Cluster(Membership):
         job.limit = self.settings.limit(spec.time)
         self._next += 1
         self.jobs[job.number] = job
+        self.holdings.add(job)
         self._record(job, now, "submitted", name=name_of(spec))
         self._consider(job, now)
         return job
@@ -63,6 +64,8 @@ class Cluster(Membership):
         self._next = jobs[0].number
         for job in reversed(jobs):
             self._withdraw(job)
+            if not job.is_final:
+                self.holdings.remove(job)
             del self.jobs[job.number]
             self._awaited.pop(job.number, None)
             self.unsaved.pop(job.number)
@@ -101,6 +104,8 @@ class Cluster(Membership):
         controller = self.controller
         if controller is None:
             return
+        for number in self.turns.ready():
+            self._admit(self.jobs[number], now)
         for number in controller.turn(int(now)):
             self._placed(self.jobs[number], now)
         self._end_late(controller, now)
@@ -210,8 +215,11 @@ class Cluster(Membership):
             self._names += [""] * (node.index - len(self._names)) + [node.name]
             self._open(node.cores, now)
         self.jobs = {job.number: job for job in jobs}
+        for job in self.jobs.values():
+            self.holdings.add(job)
         for job in sorted(self.jobs.values(), key=lambda job: (job.started or math.inf, job.number)):
             if job.state in ON_NODES:
+                self.turns.place(job)
                 self._resume(job, now)
         for job in list(self.jobs.values()):
             if job.state == PENDING:

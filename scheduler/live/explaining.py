@@ -38,11 +38,19 @@ def why(job: Job, cluster: Cluster) -> str:
     if others := cluster.waits_for(job.number):
         return f"waits for {_named(others)}"
     controller = cluster.controller
-    if why_not := cluster.why_not(job.spec) or (controller and controller.fault_of(job.number)):
+    outside = cluster.why_not(job.spec) or _outside(job, cluster)
+    if why_not := outside or (controller and controller.fault_of(job.number)):
         return why_not
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
         return "others are before it"
     return _shortage(job, cluster)
+
+
+def _outside(job: Job, cluster: Cluster) -> str:
+    """Return why a job is not before the policy, where its user may not run more; empty if it is."""
+    if not cluster.turns.waits(job):
+        return ""
+    return f"{job.user.name} may run {counted(cluster.settings.max_running, 'job')} at once here, and has as many"
 
 
 def _ended(job: Job) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SCHEMA = 2
+APPLICATION = int.from_bytes(b"drom", "big")
+"""What the file of a queue says that it is; those of earlier versions do not say it."""
 _SPECS = "CREATE TABLE specs (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, value TEXT NOT NULL);"
 _BY_SPEC = "CREATE INDEX jobs_by_spec ON jobs (spec);"
 _TABLES = f"""
@@ -31,6 +33,14 @@ CREATE TABLE nodes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (job INTEGER NOT NULL, at REAL NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL);
 CREATE INDEX entries_by_job ON entries (job);
 """
+
+
+def check(db: sqlite3.Connection) -> None:
+    """Raise DamageError, or sqlite3.Error, for a file that is no queue of ours; nothing is changed."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    if application not in (0, APPLICATION) or (tables and "meta" not in tables):
+        raise DamageError("it is not a queue of drom")
 
 
 def prepare(db: sqlite3.Connection) -> None:
@@ -50,6 +60,9 @@ def prepare(db: sqlite3.Connection) -> None:
         raise NewerError(f"its layout is of version {row[0]}, and this drom reads {SCHEMA}")
     if row[0] == 1:
         _share_texts(db)
+    if db.execute("PRAGMA application_id").fetchone() != (APPLICATION,):
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+    db.execute("CREATE INDEX IF NOT EXISTS jobs_by_user ON jobs (uid, number)")
 
 
 def _share_texts(db: sqlite3.Connection) -> None:

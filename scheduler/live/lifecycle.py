@@ -20,6 +20,7 @@ from scheduler.live.controller import ANYWHERE, Demand
 from scheduler.live.dispatch import Dispatch
 from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FAILED, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
 from scheduler.live.launching import start_of
+from scheduler.live.quotas import Holdings, Turns
 from scheduler.live.spec import remains
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Lifecycle:
         self.policy = policy
         self.settings = settings
         self.jobs: dict[int, Job] = {}
+        self.holdings = Holdings()
+        self.turns = Turns(settings.max_running)
         self.nodes: dict[str, Node] = {}
         self.messages: list[tuple[str, say.ToAgent]] = []
         """What is to be sent to which node, once all is written down."""
@@ -123,7 +126,7 @@ class Lifecycle:
     def _admit(self, job: Job, now: float) -> None:
         """Put a waiting job before the policy unless something keeps it from starting."""
         could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
-        if self.controller and could and not self.controller.waits(job.number):
+        if self.controller and could and not self.controller.waits(job.number) and self.turns.enter(job):
             self.controller.submit(job.number, self._demand(job), int(now))
 
     def _offer_after(self, other: int, job: Job, now: float) -> bool:
@@ -191,6 +194,7 @@ class Lifecycle:
 
     def _withdraw(self, job: Job) -> None:
         self.unsaved[job.number] = job
+        self.turns.leave(job)
         if self.controller and self.controller.waits(job.number):
             self.controller.withdraw(job.number)
 
@@ -249,6 +253,7 @@ class Lifecycle:
         if self.controller and self.controller.runs(job.number):
             self.controller.ended(job.number, int(now))
         self.rates.pop(job.number, None)
+        self.turns.leave(job)
         if job.verdict == REQUEUE:
             self._back_to_queue(job, job.reason, now)
             self._hold_if_often_lost(job, now)
@@ -267,6 +272,8 @@ class Lifecycle:
 
     def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:
         self._awaited.pop(job.number, None)
+        if not job.is_final:
+            self.holdings.remove(job)
         job.state, job.reason, job.ended, job.spec = state, reason, now, remains(job.spec)
         self._record(job, now, state, **({"reason": reason} if reason else {}))
 

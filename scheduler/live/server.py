@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from agent import control
+from agent import connections, control
 from agent.control import ControlError
 from agent.signalling import Signals
 from agent.steward import protocol as say
@@ -31,9 +31,11 @@ from scheduler.live.desk import Desk
 from scheduler.live.jobs import PENDING, Job
 from scheduler.live.metrics import Counts
 from scheduler.live.pages import PAGE, SCHEMA_VERSION
+from scheduler.live.quotas import Orders
 from scheduler.live.rights import check_rights, is_master, user_of
 from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, MOST_JOBS, from_json, name_of, visible
-from scheduler.live.store import Store, UnreadableError
+from scheduler.live.state_folder import SOCKETS
+from scheduler.live.store import Store, UnreadableError, UnwritableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from scheduler.live.jobs import User
     from scheduler.live.settings import Settings
 
-UNWRITABLE = "the queue cannot be written now, so nothing was changed: see the scheduler's log."
+UNWRITABLE = "the queue cannot be written now, so nothing was changed"
 _AHEAD = (
     "the last thing in the queue happened {} from now by this machine's clock, and times go on from there: set the "
     "clock if it is wrong, else let the jobs end and begin with another queue (--state)."
@@ -62,6 +64,9 @@ TIDY = 3600.0
 """Seconds until it is looked for old jobs again."""
 _WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
 """Orders of which nothing stays in memory when they fail on their way; after the others only a restart is safe."""
+
+_CHANGING = frozenset({"submit", "cancel", "hold"})
+"""Orders of which a user may give so many a second: they are written down."""
 
 
 class Server:
@@ -91,6 +96,9 @@ class Server:
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""
+        self._unwritable = ""
+        """What users are told then."""
+        self._orders = Orders(settings.max_orders)
         self._tidy_again = 0.0
         self._running = True
         self._more = False
@@ -131,8 +139,8 @@ class Server:
         """Leave everything to the next scheduler."""
         self._desk.close()
         self._clients.close()
-        for name in ("control", "signals", "agents"):
-            (self._folder / name).unlink(missing_ok=True)
+        for name in SOCKETS:
+            connections.remove(self._folder / name)
         self._store.close()
 
     def turn(self) -> None:
@@ -161,10 +169,13 @@ class Server:
             return max(0.0, self._stuck - time.monotonic())
         return max(0.0, min(LONGEST_SLEEP, self.cluster.next_look() - self._clock()))
 
-    def _flush(self) -> bool:
-        """Write down what has happened, then send what follows; return whether that was possible."""
+    def _flush(self, *, urgent: bool = False) -> bool:
+        """Write down what has happened, then send what follows; return whether that was possible.
+
+        It is not tried again within `RETRY`, unless it is `urgent`.
+        """
         cluster = self.cluster
-        if self._stuck > time.monotonic():
+        if self._stuck > time.monotonic() and not urgent:
             return False
         try:
             if cluster.unsaved or cluster.entries or cluster.unsaved_nodes or cluster.gone_nodes:
@@ -172,7 +183,7 @@ class Server:
                 self._store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes)
             elif self._stuck:
                 self._store.try_writing()
-        except SchedulerError as error:
+        except UnwritableError as error:
             self._be_stuck(error)
             return False
         if self._stuck:
@@ -193,8 +204,9 @@ class Server:
             self._desk.send(name, message)
         return True
 
-    def _be_stuck(self, error: SchedulerError) -> None:
+    def _be_stuck(self, error: UnwritableError) -> None:
         """Take in that the queue cannot be written now."""
+        self._unwritable = f"{UNWRITABLE}: {error.why}."
         if not self._stuck:
             self._log("queue_stuck", reason=str(error))
         self._stuck, self.counts.stuck = time.monotonic() + RETRY, True
@@ -204,16 +216,23 @@ class Server:
         if self._stuck or time.monotonic() < self._tidy_again:
             return
         try:
-            gone = self._store.forget(self._clock() - self._settings.history, self.cluster.needed(), MOST_AT_ONCE)
+            gone = self._forget()
         except UnreadableError as error:
             self._warn(str(error))
             self._tidy_again = time.monotonic() + TIDY
             return
-        except SchedulerError as error:
+        except UnwritableError as error:
             self._be_stuck(error)
             return
         self.cluster.forget(gone)
-        self._tidy_again = time.monotonic() + (RETRY if len(gone) == MOST_AT_ONCE else TIDY)
+        self._tidy_again = time.monotonic() + (RETRY if gone else TIDY)
+
+    def _forget(self) -> list[int]:
+        """Delete some jobs that were over long ago, or else of a user who has too many, and return them."""
+        needed = self.cluster.needed()
+        if gone := self._store.forget(self._clock() - self._settings.history, needed, MOST_AT_ONCE):
+            return gone
+        return self._store.forget_surplus(self._settings.keep_jobs, needed, MOST_AT_ONCE)
 
     def _past(self, number: int) -> str | None:
         """Return the final state of a job, None if there was none; who waits for one that cannot be read waits on."""
@@ -282,6 +301,8 @@ class Server:
         if name not in orders:
             raise ControlError(f"this scheduler knows no order {str(name)[:40]!r}: use the drom of this version.")
         try:
+            if name in _CHANGING and not is_master(user := user_of(caller)):
+                self._orders.take(user, time.monotonic())
             return orders[name](order, caller)
         except ControlError:
             raise
@@ -313,6 +334,8 @@ class Server:
             raise ControlError(msg)
         user, parsed = user_of(caller), [from_json(values) for values in specs]
         check_rights(user, parsed)
+        if not is_master(user):
+            self.cluster.holdings.admit(user, parsed, count, self._settings)
         newest = next(reversed(self.cluster.jobs), None)
         try:
             jobs = [self.cluster.submit_many(spec, user, self._clock(), count) for spec in parsed]
@@ -327,44 +350,49 @@ class Server:
         came = itertools.takewhile(lambda job: job.number != newest, reversed(self.cluster.jobs.values()))
         return list(came)[::-1]
 
-    def _must_flush(self) -> None:
-        if not self._flush():
-            raise ControlError(UNWRITABLE)
+    def _must_flush(self, *, urgent: bool = False) -> None:
+        if not self._flush(urgent=urgent):
+            raise ControlError(self._unwritable)
 
     @contextlib.contextmanager
-    def _written(self) -> Iterator[None]:
-        """Let a block change what is kept, and have it written down before anybody is answered."""
-        self._must_flush()
-        try:
-            self._store.try_writing()
-        except SchedulerError as error:
-            self._be_stuck(error)
-            raise ControlError(UNWRITABLE) from error
-        yield
-        if not self._flush():
-            raise ControlError(
-                "it was done, but cannot be written down now: a scheduler that ends first has not done it."
-            )
+    def _written(self, user: User) -> Iterator[None]:
+        """Let a block change what is kept, and have it written down before anybody is answered.
+
+        For who rules that is done on a full disk, too.
+        """
+        urgent = is_master(user)
+        with self._store.urgently() if urgent else contextlib.nullcontext():
+            self._must_flush(urgent=urgent)
+            try:
+                self._store.try_writing()
+            except UnwritableError as error:
+                self._be_stuck(error)
+                raise ControlError(self._unwritable) from error
+            yield
+            if not self._flush(urgent=urgent):
+                raise ControlError(
+                    "it was done, but cannot be written down now: a scheduler that ends first has not done it."
+                )
 
     def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         job, user = self._own_job(order, caller)
-        with self._written():
+        with self._written(user):
             self.cluster.cancel(job.number, self._clock(), f"cancelled by {user.name}")
         return self._told(job)
 
     def _hold(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         job, user = self._own_job(order, caller)
-        with self._written():
+        with self._written(user):
             self.cluster.hold(job.number, self._clock(), user.name, held=order.get("held") is not False)
         return self._told(job)
 
     def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        if not is_master(user_of(caller)):
+        if not is_master(user := user_of(caller)):
             raise ControlError("only root and the scheduler's own user may drain nodes.")
         reason = order.get("reason")
         if not isinstance(reason, str) or not isinstance(order.get("node"), str):
             raise ControlError("drain takes a node and a reason: use the drom of this version.")
-        with self._written():
+        with self._written(user):
             if order.get("forget") is True:
                 self.cluster.forget_node(order["node"])
             else:

@@ -13,7 +13,10 @@ class Settings:
     An agent that is silent for `silence` gets no more jobs, and its jobs are given up `give_up` later. A shrink that is
     not applied within `shrink_within` has failed. A job that is to end has `kill_wait` to do so. Clocks may differ by
     `skew` before somebody is told. Jobs take `default_time` where they do not say, and at most `max_time` (0: any), and
-    are forgotten `history` after their end.
+    are forgotten `history` after their end, or when their user has more than `keep_jobs` that are over.
+
+    Each user but root and the scheduler's own may have `max_jobs` that wait or run, of which `max_running` run at once
+    (0: any), with `max_bytes` of scripts, variables and commands, and may change `max_orders` things a second.
     """
 
     name: str = "drom"
@@ -26,6 +29,11 @@ class Settings:
     default_time: int = 3600
     max_time: int = 0
     history: float = 90 * 86400.0
+    keep_jobs: int = 100_000
+    max_jobs: int = 10_000
+    max_running: int = 0
+    max_bytes: int = 128 << 20
+    max_orders: int = 50
     keep: int = 1000
     """Jobs that are over and still answered for from memory."""
 

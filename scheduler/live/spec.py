@@ -39,6 +39,10 @@ MOST_WANTS = 64
 """Features, and counted resources, that one job may ask for."""
 LONGEST_NAME = 1024
 """Characters of a job's name; listings show fewer."""
+KEPT = 512
+"""Characters of a command, and of each path, that are kept of a job that is over."""
+CUT = "..."
+"""What stands in place of the rest."""
 LONGEST_PATH = 4096
 """Characters of a path: the kernel's PATH_MAX."""
 
@@ -92,9 +96,39 @@ class Spec:
         return asdict(self)
 
 
+def size_of(spec: Spec) -> int:
+    """Return the bytes that are kept of a specification."""
+    return len(json.dumps(spec.to_json()))
+
+
 def remains(spec: Spec) -> Spec:
-    """Return what is kept of a specification once its job is over: no environment, and of a script that it was one."""
-    return replace(spec, script=spec.script and "#!", environment={})
+    """Return what is kept of a specification once its job is over.
+
+    That is no environment, of a script that it was one, of a long command its beginning, and no long path.
+    """
+    command, size = list[str](), 0
+    for word in spec.command:
+        size += len(word) + 1
+        if size > KEPT:
+            command.append(CUT)
+            break
+        command.append(word)
+    name = spec.name[:KEPT] or ("" if command[:1] == list(spec.command[:1]) else name_of(spec)[:KEPT])
+    return replace(
+        spec,
+        name=name,
+        script=spec.script and "#!",
+        command=tuple(command),
+        environment={},
+        output=_cut(spec.output),
+        error=_cut(spec.error),
+        input=_cut(spec.input),
+        folder=_cut(spec.folder),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= KEPT else text[: KEPT - len(CUT)] + CUT
 
 
 def visible(spec: Spec, *, whole: bool) -> dict[str, Any]:
@@ -164,7 +198,7 @@ def check(spec: Spec) -> None:
     _check_words(spec)
     if any(not 0 < amount <= MOST for amount in spec.resources.values()):
         raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
-    size = len(json.dumps(spec.to_json()))
+    size = size_of(spec)
     if size > LARGEST:
         has = f"command, script and environment are {size / 1024:.1f} KiB, and a job may have {LARGEST >> 10} KiB"
         msg = f"{has}: leave variables out with --export, or put text into a file."

@@ -14,12 +14,15 @@ import json
 import os
 import sqlite3
 import time
+from collections import Counter
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.errors import SchedulerError
 from scheduler.live import layout
 from scheduler.live.jobs import FINAL
+from scheduler.live.reserve import Reserve
 from scheduler.live.rows import (
     DamageError,
     NewerError,
@@ -32,19 +35,46 @@ from scheduler.live.rows import (
     text_of_spec,
 )
 from scheduler.live.spec import MOST_JOBS
+from scheduler.live.state_folder import LOCK, QUEUE, open_file, open_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from scheduler.live.jobs import Entry, Job, Node
     from scheduler.live.spec import Spec
 
+_Written = TypeVar("_Written")
 _ENDED = ",".join("?" * len(FINAL))
 _MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew"
+LOCK_SECONDS = 0.05
+"""Seconds for which a write waits where another program, as one that makes a backup, has locked the queue."""
+MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 400), (("ordered", "resized", "limit"), 4000)
+"""How many entries of some kinds are kept of a job: then the oldest go."""
+_CUT = (
+    "DELETE FROM entries WHERE rowid IN "
+    "(SELECT rowid FROM entries WHERE job = ? AND what IN ({}) ORDER BY rowid DESC LIMIT -1 OFFSET ?)"
+)
 
 
 class UnreadableError(SchedulerError):
     """Raised where the queue cannot be read: its disk fails, or it holds what this drom has not written."""
+
+
+class UnwritableError(SchedulerError):
+    """Raised where the queue cannot be written now; `why` says in a few words why, with what to do."""
+
+    def __init__(self, path: Path, error: sqlite3.Error) -> None:
+        self.is_full = isinstance(error, sqlite3.OperationalError) and not _is_locked(error)
+        self.why = f"{error}: {_MEND}"
+        if self.is_full:
+            self.why = f"{error}: make room on its disk"
+        elif _is_locked(error):
+            self.why = "another program has locked it, as a backup does: wait until that has ended"
+        super().__init__(f"the queue {path} cannot be written: {self.why}.")
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 
 class Store:
@@ -54,34 +84,50 @@ class Store:
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        self._path = folder / "queue.sqlite"
+        self._path = folder / QUEUE
         self._kept: dict[int, tuple[Spec, int]] = {}
         """What jobs that are not over ask for as far as it was written down by us, with the row of its text."""
-        try:
-            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            self._lock = os.open(folder / "queue.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            msg = f"the queue cannot be kept in {folder}: {error.strerror}: choose another folder with --state."
-            raise SchedulerError(msg) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._db = self._open(durable=durable)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            msg = f"another scheduler has the queue in {folder}: stop it, or give this one another folder with --state."
-            raise SchedulerError(msg) from error
-        except (sqlite3.Error, OSError, DamageError, NewerError) as error:
-            os.close(self._lock)
-            raise UnreadableError(self._why_not(error, "opened")) from error
+        self._urgent = False
+        with contextlib.ExitStack() as opened:
+            at = open_folder(folder)
+            opened.callback(os.close, at)
+            try:
+                self._lock = open_file(LOCK, at)
+                opened.callback(os.close, self._lock)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._reserve = Reserve(at)
+                opened.callback(self._reserve.close)
+            except BlockingIOError as error:
+                remedy = "stop it, or give this one another folder with --state"
+                msg = f"another scheduler has the queue in {folder}: {remedy}."
+                raise SchedulerError(msg) from error
+            except OSError as error:
+                msg = f"the queue cannot be kept in {folder}: {error.strerror}: choose another folder with --state."
+                raise SchedulerError(msg) from error
+            try:
+                self._db = self._open(durable=durable)
+                opened.callback(self._db.close)
+                self._over = self._count_over()
+            except (sqlite3.Error, OSError, DamageError, NewerError) as error:
+                raise UnreadableError(self._why_not(error, "opened")) from error
+            self._reserve.fill()
+            self._opened = opened.pop_all()
 
     def _open(self, *, durable: bool) -> sqlite3.Connection:
-        self._be_private()
-        db = sqlite3.connect(self._path, isolation_level=None)
-        with contextlib.ExitStack() as opened:
-            opened.callback(db.close)
-            self._prepare(db, durable=durable)
-            opened.pop_all()
-        return db
+        """Open the queue; on a full disk with what is kept in reserve."""
+        while True:
+            db = sqlite3.connect(self._path, isolation_level=None)
+            try:
+                self._prepare(db, durable=durable)
+            except sqlite3.OperationalError as error:
+                db.close()
+                if _is_locked(error) or not self._reserve.give():
+                    raise
+            except BaseException:
+                db.close()
+                raise
+            else:
+                return db
 
     def _why_not(self, error: Exception, done: str) -> str:
         """Return why the queue cannot be opened or read, with what to do."""
@@ -90,49 +136,88 @@ class Store:
         reason = error.strerror if isinstance(error, OSError) else error
         return f"the queue {self._path} cannot be {done}: {reason}: {_MEND}."
 
-    def _be_private(self) -> None:
-        """Let nobody else read the queue, in which environments are. SQLite gives new files the mode of the first."""
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        for end in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"{self._path}{end}").chmod(0o600)
-
     def _prepare(self, db: sqlite3.Connection, *, durable: bool) -> None:
         """Set up a connection and, the first time, the tables. Raises an error for what is no queue of ours."""
+        layout.check(db)  # before anything is changed
+        for end in ("", "-wal", "-shm"):  # nobody else reads environments
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self._path}{end}").chmod(0o600)
         db.execute("PRAGMA temp_store=MEMORY")  # what is sorted is there also when the disk is full
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         layout.prepare(db)
+        db.execute(f"PRAGMA busy_timeout={round(1000 * LOCK_SECONDS)}")
+
+    def _count_over(self) -> Counter[int]:
+        """Return how many jobs that are over each user has."""
+        asked = f"SELECT uid, count(*) FROM jobs WHERE state IN ({_ENDED}) GROUP BY uid"  # noqa: S608
+        return Counter(dict(self._db.execute(asked, tuple(sorted(FINAL)))))
 
     def close(self) -> None:
         """Let another scheduler have the queue."""
-        self._db.close()
-        os.close(self._lock)
+        self._opened.close()
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(
         self, jobs: Collection[Job], nodes: Iterable[Node], entries: Iterable[Entry], gone: Iterable[str] = ()
     ) -> None:
-        """Write all of it down, and that nodes are `gone`, or nothing. Raises SchedulerError where it cannot be now."""
-        with self._transaction():
-            kept = self._write_jobs(jobs)
-            self._db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in gone])
-            for node in nodes:
-                self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, text_of_node(node)))
-            self._db.executemany(
-                "INSERT INTO entries VALUES (?, ?, ?, ?)",
-                [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
-            )
+        """Write all of it down, and that nodes are `gone`, or nothing. Raises UnwritableError where that fails."""
+        entries = list(entries)
+        nodes = list(nodes)
+        kept, ended = self._persist(lambda: self._write(jobs, nodes, entries, gone))
         self._kept.update(kept)
+        self._over += Counter(job.user.uid for job in ended)
         for job in jobs:
             if job.is_final:
                 self._kept.pop(job.number, None)
 
+    def _write(
+        self, jobs: Collection[Job], nodes: Iterable[Node], entries: Iterable[Entry], gone: Iterable[str]
+    ) -> tuple[dict[int, tuple[Spec, int]], list[Job]]:
+        """Write all of it down; return what `_write_jobs` does, and the jobs that were not over before."""
+        ended = [job for job in jobs if job.is_final and not self._was_over(job.number)]
+        kept = self._write_jobs(jobs)
+        self._db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in gone])
+        for node in nodes:
+            self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, text_of_node(node)))
+        self._db.executemany(
+            "INSERT INTO entries VALUES (?, ?, ?, ?)",
+            [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
+        )
+        for kinds, most in MOST_KEPT:
+            cut = _CUT.format(",".join("?" * len(kinds)))
+            many = {entry.job for entry in entries if entry.what in kinds}
+            self._db.executemany(cut, [(job, *kinds, most) for job in many])
+        return kept, ended
+
+    def _was_over(self, number: int) -> bool:
+        row = self._db.execute("SELECT state FROM jobs WHERE number = ?", (number,)).fetchone()
+        return row is not None and row[0] in FINAL
+
     def try_writing(self) -> None:
-        """Write something that says nothing. Raises SchedulerError where nothing can be written now."""
-        with self._transaction():
-            self._db.execute("REPLACE INTO meta VALUES ('tried', ?)", (time.time(),))
+        """Write something that says nothing. Raises UnwritableError where nothing can be written now."""
+        self._persist(lambda: self._db.execute("REPLACE INTO meta VALUES ('tried', ?)", (time.time(),)))
+
+    @contextlib.contextmanager
+    def urgently(self) -> Iterator[None]:
+        """Write in a block also where the disk is full, with the room that is kept in reserve."""
+        self._urgent = True
+        try:
+            yield
+        finally:
+            self._urgent = False
+            self._reserve.fill()
+
+    def _persist(self, write: Callable[[], _Written]) -> _Written:
+        """Return what a function does in one transaction. Raises UnwritableError where it cannot be written now."""
+        while True:
+            try:
+                with self._transaction():
+                    return write()
+            except UnwritableError as error:  # noqa: PERF203 - tried again
+                if not (self._urgent and error.is_full and self._reserve.give()):
+                    raise
 
     def forget(self, before: float, needed: Collection[int], most: int) -> list[int]:
         """Delete up to `most` jobs that were over before that time, and return them.
@@ -145,24 +230,43 @@ class Store:
         with self._reading(), contextlib.closing(self._db.execute(asked)) as rows:
             old = itertools.takewhile(lambda row: row[1] < before, rows)  # what came later stands later
             gone = list(itertools.islice((job for job, _, what in old if what in FINAL and job not in kept), most))
+        self._delete(gone)
+        return gone
+
+    def forget_surplus(self, keep: int, needed: Collection[int], most: int) -> list[int]:
+        """Delete up to `most` of the oldest jobs of a user who has over `keep` that are over; return as `forget`."""
+        uid, count = max(self._over.items(), key=itemgetter(1), default=(0, 0))
+        if count <= keep:
+            return []
+        kept = {*needed, self.next_number - 1}
+        asked = f"SELECT number FROM jobs WHERE uid = ? AND state IN ({_ENDED}) ORDER BY number"  # noqa: S608
+        with self._reading(), contextlib.closing(self._db.execute(asked, (uid, *sorted(FINAL)))) as rows:
+            old = (number for (number,) in rows if number not in kept)
+            gone = list(itertools.islice(old, min(most, count - keep + keep // 10)))
+        if not gone:  # others wait for all of them
+            self._over[uid] = 0
+        self._delete(gone)
+        return gone
+
+    def _delete(self, gone: Collection[int]) -> None:
+        asked = "SELECT uid FROM jobs WHERE number = ?"
         with self._transaction():
+            users = Counter(uid for number in gone for (uid,) in self._db.execute(asked, (number,)))
             texts = self._texts_of(gone)
             for table, column in (("jobs", "number"), ("entries", "job")):
                 self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(job,) for job in gone])  # noqa: S608
             layout.drop_unused(self._db, texts)
-        return gone
+        self._over -= users
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Have all of a block written down, or nothing. Raises SchedulerError where that is not possible now."""
+        """Have all of a block written down, or nothing. Raises UnwritableError where that is not possible now."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            remedy = "make room on its disk" if isinstance(error, sqlite3.OperationalError) else _MEND
-            msg = f"the queue {self._path} cannot be written: {error}: {remedy}."
-            raise SchedulerError(msg) from error
+            raise UnwritableError(self._path, error) from error
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")

@@ -35,6 +35,7 @@ from tests.agents import (
     wait_until,
 )
 from tests.checker import Watcher
+from tests.file_systems import tiny_tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -257,28 +258,11 @@ def test_a_metrics_port_in_use_is_refused_and_leaves_programs_alone(tmp_path: Pa
         agent.await_tasks(a="0-1")
 
 
-@contextlib.contextmanager
-def _tiny_tmpfs(folder: Path, options: str) -> Iterator[Path]:
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"mode=755,{options}", "tmpfs", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
 @pytest.mark.parametrize("options", ["size=8k", "size=1m,nr_inodes=1", "size=1m,nr_inodes=2", "size=1m,nr_inodes=4",
                                      "size=1m,nr_inodes=5", "size=1m,nr_inodes=6"])  # fmt: skip
 def test_a_full_file_system_is_told_at_the_start(tmp_path: Path, options: str) -> None:
     """Without room for registry, mailboxes or sockets the agent says so, at whichever of them there is none left."""
-    with _tiny_tmpfs(tmp_path / "tiny", options) as tiny:
+    with tiny_tmpfs(tmp_path / "tiny", options) as tiny:
         refused_agent(tiny, "No space left on device")
 
 
@@ -287,7 +271,7 @@ def test_a_file_system_that_fills_up_refuses_newcomers_only(
     tmp_path: Path, start: Programs, program: Path, what: str
 ) -> None:
     """Without room for a mailbox a launch is refused; running programs shrink and grow on; later launches work."""
-    with _tiny_tmpfs(tmp_path / "tiny", "size=1m,nr_inodes=64") as tiny, start_agent(tiny, *TWO) as agent:
+    with tiny_tmpfs(tmp_path / "tiny", "size=1m,nr_inodes=64") as tiny, start_agent(tiny, *TWO) as agent:
         a = start.start(*agent.run("--job", "a", "--", program))
         a.await_out("cpus 0,1")
         with contextlib.suppress(OSError):

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real file systems that are small, so that they can be filled."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextlib.contextmanager
+def tiny_tmpfs(folder: Path, options: str) -> Iterator[Path]:
+    """Mount a file system in a new folder, as the options say."""
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"mode=755,{options}", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(file: Path) -> None:
+    """Write to a file until there is no room left, to the last byte."""
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as out:
+        while out.write(bytes(4096)):
+            pass
