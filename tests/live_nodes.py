@@ -259,3 +259,5 @@ class FakeCluster:
         for name, node in self.nodes.items():
             told = [job.sizes[name] for job in jobs if name in job.left and name in job.acknowledged]
             assert sum(told) <= node.cores, f"the history has {told} cores of {name}"
+            there = sorted((job for job in jobs if name in job.left), key=lambda job: job.number)
+            assert self.cluster.jobs_on(name) == there

@@ -435,7 +435,8 @@ def test_jobs_of_a_queue_are_chosen(
 
     _, *lines = capsys.readouterr().out.splitlines() if numbers else ["", *capsys.readouterr().out.splitlines()]
     assert lines == [choosing.NONE] if not numbers else [line.split()[0] for line in lines] == [*map(str, numbers)]
-    assert asked[0] == ("queue", {"all": every, "last": 100})
+    order, fields = asked[0]
+    assert (order, fields.get("all", False), fields.get("last")) == ("queue", every, 100 if every else None)
 
 
 @pytest.mark.parametrize(
@@ -467,3 +468,26 @@ def test_a_report_is_about_the_last_jobs(monkeypatch: pytest.MonkeyPatch, words:
     drom("queue", "--out", "folder", *words)
 
     assert asked == [("history", {"last": last})]
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ((), {"limit": 1000}),
+        (("--limit", "2"), {"limit": 2}),
+        (("--limit", "0"), {}),
+        (("--json",), {}),
+        (("--json", "--limit", "2"), {"limit": 2}),
+    ],
+)
+def test_a_long_queue_is_cut_with_a_line_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], fields: dict[str, int]
+) -> None:
+    """For scripts it is whole unless they want fewer jobs."""
+    value = {"time": 0.0, "jobs": ROWS, "after": 3, "left": 19_997}
+    asked = answering(monkeypatch, {"queue": [value]})
+    drom("queue", *words)
+
+    assert asked == [("queue", fields)]
+    last = "These are 3 of 20,000 jobs: see all with --limit 0, or choose with --me, --user, --state and --name."
+    assert (capsys.readouterr().out.splitlines()[-1] == last) == ("--json" not in words)

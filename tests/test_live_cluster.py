@@ -92,11 +92,11 @@ def test_a_policy_that_takes_nodes_as_equal_starts_jobs(tmp_path: Path, name: st
     for nodes in (1, 2):
         assert here.submit(spec(nodes, job_class="rigid"))
     here.settle()
-    assert [job.state for job in here.store.last(10)] == ["running", "pending"]
+    assert [job.state for job in list(here.store.newest(10))[::-1]] == ["running", "pending"]
     here.crash()
     here.settle(ends=True)
 
-    assert [job.state for job in here.store.last(10)] == ["completed", "completed"]
+    assert [job.state for job in list(here.store.newest(10))[::-1]] == ["completed", "completed"]
     here.store.close()
 
 
@@ -114,7 +114,7 @@ def test_what_another_policy_let_in_holds_nobody_up(tmp_path: Path) -> None:
     here.nodes["n0"].end((1, 1), 0)
     here.settle()
 
-    states = {job.number: job.state for job in here.store.last(10)}
+    states = {job.number: job.state for job in list(here.store.newest(10))[::-1]}
     assert states == {1: "completed", 2: "pending", 3: "running"}
     waiting = here.cluster.jobs[2]
     assert explaining.why(waiting, here.cluster) == (
@@ -124,7 +124,7 @@ def test_what_another_policy_let_in_holds_nobody_up(tmp_path: Path) -> None:
     here.policy = POLICY
     here.crash()
     here.settle(ends=True)
-    assert {job.state for job in here.store.last(10)} == {"completed"}
+    assert {job.state for job in list(here.store.newest(10))[::-1]} == {"completed"}
     here.store.close()
 
 
@@ -398,7 +398,7 @@ def test_all_of_a_long_chain_are_cancelled_when_its_first_job_fails(tmp_path: Pa
     here.nodes["n0"].end((first.number, 1), 1)
     here.settle()
 
-    states = [job.state for job in here.store.last(1000)]
+    states = [job.state for job in list(here.store.newest(1000))[::-1]]
     assert states == ["failed", *["cancelled"] * 601]
     assert len([entry for entry in here.store.history() if entry.what == "cancelled"]) == 601
     here.store.close()
@@ -464,7 +464,7 @@ def test_a_job_ends_though_who_waited_for_it_is_forgotten(tmp_path: Path) -> Non
 
     here.settle(ends=True)
 
-    assert [one.state for one in here.store.last(10)] == ["completed", "cancelled"]
+    assert [one.state for one in list(here.store.newest(10))[::-1]] == ["completed", "cancelled"]
     here.store.close()
 
 

@@ -58,7 +58,7 @@ def test_a_queue_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
     version_1(tmp_path).close()
     for _ in range(2):
         store = Store(tmp_path)
-        assert store.last(9) == JOBS
+        assert list(store.newest(9))[::-1] == JOBS
         assert store.living() == JOBS[1:]
         assert (store.nodes(), store.history(), store.next_number) == (
             [Node("n1", 0, 4)],
@@ -73,7 +73,7 @@ def test_a_queue_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.forget(10.0, (), 9) == [1]
     store.write([Job(6, SMALL, ANN, 5.0)], [], [])
-    assert [job.spec for job in store.last(9)] == [LARGE, LARGE, SMALL, SMALL]
+    assert [job.spec for job in list(store.newest(9))[::-1]] == [LARGE, LARGE, SMALL, SMALL]
     store.close()
 
 
@@ -92,5 +92,5 @@ def test_a_damaged_queue_is_not_carried_over(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "queue.sqlite", isolation_level=None)) as db:
         db.execute("INSERT INTO specs SELECT 3, value FROM specs WHERE number = 2")
     store = Store(tmp_path)
-    assert store.last(9) == JOBS
+    assert list(store.newest(9))[::-1] == JOBS
     store.close()

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from scheduler.live.pages import PAGE, whole
+from scheduler.live import pages
+from scheduler.live.pages import PAGE, PAGE_BYTES, fill, whole
 
 
 @pytest.mark.parametrize("last", [1, PAGE, PAGE + 1, 10 * PAGE])
@@ -33,3 +35,35 @@ def test_pages_are_put_together(last: int) -> None:
 def test_what_comes_at_once_stays_as_it_is() -> None:
     """An answer to another order."""
     assert whole(lambda order, job: {"order": order, "job": job}, "cancel", job=3) == {"order": "cancel", "job": 3}
+
+
+@pytest.mark.parametrize("limit", [None, 1, 7, 8, 100])
+def test_pages_that_begin_after_a_row_are_put_together(limit: int | None) -> None:
+    """All that there are, or as many as were asked for, and then the answer says that there are more."""
+    there = list(range(1, 21))
+
+    def ask(_order: str, *, after: int = 0, limit: int = 100) -> dict[str, Any]:
+        """Answer with seven at most."""
+        rest = [one for one in there if one > after]
+        rows = rest[: min(7, limit)]
+        return {"jobs": rows, "after": rows[-1] if len(rows) < len(rest) else None, "left": len(rest) - len(rows)}
+
+    told = whole(ask, "queue") if limit is None else whole(ask, "queue", limit=limit)
+
+    assert told["jobs"] == there[: limit or len(there)]
+    assert (told["after"] is None) == (len(told["jobs"]) == len(there))
+    assert told["left"] == len(there) - len(told["jobs"])
+
+
+def test_a_page_is_bounded_in_rows_bytes_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row is told whatever it takes, as the next page would not be shorter."""
+    many = [{"job": number} for number in range(2 * PAGE)]
+    large = [{"job": number, "name": "x" * (PAGE_BYTES // 10)} for number in range(20)]
+    assert (fill(many), fill(many, 3)) == (many[:PAGE], many[:3])
+    assert fill(large) == large[:9]
+    assert len(json.dumps(fill(large))) <= PAGE_BYTES
+    assert len(fill([{"name": "x" * (2 * PAGE_BYTES)}, *many])) == 1
+
+    monkeypatch.setattr(pages, "PAGE_SECONDS", -1.0)
+    assert fill(many) == many[:1]
+    assert fill([]) == []

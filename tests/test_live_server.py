@@ -23,9 +23,11 @@ from agent import control
 from agent.log import Log
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
+from scheduler.live import admission, pages
 from scheduler.live.cli import SERVICE
 from scheduler.live.jobs import Entry
 from scheduler.live.metrics import ClusterCollector
+from scheduler.live.pages import whole
 from scheduler.live.server import Server
 from scheduler.live.settings import Settings
 from scheduler.live.spec import LARGEST, Spec
@@ -304,3 +306,78 @@ def test_promtool_has_nothing_to_say(server: Server) -> None:
     done = subprocess.run(command, input=scrape(server), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_queue_is_told_in_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job once, in order, whatever the length of its name; also of those that are over, newest page first."""
+    monkeypatch.setattr(pages, "PAGE_BYTES", 4000)
+    me = control.Caller(os.getpid(), os.getuid())
+    numbers = [submit(server, os.getuid(), name="n" * (1 + number))["jobs"][0] for number in range(40)]
+    answers: list[dict[str, Any]] = []
+
+    def ask(order: str, **fields: Any) -> Any:
+        answers.append(server._answer({"order": order} | fields, me))
+        return answers[-1]
+
+    told = whole(ask, "queue")
+    assert [job["job"] for job in told["jobs"]] == numbers
+    assert (told["after"], told["left"], len(answers) > 3) == (None, 0, True)
+    assert all(len(json.dumps(answer["jobs"])) < 5000 for answer in answers)
+    for fields in ({"all": True, "last": 30}, {"all": True, "last": 100}):
+        assert [job["job"] for job in whole(ask, "queue", **fields)["jobs"]] == numbers[-fields["last"] :]
+    history = whole(ask, "history", last=100)
+    assert [job["job"] for job in history["jobs"]] == numbers
+    assert [entry["job"] for entry in history["entries"]] == numbers
+
+    first = whole(ask, "queue", limit=12)
+    assert ([job["job"] for job in first["jobs"]], first["after"], first["left"]) == (numbers[:12], numbers[11], 28)
+    chosen = whole(ask, "queue", names=["nn", "nnn"], users=[told["jobs"][0]["user"]], states=["pending"])
+    assert [job["job"] for job in chosen["jobs"]] == numbers[1:3]
+    assert whole(ask, "queue", users=["nobody-at-all"])["jobs"] == []
+
+
+@pytest.mark.parametrize("field", ["users", "states", "names"])
+@pytest.mark.parametrize("given", ["ann", [1], ["x"] * 1001, {"a": 1}])
+def test_what_is_chosen_of_a_queue_is_a_short_list(server: Server, field: str, given: object) -> None:
+    """Anything else is refused with a sentence."""
+    with pytest.raises(control.ControlError, match=r"^users, states and names are lists of at most 1000 texts: "):
+        server._answer({"order": "queue", field: given}, control.Caller(os.getpid(), os.getuid()))
+
+
+def test_nodes_are_told_in_pages_with_their_jobs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node once in the order of their indices; the answer to a drain has the node that was drained alone."""
+    monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
+    now = server._clock()
+    for number in range(1, 30):
+        hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "n", "b", 4, 1, 0, {}, (), False, now, ())
+        server.cluster.hello(hello, now)
+    me = control.Caller(os.getpid(), os.getuid())
+    (job,) = submit(server, os.getuid())["jobs"]
+    server._answer({"order": "hold", "job": job, "held": False}, me)
+    server.turn()
+
+    told = whole(lambda order, **fields: server._answer({"order": order} | fields, me), "nodes")
+    assert [node["name"] for node in told["nodes"]] == [f"n{number}" for number in range(1, 30)]
+    assert [node["jobs"] for node in told["nodes"] if node["jobs"]] == [{job: 4}]
+    drained = server._answer({"order": "drain", "node": "n7", "reason": "dust"}, me)["nodes"]
+    assert [(node["name"], node["drained"]) for node in drained] == [("n7", "dust")]
+
+
+def test_whether_jobs_may_share_is_found_out_once_for_all_of_a_submission(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And anew once the nodes have changed: a look at all nodes for each job takes too long on a large cluster."""
+    asked: list[object] = []
+
+    def may_share(spec: Spec, *_: object) -> bool:
+        asked.append(spec)
+        return True
+
+    monkeypatch.setattr(admission, "may_share", may_share)
+    me = control.Caller(os.getpid(), os.getuid())
+    order = {"order": "submit", "jobs": [Spec(command=("true",), folder="/").to_json()], "count": 100}
+    server._answer(order, me)
+    assert len(asked) == 1
+    server.cluster.hello(say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
+    server._answer(order, me)
+    assert len(asked) == 2

@@ -44,9 +44,8 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
 
     assert store.living() == [job(1)]
-    assert store.last(5) == [job(1), job(2, COMPLETED)]
-    assert store.last(5, uid=7) == []
-    assert store.last(5, before=2) == [job(1)]
+    assert list(store.newest(5))[::-1] == [job(1), job(2, COMPLETED)]
+    assert list(store.newest(5, before=2))[::-1] == [job(1)]
     assert store.job(2) == job(2, COMPLETED)
     assert store.job(3) is None
     assert (store.state(1), store.state(2), store.next_number, store.latest) == (None, COMPLETED, 3, 2.0)
@@ -99,7 +98,7 @@ def test_jobs_that_were_over_long_ago_are_deleted(tmp_path: Path) -> None:
     assert store.forget(80.0, {4}, 2) == [1, 3]
     assert store.forget(80.0, {4}, 2) == [5]
     assert store.forget(80.0, {4}, 2) == []
-    assert [one.number for one in store.last(10)] == [2, 4, 6, 7]
+    assert [one.number for one in list(store.newest(10))[::-1]] == [2, 4, 6, 7]
     assert [entry.job for entry in store.history()] == [2, 4, 7, 6]
     assert store.next_number == 8
     store.close()
@@ -147,9 +146,9 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
             store.write([job(number) for number in range(2, 60)], [], [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert store.last(100) == [job(1)]
+    assert list(store.newest(100))[::-1] == [job(1)]
     store.write([job(2)], [], [])
-    assert store.last(100) == [job(1), job(2)]
+    assert list(store.newest(100))[::-1] == [job(1), job(2)]
     store.close()
 
 
@@ -176,7 +175,7 @@ def test_what_many_jobs_ask_for_is_kept_once(tmp_path: Path) -> None:
     many[999].state, many[999].spec = COMPLETED, remains(LARGE)
     store.write(many[999:], [], [Entry(1000, 1.0, COMPLETED, {})])
     assert texts(tmp_path) == [json.dumps(remains(LARGE).to_json())]
-    assert store.last(1000) == many
+    assert list(store.newest(1000))[::-1] == many
     store.write([job(1001)], [], [])
     assert len(store.forget(2.0, {1000}, 1000)) == 999
     assert len(texts(tmp_path)) == 2
@@ -320,7 +319,7 @@ def test_what_fails_on_the_way_is_not_half_written(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(OverflowError):
         store.write([job(1)], [], [Entry(10**30, 1.0, "submitted", {})])
-    assert store.last(9) == []
+    assert list(store.newest(9))[::-1] == []
     store.write([job(1)], [], [])
-    assert store.last(9) == [job(1)]
+    assert list(store.newest(9))[::-1] == [job(1)]
     store.close()

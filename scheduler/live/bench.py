@@ -15,6 +15,7 @@ from agent.bench import machine
 from agent.steward import protocol as say
 from scheduler.bench import figure
 from scheduler.compiling import load_policy
+from scheduler.live import bench_large
 from scheduler.live.cluster import Cluster
 from scheduler.live.jobs import User
 from scheduler.live.settings import Settings
@@ -63,7 +64,8 @@ def measure(runs: int) -> dict[str, Any]:
         ("a submission that survives loss of power", "ms", found["FULL"], None),
         ("a one-node job that does nothing, of many on 4 nodes (10 ms: 100 a second)", "ms", found["jobs"], 10.0),
     ]
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": [figure(*row) for row in rows]}
+    figures = [*(figure(*row) for row in rows), *bench_large.measure()]
+    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
 
 
 # --- without processes ----------------------------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agent.control import ControlError
 from agent.words import WordError
 from scheduler.live import listing
+from scheduler.live.spec import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection
+
+    from scheduler.live.jobs import Job
 
 NONE = "No such job is in the queue: see drom queue without --user, --me, --state and --name."
 
@@ -17,9 +21,9 @@ NONE = "No such job is in the queue: see drom queue without --user, --me, --stat
 class Choice(NamedTuple):
     """What jobs have in common; an empty one is had by all."""
 
-    users: Sequence[str] = ()
-    states: Sequence[str] = ()
-    names: Sequence[str] = ()
+    users: Collection[str] = ()
+    states: Collection[str] = ()
+    names: Collection[str] = ()
 
     @property
     def over(self) -> bool:
@@ -30,18 +34,46 @@ class Choice(NamedTuple):
 
         return not FINAL.isdisjoint(self.states)
 
+    def has(self, job: Job) -> bool:
+        """Return whether a job is one of them."""
+        return self._has(job.user.name, job.state, lambda: name_of(job.spec))
+
     def of(self, value: dict[str, Any]) -> dict[str, Any]:
         """Return a queue with these jobs only."""
-        return value | {"jobs": [job for job in value["jobs"] if self._has(job)]}
+        return value | {"jobs": [job for job in value["jobs"] if self._has_row(job)]}
 
-    def _has(self, job: dict[str, Any]) -> bool:
-        pairs = ((self.users, job["user"]), (self.states, job["state"]), (self.names, job["name"]))
-        return all(not wanted or has in wanted for wanted, has in pairs)
+    def _has_row(self, job: dict[str, Any]) -> bool:
+        return self._has(job["user"], job["state"], lambda: str(job["name"]))
+
+    def _has(self, user: str, state: str, name: Callable[[], str]) -> bool:
+        """Return whether such a job is one of them; `name` is asked for where it counts."""
+        is_so = (not self.users or user in self.users) and (not self.states or state in self.states)
+        return is_so and (not self.names or name() in self.names)
+
+
+MOST_CHOSEN = 1000
+"""Users, states or names that one order may choose."""
+
+
+def choice_of(order: dict[str, Any]) -> Choice:
+    """Return the jobs that an order is about. Raises ControlError for one that does not say so with lists of texts."""
+    lists = [order.get(name, []) for name in Choice._fields]
+    for given in lists:
+        if not isinstance(given, list) or len(given) > MOST_CHOSEN or any(type(one) is not str for one in given):
+            msg = f"users, states and names are lists of at most {MOST_CHOSEN} texts: use the drom of this version."
+            raise ControlError(msg)
+    return Choice(*map(frozenset, lists))
 
 
 def lines(choice: Choice, value: dict[str, Any]) -> list[str]:
     """Return the jobs that were chosen of a queue, one a line."""
-    return [NONE] if any(choice) and not value["jobs"] else listing.queue(value)
+    if any(choice) and not value["jobs"]:
+        return [NONE]
+    shown = listing.queue(value)
+    if value.get("after") is not None:
+        of = f"{len(value['jobs']):,} of {len(value['jobs']) + value['left']:,} jobs"
+        shown.append(f"These are {of}: see all with --limit 0, or choose with --me, --user, --state and --name.")
+    return shown
 
 
 def parse_names(text: str) -> tuple[str, ...]:

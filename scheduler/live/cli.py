@@ -319,6 +319,14 @@ def queue(
         Sequence[str] | None,
         typer.Option("--name", "-n", metavar="NAME,...", help="Jobs of these names only.", parser=reader(parse_names)),
     ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="List so many jobs that wait or run; 0: all. Default: 1000; with --json: all.",
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
     gantt: Annotated[
         Path | None,
@@ -347,7 +355,14 @@ def queue(
     if files:
         _tell_history(_ask(scheduler, "history", last=last or 100_000), gantt, out, html)
         return
-    ask = partial(_queue, scheduler, choice, all=every, last=last or 100)
+    if every and limit is not None:
+        raise typer.BadParameter("--limit is of jobs that wait or run: give --last with --all.")
+    if every:
+        wanted: dict[str, Any] = {"all": True, "last": last or 100}
+    else:
+        first = (0 if json else FIRST) if limit is None else limit
+        wanted = {"limit": first} if first else {}
+    ask = partial(_queue, scheduler, choice, **wanted)
     _print(ask(), tell := partial(choosing.lines, choice), as_json=json, anew=watch)
     while watch:
         time.sleep(1)
@@ -360,6 +375,8 @@ def queue(
             _print(value, tell, as_json=json, anew=True)
 
 
+FIRST = 1000
+"""Jobs that are listed where nobody says how many."""
 _FILES = "--gantt, --html and --out are about all jobs that have run: leave out --watch, --json and what chooses jobs."
 
 
@@ -370,7 +387,8 @@ def _our_name() -> str:
 
 
 def _queue(where: str, choice: Choice, **fields: object) -> dict[str, Any]:
-    return choice.of(_ask(where, "queue", **fields))
+    chosen = {name: list(given) for name, given in choice._asdict().items() if given}
+    return choice.of(_ask(where, "queue", **fields, **chosen))
 
 
 def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:

@@ -99,8 +99,7 @@ class Cluster(Membership):
 
     def turn(self, now: float) -> None:
         """Do what is due: look for silent agents, ask the policy, and order what it wants."""
-        self._look_for_silence(now)
-        self._try_again(now)
+        self._look_at_nodes(now)
         controller = self.controller
         if controller is None:
             return
@@ -156,8 +155,7 @@ class Cluster(Membership):
 
     def next_look(self) -> float:
         """Return when `turn` has something to do at the latest."""
-        looks = [self.dispatch.wake, *map(self._patience, self.nodes.values())]
-        looks += [node.again for node in self.nodes.values() if node.again is not None]
+        looks = [self.dispatch.wake, self._nodes_due]
         if controller := self.controller:
             late = [job for number in controller.late if (job := self.jobs.get(number)) and job.state == RUNNING]
             looks += [self._due(controller, job) for job in late]
@@ -172,7 +170,8 @@ class Cluster(Membership):
         cores = {node: controller.cores_on(job.number, node) for node in nodes}
         job.shares = {self._names[node]: amount for node, amount in cores.items()}
         job.state, job.attempt, job.reason = STARTING, job.attempt + 1, ""
-        job.left, job.acknowledged, job.sizes, job.over = list(job.shares), [], dict(job.shares), None
+        self._be_on(job, job.shares)
+        job.acknowledged, job.sizes, job.over = [], dict(job.shares), None
         mates = sorted({mate for node in nodes for mate in controller.residents(node)} - {job.number})
         self._record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
         self._note_limit(job, controller.limit(job.number), now)
@@ -230,6 +229,8 @@ class Cluster(Membership):
         """Put a job where it was, as far as it is known."""
         controller = self.controller
         assert controller is not None  # noqa: S101 - it is on nodes
+        left, job.left = job.left, []
+        self._be_on(job, left)
         cores = {self.nodes[name].index: amount for name, amount in job.shares.items()}
         started = int(job.started or now)
         controller.restore(job.number, self._demand(job), cores, started, job.limit)

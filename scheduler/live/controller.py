@@ -48,7 +48,7 @@ from scheduler.simulation import FAULTS
 from scheduler.world import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from scheduler.compiling import Policy
     from scheduler.interface import Ints
@@ -159,14 +159,29 @@ class Controller:
         """Return when the policy expects a waiting job to start; NEVER if it has not said."""
         return int(self._world.jobs.planned[self._index[number]])
 
-    def soonest(self, number: int) -> int:
-        """Return when enough nodes for a waiting job are left by who is on them; NEVER: jobs may start on too few."""
-        world, job = self._world, self._index[number]
-        house, needed, group = world.nodes, int(world.jobs.nodes[job]), world.jobs.partition[job]
+    def soonest(self) -> Callable[[int], int]:
+        """Return what says when enough nodes for a waiting job are left by who is on them, as long as nothing happens.
+
+        That is NEVER for jobs which may start on too few nodes. Nodes are looked at once for all jobs of a group.
+        """
+        left: dict[int, Ints] = {}
+
+        def soonest_of(number: int) -> int:
+            job = self._index[number]
+            needed, group = int(self._world.jobs.nodes[job]), int(self._world.jobs.partition[job])
+            if group not in left:
+                left[group] = self._ends(group)
+            return int(left[group][needed - 1]) if needed <= len(left[group]) else NEVER
+
+        return soonest_of
+
+    def _ends(self, group: int) -> Ints:
+        """Return when the nodes of a group are left by who is on them, in order."""
+        world, house = self._world, self._world.nodes
         usable = house.up if group == NOBODY else house.up * house.allowed[group]
         residents = house.resident[np.flatnonzero(usable)]
-        left = np.where(residents == NOBODY, world.scalars[NOW], world.jobs.ends[residents]).max(axis=1)
-        return int(np.sort(left)[needed - 1]) if needed <= len(left) else NEVER
+        ends: Ints = np.where(residents == NOBODY, world.scalars[NOW], world.jobs.ends[residents]).max(axis=1)
+        return np.sort(ends)
 
     def limit(self, number: int) -> int:
         """Return how many seconds a running job may take."""
@@ -372,7 +387,9 @@ class Controller:
     def _join(self, job: int) -> None:
         """Put a job into the queue, by falling priority, then by number."""
         queue, s = self._world.queue, self._world.scalars
-        place = bisect(queue[: s[QUEUED]], self._rank(job), key=self._rank)
+        last, rank = int(s[QUEUED]), self._rank(job)
+        is_last = not last or self._rank(int(queue[last - 1])) <= rank
+        place = last if is_last else bisect(queue[:last], rank, key=self._rank)
         queue[place + 1 : s[QUEUED] + 1] = queue[place : s[QUEUED]].copy()
         queue[place] = job
         s[QUEUED] += 1

@@ -22,7 +22,7 @@ from scheduler.live.jobs import (
 from scheduler.live.lifecycle import MOST_LOSSES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scheduler.live.cluster import Cluster
     from scheduler.live.controller import Controller
@@ -108,8 +108,12 @@ def _named(jobs: Sequence[int]) -> str:
     return f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(map(str, some))}{more}"
 
 
-def expected_start(job: Job, cluster: Cluster, now: float) -> float | None:
+def expected_start(
+    job: Job, cluster: Cluster, now: float, soonest_of: Callable[[int], int] | None = None
+) -> float | None:
     """Return when a waiting job starts if nothing changes, None where nobody can say.
+
+    `soonest_of` is what `Controller.soonest` returned, for who asks about many jobs.
 
     That is as the policy has planned it. A policy plans anew only when it could start somebody, so that a plan may be
     older than the ends of running jobs are now: the first job starts no earlier than these let it, and with what was
@@ -121,7 +125,7 @@ def expected_start(job: Job, cluster: Cluster, now: float) -> float | None:
     planned, is_first = controller.planned(job.number), controller.is_first(job.number)
     if planned == NEVER and not is_first:
         return None
-    soonest = controller.soonest(job.number)
+    soonest = (soonest_of or controller.soonest())(job.number)
     if is_first:
         planned = soonest if planned == NEVER else max(planned, soonest)
     return float(planned) if now < planned < NEVER and soonest <= planned else None
@@ -165,9 +169,8 @@ def _place(job: Job, controller: Controller) -> str:
 
 def _room(job: Job, cluster: Cluster) -> str:
     """Return how many nodes a job needs, and how many it could have now."""
-    taken = {name for other in cluster.jobs.values() for name in other.left}
     mine = _its_nodes(job, cluster)
-    free = sum(node.state == "up" and node.name not in taken for node in mine)
+    free = sum(node.state == "up" and not cluster.jobs_on(node.name) for node in mine)
     where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
     away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
     unable = sum(node.state == "busy" for node in mine)
@@ -212,9 +215,7 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     if job.state == STARTING:
         waits = cluster.dispatch.waiting_for(job.number)
         said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")
-    others = sorted(
-        other.number for other in cluster.jobs.values() if other is not job and set(other.left) & set(job.left)
-    )
+    others = sorted({other.number for name in job.left for other in cluster.jobs_on(name)} - {job.number})
     shrunk = any(cores < total for cores in job.shares.values())
     if shrunk and others:
         said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")

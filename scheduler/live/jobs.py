@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.interface import MALLEABLE, MOLDABLE, RIGID
@@ -129,7 +129,10 @@ class Node:
 
     def to_json(self) -> dict[str, Any]:
         """Return what people may want to know."""
-        return asdict(self) | {"state": self.state}
+        return {name: getattr(self, name) for name in _OF_NODE} | {"state": self.state}
+
+
+_OF_NODE = tuple(item.name for item in fields(Node))
 
 
 class Entry(NamedTuple):

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MOST_LOSSES = 5
 """How often a job may be lost soon after its start before it is held: it may have been its own doing."""
+MOST_KNOWN = 4096
+"""Kinds of jobs of which it is remembered whether they may share nodes."""
 SOON = 600.0
 """Seconds from its start within which a loss counts."""
 
@@ -77,8 +79,14 @@ class Lifecycle:
         """What running jobs were measured to do, by job, as far as this scheduler has heard."""
         self._unsure: dict[int, set[str]] = {}
         """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
+        self._on: dict[str, dict[int, Job]] = {}
+        """The jobs that have not left a node yet, by its name and their numbers: `left` of all jobs as an index."""
+        self._sharing: dict[tuple[str, int], bool] = {}
+        """Whether jobs may share nodes, by group and by tasks on each node, as long as the nodes stay as they are."""
         self._faults: list[Fault] = []
         """What the policy wanted and could not have, as far as somebody was warned of it."""
+        self._nodes_due = 0.0
+        """When something may follow from the silence of a node, or one is no longer put off: not before."""
         self._began = 0.0
         """When this scheduler took over, from when on the silence of nodes counts that it has not heard yet."""
         self._strangers: dict[str, set[tuple[int, int]]] = {}
@@ -95,6 +103,26 @@ class Lifecycle:
     def known_rates(self, number: int) -> dict[int, float]:
         """Return what a running job was measured to do in a second, by cores of each of its nodes, as far as known."""
         return self.rates[number].known() if number in self.rates else {}
+
+    def jobs_on(self, name: str) -> list[Job]:
+        """Return the jobs that have not left a node yet, in the order of their numbers."""
+        return [job for _, job in sorted(self._on.get(name, {}).items())]
+
+    def _be_on(self, job: Job, names: Iterable[str]) -> None:
+        """Let a job be on these nodes, and on no others."""
+        for name in list(job.left):
+            self._be_off(job, name)
+        job.left = list(names)
+        for name in job.left:
+            self._on.setdefault(name, {})[job.number] = job
+
+    def _be_off(self, job: Job, name: str) -> None:
+        """Let a job have left one of its nodes."""
+        job.left.remove(name)
+        there = self._on[name]
+        del there[job.number]
+        if not there:
+            del self._on[name]
 
     # --- the queue ------------------------------------------------------------------------------------------------
 
@@ -176,10 +204,18 @@ class Lifecycle:
         if group not in self._groups:
             self._groups[group] = job.spec
             self._allow(group)
-        cls = CLASSES[job.spec.job_class]
-        if not admission.may_share(job.spec, self.nodes.values(), self.policy, self.dispatch.cores):
-            cls = RIGID
+        cls = CLASSES[job.spec.job_class] if self._may_share(job.spec, group) else RIGID
         return Demand(job.spec.nodes, max(1, self.settings.limit(job.spec.time)), cls, job.priority, group)
+
+    def _may_share(self, spec: Spec, group: str) -> bool:
+        """Return whether a job of a group may share nodes: found out once for all jobs that ask for the same."""
+        asked = group, spec.tasks
+        if asked not in self._sharing:
+            if len(self._sharing) >= MOST_KNOWN:
+                self._sharing.clear()
+            nodes = self.nodes.values()
+            self._sharing[asked] = admission.may_share(spec, nodes, self.policy, self.dispatch.cores)
+        return self._sharing[asked]
 
     def _allow(self, group: str) -> None:
         """Tell the policy on which nodes the jobs of a group may be, unless it is any."""
@@ -215,7 +251,7 @@ class Lifecycle:
         self.unsaved[job.number] = job
         if job.number in self.dispatch.placed:
             self.dispatch.unplace(job.number)
-            job.left = []
+            self._be_on(job, ())
         self._leave_where_it_is_not(job)
         begins = job.state != ENDING
         if begins and job.left:
@@ -232,7 +268,7 @@ class Lifecycle:
         silent = self._unsure.pop(job.number, None)
         if silent is not None:
             for name in [name for name in job.left if name not in silent]:
-                job.left.remove(name)
+                self._be_off(job, name)
                 self.dispatch.gone(self.nodes[name].index, job.number)
 
     def _kill(self, name: str, job: Job) -> None:
@@ -244,7 +280,7 @@ class Lifecycle:
         self.messages.append((name, message))
 
     def _leave(self, node: Node, job: Job) -> None:
-        job.left.remove(node.name)
+        self._be_off(job, node.name)
         self.unsaved[job.number] = job
         self.dispatch.gone(node.index, job.number)
         self.messages.append((node.name, say.Forget(job.number, job.attempt)))
@@ -279,7 +315,8 @@ class Lifecycle:
 
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
-        job.shares, job.left, job.acknowledged, job.limit = {}, [], [], self.settings.limit(job.spec.time)
+        self._be_on(job, ())
+        job.shares, job.acknowledged, job.limit = {}, [], self.settings.limit(job.spec.time)
         self._record(job, now, "requeued", reason=reason)
 
     def _after_loss(self, job: Job) -> str:

@@ -70,6 +70,7 @@ class Membership(Lifecycle):
             ahead = f"{abs(node.skew):.1f} s {'ahead of' if node.skew > 0 else 'behind'}"
             self._warn("node_clock_off", node=node.name, reason=f"its clock is {ahead} this one: set both by NTP.")
         self.unsaved_nodes[node.name] = node
+        self._nodes_due = 0.0
         self._open(message.cores, now)
         self._regroup()
         return node
@@ -89,7 +90,8 @@ class Membership(Lifecycle):
             self._admit(job, now)
 
     def _regroup(self) -> None:
-        """Say anew which nodes jobs may be on."""
+        """Say anew which nodes jobs may be on, and find out anew which may share them."""
+        self._sharing.clear()
         for group in self._groups:
             self._allow(group)
 
@@ -116,8 +118,8 @@ class Membership(Lifecycle):
                 self._acknowledge(node, job, now)
                 if job.verdict:
                     self._kill(node.name, job)
-        for job in [job for job in self.jobs.values() if node.name in job.left and job.number not in known]:
-            if job.number not in self._unsure:
+        for job in self.jobs_on(node.name):
+            if job.number not in known and job.number not in self._unsure:
                 self._missing(node, job, now)
         for number in [number for number, nodes in self._unsure.items() if node.name in nodes]:
             self._be_sure(number, node, is_there=number in known)
@@ -291,6 +293,7 @@ class Membership(Lifecycle):
             return
         node.pause = min(2 * node.pause, LONGEST_PAUSE) or FIRST_PAUSE
         node.busy, node.again = reason, now + node.pause
+        self._nodes_due = min(self._nodes_due, node.again)
         self._warn("node_busy", node=node.name, pause_seconds=node.pause, reason=reason)
         self._refresh(node)
 
@@ -339,6 +342,16 @@ class Membership(Lifecycle):
             return node.gone_since + self.settings.give_up
         return (self._began if node.heard is None else node.heard) + self.settings.silence
 
+    def _look_at_nodes(self, now: float) -> None:
+        """Do what is due for nodes that are silent or put off: nothing follows from one before `_nodes_due`."""
+        if now < self._nodes_due:
+            return
+        self._look_for_silence(now)
+        self._try_again(now)
+        dues = [*map(self._patience, self.nodes.values())]
+        dues += [node.again for node in self.nodes.values() if node.again is not None]
+        self._nodes_due = min(dues, default=math.inf)
+
     def _look_for_silence(self, now: float) -> None:
         for node in self.nodes.values():
             if node.gone_since is None and self._patience(node) < now:
@@ -351,9 +364,9 @@ class Membership(Lifecycle):
     def _give_up(self, node: Node, now: float) -> None:
         node.down = True
         self._warn("node_down", node=node.name, reason="its jobs are requeued or failed, as they asked.")
-        for job in [job for job in self.jobs.values() if node.name in job.left]:
+        for job in self.jobs_on(node.name):
             self._lose(job, f"node {node.name} went down", now)
-            job.left.remove(node.name)
+            self._be_off(job, node.name)
             self.dispatch.gone(node.index, job.number)
             self._end(job, job.verdict, now)
             if job.is_final and job.over is not None:

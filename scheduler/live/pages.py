@@ -1,27 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers about many jobs, which a scheduler gives a page at a time: nobody else is heard meanwhile. Pure."""
+"""Long answers, which a scheduler gives a page at a time, as nobody else is heard meanwhile."""
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 SCHEMA_VERSION = 1
 """Of every answer."""
 PAGE = 1000
-"""Jobs of one answer."""
+"""Jobs or nodes of one answer."""
+PAGE_BYTES = 1 << 19
+PAGE_SECONDS = 0.03
+"""What one answer may take, in bytes and in time of the processor: it has one row at least."""
+_TABLES = ("jobs", "nodes", "entries")
+"""Fields of which each page has a part."""
+
+
+def fill(rows: Iterable[dict[str, Any]], most: int = PAGE) -> list[dict[str, Any]]:
+    """Return the first rows, as many as one answer may have: `most`, and no more than its bytes and its time allow."""
+    page: list[dict[str, Any]] = []
+    left, until = PAGE_BYTES, time.thread_time() + PAGE_SECONDS
+    for row in rows:
+        left -= len(json.dumps(row))
+        if page and left < 0:
+            break
+        page.append(row)
+        if len(page) >= most or time.thread_time() > until:
+            break
+    return page
 
 
 def whole(ask: Callable[..., Any], order: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
-    """Give an order and return its answer, put together from pages where it has some, of which the newest comes first.
+    """Give an order and return its answer, put together from its pages.
 
-    A page says `before` which job the next one ends; it is None in the last one.
+    A page says `before` which job the next one ends, or `after` which job or node it begins; the last one says neither.
+    An order for so many of the `last` jobs, or with a `limit`, has no more than these.
     """
     value = ask(order, **fields)
     while value.get("before") is not None:
         left = fields["last"] - len(value["jobs"])
         page = ask(order, **fields | {"before": value["before"], "last": left})
         value = page | {name: page[name] + value[name] for name in ("jobs", "entries") if name in page}
+    while value.get("after") is not None:
+        more = {"after": value["after"]}
+        if "limit" in fields:
+            more["limit"] = fields["limit"] - len(value["jobs"])
+            if more["limit"] <= 0:
+                break
+        page = ask(order, **fields | more)
+        value = page | {name: value[name] + page[name] for name in _TABLES if name in page}
     return value

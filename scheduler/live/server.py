@@ -24,13 +24,14 @@ from agent.steward import protocol as say
 from agent.words import counted, duration
 from scheduler.errors import SchedulerError
 from scheduler.live import explaining
+from scheduler.live.choosing import choice_of
 from scheduler.live.clock import Clock
 from scheduler.live.cluster import Cluster
 from scheduler.live.controller import prepare
 from scheduler.live.desk import Desk
-from scheduler.live.jobs import PENDING, Job
+from scheduler.live.jobs import FINAL, PENDING, Job, Node
 from scheduler.live.metrics import Counts
-from scheduler.live.pages import PAGE, SCHEMA_VERSION
+from scheduler.live.pages import PAGE, SCHEMA_VERSION, fill
 from scheduler.live.quotas import Orders
 from scheduler.live.rights import check_rights, is_master, user_of
 from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, MOST_JOBS, from_json, name_of, visible
@@ -60,6 +61,8 @@ RETRY = 1.0
 TURN_SECONDS = 0.05
 """What answering takes of a turn: the queue is written and the policy asked after it, which may take longer."""
 LONGEST_SLEEP = 1.0
+STATUS = 0.5
+"""Seconds until a service manager is told anew how many jobs and nodes there are."""
 TIDY = 3600.0
 """Seconds until it is looked for old jobs again."""
 _WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
@@ -99,7 +102,8 @@ class Server:
         self._unwritable = ""
         """What users are told then."""
         self._orders = Orders(settings.max_orders)
-        self._tidy_again = 0.0
+        self._tidy_again = self._forget_again = self._status_again = 0.0
+        self._told_status = ""
         self._running = True
         self._more = False
         """Whether messages or orders may be left that came before the last turn."""
@@ -125,7 +129,7 @@ class Server:
                     signals.dispatch()
                 with self.lock:
                     self.turn()
-                manager.turned(time.monotonic(), self._status())
+                manager.turned(now := time.monotonic(), self._status(now))
             manager.stopping()
         finally:
             selector.close()
@@ -151,16 +155,19 @@ class Server:
             self.cluster.turn(self._clock())
             self.counts.passes.observe(time.perf_counter() - begin)
             self._flush()
-        self.cluster.forget_final(self._settings.keep)
         self._tidy()
 
-    def _status(self) -> str:
-        """Return in one line what a service manager may show."""
+    def _status(self, now: float) -> str:
+        """Return in one line what a service manager may show, as it is at most `STATUS` seconds before now."""
+        if now < self._status_again:
+            return self._told_status
+        self._status_again = now + STATUS
         controller = self.cluster.controller
         waiting, running = controller.counts if controller else (0, 0)
         nodes = self.cluster.nodes.values()
         up = f"{sum(node.state == 'up' for node in nodes)} of {counted(len(nodes), 'node')} up"
-        return f"{counted(running, 'job')} running, {waiting} waiting; {up}"
+        self._told_status = f"{counted(running, 'job')} running, {waiting} waiting; {up}"
+        return self._told_status
 
     def _timeout(self) -> float:
         if self._more:
@@ -213,7 +220,11 @@ class Server:
 
     def _tidy(self) -> None:
         """Delete jobs that were over long ago, some at a time."""
-        if self._stuck or time.monotonic() < self._tidy_again:
+        now = time.monotonic()
+        if now >= self._forget_again:
+            self._forget_again = now + RETRY
+            self.cluster.forget_final(self._settings.keep)
+        if self._stuck or now < self._tidy_again:
             return
         try:
             gone = self._forget()
@@ -397,7 +408,9 @@ class Server:
                 self.cluster.forget_node(order["node"])
             else:
                 self.cluster.drain(order["node"], reason)
-        return self._nodes(order, caller)
+        node = self.cluster.nodes.get(order["node"])
+        rows = [self._node(node)] if node else []
+        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "nodes": rows}
 
     def _own_job(self, order: dict[str, Any], caller: Caller) -> tuple[Job, User]:
         """Return the job that an order is about, and who may give it. Raises ControlError for anybody else."""
@@ -415,20 +428,37 @@ class Server:
         return job
 
     def _queue(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        about = {"schema_version": SCHEMA_VERSION, "time": self._clock()}
         if order.get("all"):
-            jobs, before = self._page(order)
-        else:
-            living = [job for job in self.cluster.jobs.values() if not job.is_final]
-            jobs, before = sorted(living, key=lambda job: job.number), None
-        rows = [self._brief(job) for job in jobs]
-        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "jobs": rows, "before": before}
+            rows, before = self._page(order, lambda job: {"jobs": self._brief(job)})
+            return about | {"jobs": [row["jobs"] for row in rows], "before": before}
+        choice = choice_of(order)
+        after = _number(order, "after", 0, least=0)
+        living = [job for job in self.cluster.jobs.values() if job.number > after and job.state not in FINAL]
+        if any(choice):
+            living = list(filter(choice.has, living))
+        soonest = self.cluster.controller.soonest() if self.cluster.controller else None
+        rows = fill((self._brief(job, soonest) for job in living), min(PAGE, _number(order, "limit", PAGE)))
+        last = living[len(rows) - 1].number if len(rows) < len(living) else None
+        return about | {"jobs": rows, "after": last, "left": len(living) - len(rows)}
 
-    def _page(self, order: dict[str, Any]) -> tuple[list[Job], int | None]:
-        """Return the newest of the jobs that are asked for, and before which one the others are, if there are more."""
+    def _page(
+        self, order: dict[str, Any], row_of: Callable[[Job], dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Return a row for each of the newest jobs that are asked for, and before which job others are, if any."""
         self._flush()
-        wanted = _number(order, "last", 100)
-        jobs = self._store.last(min(wanted, PAGE), before=_number(order, "before", MOST_JOBS - 1))
-        return jobs, jobs[0].number if len(jobs) == PAGE < wanted else None
+        wanted, before = _number(order, "last", 100), _number(order, "before", MOST_JOBS - 1)
+        most, numbers = min(wanted, PAGE), []
+
+        def row(job: Job) -> dict[str, Any]:
+            numbers.append(job.number)
+            return row_of(job)
+
+        rows = fill(map(row, self._store.newest(most, before=before)), most)[::-1]
+        if not rows or len(rows) == wanted:
+            return rows, None
+        first = numbers[len(rows) - 1]
+        return rows, first if self._store.has_before(first) else None
 
     def _job(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         number, user = _number(order, "job"), user_of(caller)
@@ -442,8 +472,13 @@ class Server:
 
     def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
         """Return all that has happened to the last jobs."""
-        jobs, before = self._page(order)
-        entries = self._store.history(jobs[0].number, jobs[-1].number) if jobs else []
+        rows, before = self._page(
+            order,
+            lambda job: {
+                "jobs": self._brief(job),
+                "entries": [entry._asdict() for entry in self._store.history(job.number, job.number)],
+            },
+        )
         return {
             "schema_version": SCHEMA_VERSION,
             "time": self._clock(),
@@ -452,15 +487,16 @@ class Server:
             "parameters": self.cluster.policy.parameters(),
             "nodes": list(self.cluster.nodes),
             "cores": self.cluster.dispatch.cores,
-            "jobs": [self._brief(job) for job in jobs],
-            "entries": [entry._asdict() for entry in entries],
+            "jobs": [row["jobs"] for row in rows],
+            "entries": [entry for row in rows for entry in row["entries"]],
             "before": before,
         }
 
     def _told(self, job: Job) -> dict[str, object]:
         return {"schema_version": SCHEMA_VERSION, "time": self._clock(), **self._brief(job)}
 
-    def _brief(self, job: Job) -> dict[str, object]:
+    def _brief(self, job: Job, soonest: Callable[[int], int] | None = None) -> dict[str, Any]:
+        now = self._clock()
         return {
             "job": job.number,
             "name": name_of(job.spec),
@@ -472,7 +508,7 @@ class Server:
             "submitted": job.submitted,
             "started": job.started,
             "ended": job.ended,
-            "expected_start": explaining.expected_start(job, self.cluster, self._clock()),
+            "expected_start": explaining.expected_start(job, self.cluster, now, soonest),
             "limit": job.limit,
             "requested": self._settings.limit(job.spec.time),
             "class": job.spec.job_class,
@@ -482,18 +518,26 @@ class Server:
             "max_rss": job.max_rss,
         }
 
-    def _nodes(self, _: dict[str, Any], __: Caller) -> dict[str, object]:
-        rows = []
-        for node in self.cluster.nodes.values():
-            on = {job.number: job.shares[node.name] for job in self.cluster.jobs.values() if node.name in job.left}
-            rows.append(node.to_json() | {"jobs": on})
-        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "nodes": rows}
+    def _nodes(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        """Return the nodes in the order of their indices, a page of them that begins `after` so many."""
+        after = _number(order, "after", 0, least=0)
+        rest = sorted((node for node in self.cluster.nodes.values() if node.index >= after), key=_index)
+        rows = fill(map(self._node, rest))
+        more = rest[len(rows) - 1].index + 1 if len(rows) < len(rest) else None
+        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "nodes": rows, "after": more}
+
+    def _node(self, node: Node) -> dict[str, Any]:
+        return node.to_json() | {"jobs": {job.number: job.shares[node.name] for job in self.cluster.jobs_on(node.name)}}
 
 
-def _number(order: dict[str, Any], field: str, default: int = 0) -> int:
-    """Return a positive number in an order. Raises ControlError for anything else."""
+def _index(node: Node) -> int:
+    return node.index
+
+
+def _number(order: dict[str, Any], field: str, default: int = 0, *, least: int = 1) -> int:
+    """Return a number in an order, of at least `least`. Raises ControlError for anything else."""
     value = order.get(field, default)
-    if type(value) is not int or not 0 < value < MOST_JOBS:
+    if type(value) is not int or not least <= value < MOST_JOBS:
         what = "name a job by its number, as drom queue shows it" if field == "job" else "use the drom of this version"
         msg = f"{field} is a positive whole number: {what}."
         raise ControlError(msg)

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.steward.protocol import CLASSES, LETTERS
@@ -396,8 +397,12 @@ def exported(text: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 def name_of(spec: Spec) -> str:
     """Return a job's name: the one that it was given, else that of its program."""
-    first = spec.command[0].rsplit("/", 1)[-1] if spec.command else "script"
-    return clean_name(spec.name or first) or "job"
+    return _clean(spec.name or (spec.command[0].rsplit("/", 1)[-1] if spec.command else "script"))
+
+
+@lru_cache(1024)
+def _clean(name: str) -> str:
+    return clean_name(name) or "job"
 
 
 def _dependency(kind: str, job: int) -> Dependency:

@@ -303,16 +303,19 @@ class Store:
 
     def living(self) -> list[Job]:
         """Return all jobs that are not over, in the order of their numbers."""
-        return self._jobs(f"WHERE state NOT IN ({_ENDED}) ORDER BY number", tuple(sorted(FINAL)))
+        return list(self._jobs(f"WHERE state NOT IN ({_ENDED}) ORDER BY number", tuple(sorted(FINAL))))
 
-    def last(self, count: int, uid: int | None = None, before: int = MOST_JOBS) -> list[Job]:
-        """Return the newest jobs of those `before` a number, of one user or of all, in the order of their numbers."""
-        whose, values = ("", ()) if uid is None else ("AND uid = ?", (uid,))
-        return self._jobs(f"WHERE number < ? {whose} ORDER BY number DESC LIMIT ?", (before, *values, count))[::-1]
+    def newest(self, count: int, before: int = MOST_JOBS) -> Iterator[Job]:
+        """Yield the newest jobs of those `before` a number, each of which is read when it is asked for."""
+        return self._jobs("WHERE number < ? ORDER BY number DESC LIMIT ?", (before, count))
+
+    def has_before(self, number: int) -> bool:
+        """Return whether there is a job with a smaller number."""
+        return self._first("SELECT 1 FROM jobs WHERE number < ? LIMIT 1", number) is not None
 
     def job(self, number: int) -> Job | None:
         """Return one job, None if there never was one of that number."""
-        return next(iter(self._jobs("WHERE number = ?", (number,))), None)
+        return next(self._jobs("WHERE number = ?", (number,)), None)
 
     def state(self, number: int) -> str | None:
         """Return the final state of a job, None of one that is not over."""
@@ -342,17 +345,15 @@ class Store:
             row: tuple[Any, ...] | None = self._db.execute(asked, values).fetchone()
             return row
 
-    def _jobs(self, where: str, values: tuple[object, ...]) -> list[Job]:
-        """Return jobs; what several ask for is one object."""
+    def _jobs(self, where: str, values: tuple[object, ...]) -> Iterator[Job]:
+        """Yield jobs; what several ask for is one object."""
         specs: dict[int, Spec] = {}
-        found = []
         with self._reading():
             asked = f"SELECT number, value, spec FROM jobs {where}"  # noqa: S608 - our own words
             for number, text, row in self._db.execute(asked, values):
                 if row not in specs:
                     specs[row] = self._spec(number, row)
-                found.append(job_of(number, text, specs[row]))
-        return found
+                yield job_of(number, text, specs[row])
 
     def _spec(self, number: int, row: int) -> Spec:
         found = self._first("SELECT value FROM specs WHERE number = ?", row)
