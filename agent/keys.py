@@ -66,8 +66,13 @@ class Keys:
 
     def key_of(self, name: str) -> bytes:
         """Return the public key of the peer `name`, ours where it has none of its own. Raises `KeysError`."""
+        path = self.file_of(name)
+        return _read(path)[0] if path else self.public
+
+    def file_of(self, name: str) -> Path | None:
+        """Return the file with the public key of the peer `name`, None where it has none of its own."""
         path = self.folder / PEERS / f"{name}.key"
-        return _read(path)[0] if _NAME.fullmatch(name) and path.exists() else self.public
+        return path if _NAME.fullmatch(name) and path.exists() else None
 
 
 def default_folder(environ: Mapping[str, str], uid: int) -> Path:

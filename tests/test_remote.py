@@ -126,8 +126,18 @@ class TestKeys:
 
     def test_an_agent_with_another_key_is_not_believed(self, server: Server, gate: Gate, tmp_path: Path) -> None:
         """Nothing is sent to who cannot show that it is the agent meant."""
-        with pytest.raises(ControlError, match=r"has another key than we know it by, or none: `drom keys trust FILE "):
-            ask_as(server, gate, keys.make(tmp_path / "stranger"))
+        stranger = keys.make(tmp_path / "stranger")
+        with pytest.raises(ControlError, match=r" did not let the connection in, .*: try again .*; if ") as unknown:
+            ask_as(server, gate, stranger)
+        assert str(unknown.value).endswith(
+            f"ask its administrator for its identity.key, as none is kept for 127.0.0.1 in {stranger.folder}/peers."
+        )
+        keys.trust(stranger, keys.make(tmp_path / "other").folder / keys.PUBLIC, "127.0.0.1")
+        with pytest.raises(ControlError) as wrong:
+            ask_as(server, gate, stranger)
+        kept = stranger.folder / "peers/127.0.0.1.key"
+        assert str(wrong.value).endswith(f"ask its administrator whether the key in {kept} is still its identity.key.")
+        assert "trust" not in f"{unknown.value} {wrong.value}"
 
     def test_without_a_guard_nobody_gets_in(self, own: Keys) -> None:
         """A server whose guard was forgotten is closed, not open."""
@@ -252,24 +262,49 @@ class TestMessages:
             control.guest_of(Frame())  # type: ignore[arg-type]
 
 
-def test_connections_beyond_the_cap_are_closed(folder: Path, own: Keys) -> None:
-    """Who comes without a key cannot use up the descriptors; when some have gone there is room again."""
-    gate = Gate("127.0.0.1:0", own, 3)
+def test_silent_connections_keep_nobody_out(folder: Path, own: Keys) -> None:
+    """Of those that say nothing the oldest make room, of one address before all, and a trusted key gets in at once."""
+    gate = Gate("127.0.0.1:0", own, 16)
     with closing(Server(folder, 0o666, gate)) as server, ExitStack() as stack:
-        strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", gate.port))) for _ in range(6)]
 
-        def ended() -> list[socket.socket]:
-            return [one for one in strangers if _has_ended(one)]
+        def call(source: str, many: int) -> list[socket.socket]:
+            where = ("127.0.0.1", gate.port)
+            made = [socket.create_connection(where, source_address=(source, 0)) for _ in range(many)]
+            for one in made:
+                stack.callback(one.close)
+            return made
 
-        serve_until(server, lambda: len(ended()) == 3, lambda *_: None)
-        with pytest.raises(ControlError):
-            ask_as(server, gate, own)
-        assert len(ended()) == 3
-        for one in strangers:
-            one.close()
-        strangers.clear()
-        serve_until(server, lambda: not gate._inside, lambda *_: None)
+        def left(made: list[socket.socket]) -> list[socket.socket]:
+            return [one for one in made if not _has_ended(one)]
+
+        crowd = call("127.0.0.2", 300)
+        serve_until(server, lambda: len(left(crowd)) == 4, lambda *_: None)
+        assert left(crowd) == crowd[-4:]
         assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
+        for last in range(3, 40):
+            crowd += call(f"127.0.0.{last}", 1)
+        serve_until(server, lambda: len(left(crowd)) == 8, lambda *_: None)
+        assert left(crowd) == crowd[-8:]
+        assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
+        for one in crowd:
+            one.close()
+        serve_until(server, lambda: not gate._inside, lambda *_: None)
+
+
+def test_peers_that_speak_are_not_closed_for_others(folder: Path, own: Keys) -> None:
+    """Where all places are taken by them, the next connection is not let in, and told to try again."""
+    gate = Gate("127.0.0.1:0", own, 1)
+    with closing(Server(folder, 0o666, gate)) as server, peer_at(gate, own) as peer:
+        peer.send(control.request("ps"))
+        serve_until(server, lambda: peer.poll(0), lambda *_: "first")
+        with pytest.raises(
+            ControlError, match=r"^127.0.0.1:\d+ did not let the connection in, as when it has too many"
+        ):
+            ask_as(server, gate, own)
+        assert b"first" in peer.recv()
+        peer.send(control.request("ps"))
+        serve_until(server, lambda: peer.poll(0), lambda *_: "again")
+        assert b"again" in peer.recv()
 
 
 def _has_ended(connection: socket.socket) -> bool:

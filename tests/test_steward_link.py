@@ -87,8 +87,9 @@ def test_a_scheduler_with_another_key_is_told_of(
 
     wait_until(node.is_told, lambda: node.said)
 
-    hint = "`drom keys trust FILE 127.0.0.1` with its identity.key."
-    assert node.said == [f"the scheduler has another key than we know it by, or none: {hint}"]
+    where = f"127.0.0.1:{gate.port} did not let the connection in, as when it has too many: try again in a moment"
+    ask = f"ask its administrator whether the key in {own.folder}/peers/127.0.0.1.key is still its identity.key"
+    assert node.said == [f"{where}; if that does not help, {ask}."]
     node.link.close()
     gate.close()
 

@@ -11,6 +11,7 @@ import zmq
 from agent import keys
 from agent.control import is_answer
 from agent.crowd import next_event
+from agent.remote import not_let_in, not_proven
 from agent.steward import protocol
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ PATIENCE = 3.0
 DEAD_MS = 10_000
 """A connection on which nothing comes for so long, in spite of ZeroMQ's own heartbeats, is made anew."""
 _UNKNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 SURE = 3
 """So often in a row a handshake has to fail without a reason before it is the fault of keys: somebody may have died."""
 NO_AGENTS = "users come in there, and no agents: give the address of the scheduler's --agents, or of its agents socket."
@@ -75,7 +77,7 @@ class Link:
         self._monitor: zmq.Socket[bytes] | None = None
         if own:
             keys.guard_client(self._socket, own, host_of(address))
-            self._monitor = self._socket.get_monitor_socket(_UNKNOWN | _STRANGE)
+            self._monitor = self._socket.get_monitor_socket(_UNKNOWN | _STRANGE | _ENDED)
         self._socket.connect(address)
         self.fd = int(self._socket.getsockopt(zmq.FD))
 
@@ -165,5 +167,4 @@ def _why_not(event: int, own: Keys, address: str) -> str:
     if event & _UNKNOWN:
         hint = f"run `drom keys trust FILE NODE` there with {own.folder / keys.PUBLIC}."
         return f"the scheduler does not know our key: {hint}"
-    hint = f"`drom keys trust FILE {host_of(address)}` with its identity.key."
-    return f"the scheduler has another key than we know it by, or none: {hint}"
+    return (not_proven if event & _STRANGE else not_let_in)(address.removeprefix("tcp://"), own, host_of(address))

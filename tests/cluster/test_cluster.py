@@ -222,7 +222,7 @@ def test_who_may_not_join_is_turned_away(here: Rig, tmp_path: Path) -> None:
     expected: tuple[tuple[str, Path, dict[str, str], str], ...] = (
         ("n3", here.keys_of("n2"), {}, "this agent may not speak for node n3: run it as root or as"),
         ("n2", strange.folder, {}, "the scheduler does not know our key: run `drom keys trust FILE NODE` there with"),
-        ("n2", blind.folder, {}, "the scheduler has another key than we know it by, or none: `drom keys trust FILE"),
+        ("n2", blind.folder, {}, f"the key in {blind.folder}/peers/{HEAD}.key is still its identity.key."),
         ("n2", here.keys_of("n2"), {}, "an agent for node n2 is here: stop it, or give this one another name with"),
         (
             "n3",
