@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent import affinity, door, processes
 from agent.following import first_process
+from agent.mailboxes import MailboxError
 from agent.reception import Reception
 from dromlib import layout
 
@@ -80,7 +82,9 @@ class Admission:
 
     def receive(self, visit: Visit, request: door.Request, peer: processes.Peer) -> None:
         """Deal with a request at the door. Raises `Refused` or `MailboxError` with the sentence to answer."""
-        task = self._task_named(request, peer) if request.kind == "attach" else None
+        named = self._node.find(*request.task) if request.task else None
+        above = self._following.task_above(peer.identity.pid, named)
+        task = self._host_of(request, peer, above, named)
         if task is None and (reason := self.exclude.reason(peer.uid, _names(request, peer))):
             self._visited(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             self._reception.leave_alone(visit, reason)
@@ -88,7 +92,7 @@ class Admission:
         visit.kind, visit.who = request.kind, peer.identity
         arrives = task is None and self._node.find(peer.identity.pid, peer.identity.start_time) is None
         if task is None:
-            task = self._arrive(request, peer)
+            task = self._arrive(request, peer, above)
         if task.started:
             if not self._answer(visit, task) and arrives and _launches(visit, task):
                 self._end(task, "left")
@@ -98,29 +102,31 @@ class Admission:
         else:
             visit.awaits(task)
 
-    def _task_named(self, request: door.Request, peer: processes.Peer) -> Task | None:
-        """Return the running task an attaching process says it belongs to, if it is of the same user, or its own."""
-        named = self._node.find(*request.task) if request.task else None
-        if named and named.arrival.uid == peer.uid and named.started:
-            return named
-        return self._node.find(peer.identity.pid, peer.identity.start_time) or self._attached_above(peer)
+    def _host_of(
+        self, request: door.Request, peer: processes.Peer, above: Task | None, named: Task | None
+    ) -> Task | None:
+        """Return the task that the process which asks is part of; None where it is to be one of its own.
 
-    def _attached_above(self, peer: processes.Peer) -> Task | None:
-        """Return the task, taken in by an order, that a process descends from: nobody could tell it its DROM_TASK."""
-        tasks = [t for t in self._node.tasks.values() if t.arrival.attached and t.arrival.uid == peer.uid]
-        if not tasks:
+        That is the task `above`, from which it descends, whoever its user is, or, when its parents have ended, the
+        running one of its user that it has `named`. What a user launches within a task of his is a task of its own.
+        """
+        if request.kind == "attach":
+            ours = named is not None and named.started and named.arrival.uid == peer.uid
+            return above or (named if ours else None)
+        if above is None or above.arrival.uid == peer.uid or first_process(above) == peer.identity:
             return None
-        attached = {first_process(task): task for task in tasks}
-        above = processes.lineage(peer.identity.pid)
-        return next((attached[one] for one in above if one in attached), None)
+        self._visited(peer.uid, "joined", job=above.job, pid=peer.identity.pid, uid=peer.uid)
+        return above
 
-    def _arrive(self, request: door.Request, peer: processes.Peer) -> Task:
+    def _arrive(self, request: door.Request, peer: processes.Peer, above: Task | None) -> Task:
         who = peer.identity
         known = self._node.find(who.pid, who.start_time)
         if known:
             return known
         before = processes.thread_masks([who.pid]).get(who.pid, 0)
         arrival = request.arrival(who.pid, who.start_time, peer.uid, before, processes.command(who.pid))
+        if above and request.kind == "launch":
+            arrival = replace(arrival, within=first_process(above))
         task = self.take_in(arrival, os.dup(peer.pidfd))
         if request.kind == "attach" and task.started and self._acting.binds:
             self._acting.bind_threads({task.slot: task.granted})
@@ -185,11 +191,12 @@ class Admission:
             try:
                 if not sits:
                     self._images[task.slot] = processes.image(who.pid)
-                    self._mailboxes.clear(task.mailbox)
+                    self._clear_mailbox(task, visit.uid)
                 fds.append(self._mailboxes.open(task.mailbox))
-            except OSError as error:
+            except (OSError, MailboxError) as error:
                 self.unseat(task)
-                self._reception.refuse(visit, f"the task's mailbox cannot be opened: {os.strerror(error.errno or 0)}.")
+                why = os.strerror(error.errno or 0) if isinstance(error, OSError) else error
+                self._reception.refuse(visit, f"the task's mailbox cannot be opened: {why}".rstrip(".") + ".")
                 return False
         try:
             if first:
@@ -207,6 +214,18 @@ class Admission:
                 self.unseat(task)
             self._acting.save()
         return sent
+
+    def _clear_mailbox(self, task: Task, uid: int) -> None:
+        """Empty the mailbox of a task for its next responder, of user `uid`. Raises OSError or `MailboxError`.
+
+        Where the last one was of another user it is replaced, as processes of that user may still write to it.
+        """
+        if self._mailboxes.is_of(task.mailbox, uid):
+            self._mailboxes.clear(task.mailbox)
+            return
+        last, task.mailbox = task.mailbox, self._mailboxes.make(uid, task.slot)
+        self._acting.save()
+        self._mailboxes.remove(last)
 
     def _sits(self, task: Task, who: Identity) -> bool:
         """Say whether a process has the responder's seat, and attaches once more."""

@@ -102,9 +102,8 @@ class Candidates:
 
     def task_above(self, who: Identity) -> Task | None:
         """Return the task that a process belongs to: by descent, or by ``DROM_TASK`` once its parents have gone."""
-        for one in processes.lineage(who.pid):
-            if task := self._node.find(one.pid, one.start_time):
-                return task
+        if task := self._following.task_above(who.pid):
+            return task
         named = processes.named_task(who.pid)
         task = self._node.find(named.pid, named.start_time) if named else None
         return task if task and who.pid in self._following.processes_of(task)() else None

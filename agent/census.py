@@ -114,20 +114,43 @@ class Marks:
 
 
 class Census:
-    """All processes in `stats`, told apart by tasks: those of `tasks`, which are the users by first process."""
+    """All processes in `stats`, told apart by tasks: those of `tasks`, which are the users by first process.
 
-    def __init__(self, tasks: Mapping[Identity, int], stats: Mapping[int, Stat], marks: Marks) -> None:
+    Processes that were seen in a task stay in it when their parents end, whoever they are: `before` is the census
+    taken last, if there was one.
+    """
+
+    def __init__(
+        self, tasks: Mapping[Identity, int], stats: Mapping[int, Stat], marks: Marks, before: Census | None = None
+    ) -> None:
         self._tasks = tasks
         self._stats = stats
         self._living = {who for who in tasks if who.pid in stats and stats[who.pid].start_time == who.start_time}
         roots = {who.pid for who in self._living}
         owners = owners_of(stats, roots)
-        named, self.unread = marks.look(self._strays(owners), stats, set(tasks.values()))
-        self._orphans: dict[Identity, list[int]] = {}
+        strays, self._orphans = self._strays(owners), dict[Identity, list[int]]()
+        for pid in strays if before else ():
+            task = before and before.task_of(Identity(pid, stats[pid].start_time))
+            if task and task in tasks:
+                self._orphans.setdefault(task, []).append(pid)
+        seen = {pid for pids in self._orphans.values() for pid in pids}
+        named, self.unread = marks.look([pid for pid in strays if pid not in seen], stats, set(tasks.values()))
         for pid, (task, uid) in named.items():
             if tasks.get(task) == uid and self._is_orphan(stats[pid], task):
                 self._orphans.setdefault(task, []).append(pid)
         self._owners = owners_of(stats, roots.union(*self._orphans.values())) if self._orphans else owners
+
+    def task_of(self, who: Identity) -> Identity | None:
+        """Return the first process of the task that a process belonged to in this census, or None."""
+        stat = self._stats.get(who.pid)
+        root = self._owners.get(who.pid, 0) if stat and stat.start_time == who.start_time else 0
+        return self._firsts.get(root)
+
+    @cached_property
+    def _firsts(self) -> dict[int, Identity]:
+        """The first process of the task of each first process that lives, and of each orphan."""
+        orphans = {pid: task for task, pids in self._orphans.items() for pid in pids}
+        return orphans | {who.pid: who for who in self._living}
 
     @cached_property
     def _below(self) -> dict[int, list[int]]:
@@ -140,9 +163,10 @@ class Census:
     def processes(self, first: Identity) -> set[int]:
         """Return the pids of the task whose first process is `first`, one of those the census was taken for.
 
-        Those are its descendants, and orphans with their descendants: processes of its user that started no earlier
-        than the task, whose parent is outside every task, and whose environment holds its ``DROM_TASK``. Nothing below
-        the first process of another task belongs to it. There may be more if its user is one of `unread`.
+        Those are its descendants, and orphans with their descendants: processes whose parent is outside every task and
+        that were seen in this one before, or are of its user, started no earlier than the task, and have its
+        ``DROM_TASK`` in their environment. Nothing below the first process of another task belongs to it. There may be
+        more if its user is one of `unread`.
         """
         mine = set(self._below[first.pid]) if first in self._living else set()
         return mine.union(*(self._below[orphan] for orphan in self._orphans.get(first, ())))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 AGAIN = 0.1
 """Seconds until it is asked again what is left of a task."""
+MOST_ANCESTORS = 64
+"""Ancestors that are looked at of a process at the door: whoever has more holds nobody up."""
 
 
 class Loop(Protocol):
@@ -43,6 +45,7 @@ class Following:
         self._pidfds: dict[int, dict[Identity, int]] = {}
         self._stats = Scan()
         self._marks = Marks()
+        self._last: Census | None = None
         self._unsure: dict[int, Task] = {}
         self._due = 0.0
 
@@ -126,6 +129,22 @@ class Following:
         tasks, census = self._node.tasks, self._census(stats=stats)
         return {slot: census.processes(first_process(tasks[slot])) for slot in slots}
 
+    def task_above(self, pid: int, named: Task | None = None) -> Task | None:
+        """Return the task that process `pid` belongs to by descent, whoever its user is; None where there is none.
+
+        That is the task of its nearest ancestor that is the first process of one, or was seen in one, `pid` included.
+        An ancestor also belongs to the task `named` if it is of that task's user and has it in its environment.
+        """
+        tasks = self._node
+        if not tasks.tasks:
+            return None
+        above = processes.lineage(pid, most=MOST_ANCESTORS)
+        for who in above:
+            first = self._last and self._last.task_of(who)
+            if task := tasks.find(*who) or (tasks.find(*first) if first else None):
+                return task
+        return named if named and any(_names(who, named) for who in above[1:]) else None
+
     def scan(self) -> dict[int, Stat]:
         """Return the stat of every process, by pid; state letters may be those of an earlier look."""
         return self._stats.take()
@@ -133,7 +152,8 @@ class Following:
     def _census(self, more: Iterable[Task] = (), stats: dict[int, Stat] | None = None) -> Census:
         """Take a census for the tasks of the node and `more`."""
         tasks = {first_process(task): task.arrival.uid for task in (*self._node.tasks.values(), *more)}
-        return Census(tasks, self.scan() if stats is None else stats, self._marks)
+        self._last = Census(tasks, self.scan() if stats is None else stats, self._marks, self._last)
+        return self._last
 
     def close(self) -> None:
         """Stop watching; the loop is about to end."""
@@ -149,3 +169,10 @@ class Following:
 def first_process(task: Task) -> Identity:
     """Return the process that a task began with."""
     return Identity(task.arrival.pid, task.arrival.start_time)
+
+
+def _names(who: Identity, task: Task) -> bool:
+    """Return whether a process is of the user of a task and has that task in its environment."""
+    if who.start_time < task.arrival.start_time or processes.owner(who.pid) != task.arrival.uid:
+        return False
+    return processes.named_task(who.pid) == first_process(task)

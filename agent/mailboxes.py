@@ -102,6 +102,10 @@ class Mailboxes:
         # Not blocking: the program owns the file and may have put a lease on it.
         return os.open(self.directory / str(number), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
+    def is_of(self, number: int, uid: int) -> bool:
+        """Return whether mailbox `number` is user `uid`'s. Raises OSError when it is gone."""
+        return (self.directory / str(number)).lstat().st_uid == uid
+
     def read(self, number: int) -> Mail | None:
         """Return what mailbox `number` says, or None when it is gone or not a mailbox any more."""
         try:

@@ -208,11 +208,14 @@ def named_in(entries: Iterable[bytes]) -> Identity | None:
     return None
 
 
-def lineage(pid: int, proc: str = "/proc") -> list[Identity]:
-    """Return the process `pid` and its ancestors, the nearest first; empty when it is gone."""
+def lineage(pid: int, proc: str = "/proc", most: int = sys.maxsize) -> list[Identity]:
+    """Return the process `pid` and its ancestors, the nearest first, at most so many; empty when it is gone."""
     found: dict[int, Identity] = {}
-    while pid not in found and (stat := read_stat(pid, proc)):
-        found[pid] = Identity(pid, stat.start_time)
+    latest = sys.maxsize
+    while pid not in found and len(found) < most and (stat := read_stat(pid, proc)):
+        if stat.start_time > latest:
+            break  # the parent has ended, and its pid is another's
+        found[pid] = Identity(pid, latest := stat.start_time)
         pid = stat.ppid
     return list(found.values())
 

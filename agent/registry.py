@@ -208,7 +208,6 @@ class Registry:
             start_time=task.arrival.start_time,
             pid=task.arrival.pid,
             arrival=job.arrived,
-            mailbox=task.mailbox,
             session=task.arrival.session,
             uid=task.arrival.uid,
             job_class=CLASSES.index(task.arrival.job_class),
@@ -302,6 +301,7 @@ class Registry:
 def kept(task: Task, job: Job, target: int, owned: int) -> dict[str, int]:
     """Return what a restart needs to know about a task, and what changes while it is there, by field or mask."""
     return {
+        "mailbox": task.mailbox,
         "applied_epoch": task.grants[0].epoch if task.grants else 0,
         "deadline_ns": int((task.deadline or 0) * 1e9),
         "responder_pid": task.responder[0] if task.responder else 0,

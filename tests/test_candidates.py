@@ -20,6 +20,7 @@ from agent import processes
 from agent.candidates import Candidates
 from agent.control import Caller, ControlError
 from agent.exclusions import Exclusions
+from agent.following import Following
 from agent.jobs import Arrival
 from tests.children import NOW
 from tests.nodes import MACHINES, make_node
@@ -27,7 +28,7 @@ from tests.nodes import MACHINES, make_node
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.following import Following
+    from agent.following import Loop
 
 ME = Caller(os.getpid(), os.getuid())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
@@ -38,7 +39,7 @@ def candidates(*arrivals: Arrival, exclude: Exclusions | None = None) -> Candida
     node = make_node(MACHINES[2])
     for arrival in arrivals:
         node.arrive(arrival, 0.0)
-    following = cast("Following", SimpleNamespace(processes_of=lambda _: set))
+    following = Following(cast("Loop", SimpleNamespace()), node, lambda *_: None)
     return Candidates(node, following, exclude or Exclusions(), "root")
 
 

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from agent import census
+from agent import census, processes
 from agent.following import Following, first_process
 from agent.jobs import Arrival, Task
-from tests.children import UID, Child
+from agent.processes import Identity
+from tests.children import UID, Child, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agent.node import Node
-    from agent.processes import Identity
 
 
 class Turns:
@@ -35,10 +36,13 @@ class Stage:
     def __init__(self, first: Identity) -> None:
         self.task = Task(0, "a", 0, Arrival(first.pid, first.start_time, UID, "a"), 0)
         self.tasks = {0: self.task}
-        node = cast("Node", SimpleNamespace(tasks=self.tasks))
+        node = cast("Node", SimpleNamespace(tasks=self.tasks, find=self._find))
         self.following = Following(Turns(), node, self._ended)
         self.lives = True
         self.asked: list[int] = []
+
+    def _find(self, pid: int, start_time: int) -> Task | None:
+        return next((task for task in self.tasks.values() if first_process(task) == (pid, start_time)), None)
 
     def _ended(self, task: Task, who: Identity) -> None:
         assert who == first_process(task)
@@ -107,3 +111,59 @@ class TestSurvivors:
             stage.following.look(time.monotonic() + 1)
 
         assert stage.asked == [1, 2, 1]
+
+
+class TestDescent:
+    """Whoever descends from a task is part of it, of whatever user."""
+
+    def test_the_nearest_ancestor_counts(self, child: Child, stage: Stage) -> None:
+        """A process below two first processes belongs to the task of the nearer one, and so does that itself."""
+        below = int(child.ask("fork"))
+        assert stage.following.task_above(below) is stage.task
+        start = processes.start_time(below)
+        assert start is not None
+        stage.tasks[1] = inner = Task(1, "b", 0, Arrival(below, start, UID + 1, "b"), 0)
+
+        assert stage.following.task_above(below) is inner
+        assert stage.following.task_above(child.pid) is stage.task
+        assert stage.following.task_above(os.getpid()) is None
+
+    def test_an_orphan_stays_where_it_was_seen(self, child: Child, stage: Stage) -> None:
+        """A process of another user's task is still part of it when its parents have ended, if it was seen before."""
+        stage.tasks[0] = task = Task(0, "a", 0, Arrival(child.pid, child.identity.start_time, UID + 1, "a"), 0)
+        below = int(child.ask("fork"))
+        seen = stage.following.processes_of_all([0])[0]
+        child.popen.kill()
+        child.popen.wait()
+        until(lambda: processes.lineage(below)[1].pid != child.pid, "the fork has another parent")
+
+        assert seen == {child.pid, below}
+        assert stage.following.processes_of_all([0])[0] == {below}
+        assert stage.following.task_above(below) is task
+        assert stage.following.follow_a_survivor(task)
+
+    def test_an_orphan_that_was_never_seen_is_nobodys(self, child: Child, stage: Stage) -> None:
+        """The environment alone makes no process part of another user's task."""
+        stage.tasks[0] = task = Task(0, "a", 0, Arrival(child.pid, child.identity.start_time, UID + 1, "a"), 0)
+        orphan = int(child.ask("orphan"))
+
+        assert stage.following.task_above(orphan, task) is None
+        assert stage.following.processes_of_all([0])[0] == {child.pid}
+        assert not any(orphan in found for found in stage.following.processes_of_all([0]).values())
+
+    def test_an_ancestor_that_names_a_task_of_its_user_counts(self, child: Child, stage: Stage) -> None:
+        """A process whose parent is an orphan of a task is part of that, though no look has found the orphan yet."""
+        orphan = int(child.ask("orphan"))
+        below = SimpleNamespace(lineage=lambda *_, **__: [Identity(os.getpid(), 1 << 40), identity(orphan)])
+
+        assert stage.following.task_above(orphan, stage.task) is None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(processes, "lineage", below.lineage)
+            assert stage.following.task_above(os.getpid(), stage.task) is stage.task
+
+
+def identity(pid: int) -> Identity:
+    """Return a living process as a value."""
+    start = processes.start_time(pid)
+    assert start is not None
+    return Identity(pid, start)
