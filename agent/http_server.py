@@ -2,7 +2,8 @@
 """An HTTP server with bounds, for the metrics and pages of an agent and of a scheduler.
 
 At most `MOST_AT_ONCE` requests are open at a time, each for at most `TIMEOUT` seconds: slow clients take no descriptors
-and no memory from what the process is for. A site answers; a server only reads requests and writes answers.
+and no memory from what the process is for. Others wait in the kernel's queue until there is room. A site answers; a
+server only reads requests and writes answers.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 
 PLAIN = "text/plain; charset=utf-8"
 MOST_AT_ONCE = 32
-"""Requests that are dealt with at the same time, so that they take no descriptors from programs. For another one, that
-client is sent away who has been asking, or taking his answer, for longest."""
+"""Requests that are dealt with at the same time, so that they take no descriptors from programs. While others wait, the
+client is sent away that has been asking, or taking its answer, for longest, but for more than `HURRY` seconds."""
+WAITING = 1024
+"""Connections that wait in the kernel to be accepted; a client that finds no place there tries again after a second."""
+HURRY = 0.5
+PAUSE = 0.05
+"""Seconds from one look at whether there is room for a connection that waits to the next."""
 TIMEOUT = 10.0
 """Seconds from the begin of a connection in which a client must have asked and taken its answer."""
 QUIET = 60.0
@@ -110,7 +116,7 @@ class _Client:
 
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
-    request_queue_size = 4 * MOST_AT_ONCE  # who finds no place there comes again only after a second
+    request_queue_size = WAITING
     daemon_threads = True
 
     def __init__(self, site: Site, host: str, port: int) -> None:
@@ -121,6 +127,7 @@ class _Server(socketserver.ThreadingTCPServer):
         """Threads there are, also of those that were sent away and have not gone yet."""
         self._quiet_until = 0.0
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         super().__init__(address, _Handler)  # type: ignore[arg-type] # an address of IPv6 has four parts
 
@@ -137,19 +144,25 @@ class _Server(socketserver.ThreadingTCPServer):
         finally:
             client.waits = False
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. Raises OSError, after a pause, while there is no room for one."""
+        with self._room:
+            if not self._room.wait_for(self._make_room, PAUSE):
+                raise BlockingIOError
+        try:
+            return super().get_request()
+        except OSError:  # no descriptors: it would be found waiting again at once
+            time.sleep(PAUSE)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as socketserver
         with self._lock:
-            room = self._make_room()
-            if room:
-                self._clients[request] = _Client(time.monotonic())
-                self._places += 1
-        if not room:
-            self.shutdown_request(request)
-            return
+            self._clients[request] = _Client(time.monotonic())
+            self._places += 1
         try:
             super().process_request(request, client_address)
         except BaseException:
-            with self._lock:
+            with self._room:
                 self._places -= 1
             raise
 
@@ -157,8 +170,9 @@ class _Server(socketserver.ThreadingTCPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
+            with self._room:
                 self._places -= 1
+                self._room.notify()
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as socketserver
         with self._lock:  # from here on its number may be another's
@@ -178,7 +192,7 @@ class _Server(socketserver.ThreadingTCPServer):
             return False
         if len(self._clients) >= MOST_AT_ONCE:
             slow = next((at for at, client in self._clients.items() if not client.waits), None)
-            if slow is None:
+            if slow is None or time.monotonic() - self._clients[slow].since < HURRY:
                 return False
             self._send_away(slow)
         return True

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,18 +79,32 @@ def test_slow_clients_keep_nobody_out(port: int) -> None:
 
 
 def test_who_waits_for_the_agent_stays(port: int, site: Any) -> None:
-    """Where all have asked and are about to be answered, the newcomer goes."""
+    """Where all have asked and are about to be answered, the next one waits until there is room."""
     site.open.clear()
     with contextlib.ExitStack() as stack:
         asked = [stack.enter_context(begun(port)) for _ in range(http_server.MOST_AT_ONCE)]
         for client in asked:
             client.sendall(b" HTTP/1.0\r\n\r\n")
             assert site.entered.acquire(timeout=SECONDS)
-        late = stack.enter_context(socket.create_connection((HERE, port), timeout=SECONDS))
-        assert late.recv(1) == b""
+        late = stack.enter_context(begun(port))
+        late.sendall(b" HTTP/1.0\r\n\r\n")
+        time.sleep(http_server.HURRY + 2 * http_server.PAUSE)  # for which no client has gone
+        assert not site.entered.acquire(blocking=False)
         site.open.set()
-        for client in asked:
+        for client in [*asked, late]:
             assert client.recv(100).startswith(b"HTTP/1.0 200 ")
+
+
+def test_clients_that_come_at_once_are_all_served(port: int) -> None:
+    """However many more than there is room for."""
+    together = threading.Barrier(50)
+
+    def scrape() -> bytes:
+        together.wait()
+        return get(port)
+
+    with ThreadPoolExecutor(50) as pool:
+        assert [one.result() for one in [pool.submit(scrape) for _ in range(50)]] == [b"text"] * 50
 
 
 def test_the_whole_request_has_a_deadline(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
