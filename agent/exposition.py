@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics as text, in the words of `prometheus_client`, which writes only the lines that have changed.
+"""Metrics as text, in the words of `prometheus_client`, which writes each line once; later only its value is new.
 
-A scrape of a node with a thousand jobs is four thousand lines, and few of them differ from those of the last one.
+A scrape of a node with a thousand jobs is five thousand lines, and most of them are of series that the last one had.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from prometheus_client.core import Metric
-    from prometheus_client.samples import Sample
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-    Key = tuple[str, tuple[str, ...], float]
+    Key = tuple[str, ...]
+    Row = tuple[Key, float]
 
 
 class Only:
@@ -29,43 +30,86 @@ class Only:
         return self._families
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A gauge or counter with many series, which is cheaper than a `Metric`: `rows` are values of labels, and a value.
+
+    `family` is its class in `prometheus_client.core`.
+    """
+
+    family: type[GaugeMetricFamily | CounterMetricFamily]
+    name: str
+    text: str
+    labels: Sequence[str]
+    rows: Sequence[Row]
+
+    def metric(self, rows: Iterable[Row]) -> Metric:
+        """Return some of the rows as the library has them."""
+        found = self.family(self.name, self.text, labels=self.labels)
+        for labels, value in rows:
+            found.add_metric(labels, value)
+        return found
+
+
+class Line(NamedTuple):
+    """The line of a series: `start` is all before its value."""
+
+    start: bytes
+    value: float
+    text: bytes
+
+
 class Exposition:
     """The text, from scrape to scrape, in the format that the header `accept` of a request asks for.
 
-    `kind` is the content type. The lines of gauges that say what they said last time are not written anew.
+    `kind` is the content type. Samples have neither timestamps nor exemplars.
     """
 
     def __init__(self, accept: str) -> None:
         from prometheus_client.exposition import choose_encoder
+        from prometheus_client.utils import floatToGoString
 
         try:
             self._encode, self.kind = choose_encoder(accept)
         except (TypeError, ValueError):  # no version that there could be
             self._encode, self.kind = choose_encoder("")
+        self._number: Callable[[float], str] = floatToGoString
         self._end = self._encode(Only())
-        self._lines: dict[Key, bytes] = {}
+        self._lines: dict[str, dict[Key, Line]] = {}
+        """By name of the family, and by what tells its series apart."""
 
-    def text(self, families: Iterable[Metric]) -> bytes:
-        """Return the text of all families."""
+    def text(self, families: Iterable[Metric | Series]) -> bytes:
+        """Return the text of all families, which have different names."""
         before, self._lines = self._lines, {}
-        return b"".join([*(self._family(family, before) for family in families), self._end])
+        return b"".join([*(self._family(family, before.get(family.name, {})) for family in families), self._end])
 
-    def _family(self, family: Metric, before: Mapping[Key, bytes]) -> bytes:
-        if family.type != "gauge":
-            return self._written(family)
-        keys = [_key(sample) for sample in family.samples]
-        new = copy.copy(family)
-        new.samples = [sample for key, sample in zip(keys, family.samples, strict=True) if key not in before]
-        text = [line + b"\n" for line in self._written(new).split(b"\n")[:-1]]
-        head = len(text) - len(new.samples)
-        lines = iter(text[head:])
-        said = [before[key] if key in before else next(lines) for key in keys]
-        self._lines.update(zip(keys, said, strict=True))
-        return b"".join([*text[:head], *said])
+    def _family(self, family: Metric | Series, before: Mapping[Key, Line]) -> bytes:
+        rows = family.rows if isinstance(family, Series) else _rows(family)
+        new = [row for row in rows if row[0] not in before]
+        metric = family.metric(new) if isinstance(family, Series) else _some(family, dict(new))
+        written = self._encode(Only(metric)).removesuffix(self._end).split(b"\n")[:-1]
+        head = len(written) - len(new)
+        texts = iter(written[head:])
+        parts = [line + b"\n" for line in written[:head]]
+        lines = self._lines[family.name] = {}
+        for key, value in rows:
+            line = before.get(key)
+            if line is None:
+                text = next(texts)
+                line = Line(text[: text.rindex(b" ") + 1], value, text + b"\n")
+            elif line.value != value:
+                line = Line(line.start, value, b"%b%b\n" % (line.start, self._number(value).encode()))
+            lines[key] = line
+            parts.append(line.text)
+        return b"".join(parts)
 
-    def _written(self, family: Metric) -> bytes:
-        return self._encode(Only(family)).removesuffix(self._end)
+
+def _rows(family: Metric) -> list[Row]:
+    return [((sample.name, *sample.labels.values()), sample.value) for sample in family.samples]
 
 
-def _key(sample: Sample) -> Key:
-    return sample.name, tuple(sample.labels.values()), sample.value
+def _some(family: Metric, keys: Mapping[Key, float]) -> Metric:
+    """Return a family with some of its samples."""
+    some = copy.copy(family)
+    some.samples = [sample for sample, (key, _) in zip(family.samples, _rows(family), strict=True) if key in keys]
+    return some

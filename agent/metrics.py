@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node as Prometheus sees it: one snapshot per scrape, so that a series ends with its job.
 
-Labels are bounded: sockets, live jobs, and fixed words. `socket` is the package's index in `drom topology`.
+Labels are bounded: sockets, live jobs, a number of users, and fixed words. `socket` is the package's index in
+`drom topology`. What is busy is a counter, so that readers compute rates over whatever time they choose.
 """
 
 from __future__ import annotations
 
+import functools
 import platform
+import time
 from bisect import bisect_left
 from importlib import metadata
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from agent import cpu_times
+from agent.cpu_seconds import Busy
+from agent.exposition import Series
 from agent.snapshot import overview
-from dromlib.cpulist import cpus
+from agent.users import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from prometheus_client.core import Metric
 
+    from agent.cpu_seconds import Job
     from agent.daemon import Daemon
     from agent.snapshot import Overview
 
@@ -46,59 +51,57 @@ class Histogram:
         return list(zip(names, (float(n) for n in accumulate(self.counts)), strict=True))
 
 
-class Utilisation:
-    """Busy share of CPUs between two looks at ``/proc/stat``."""
-
-    def __init__(self, times: Callable[[], dict[int, tuple[int, int]]] = cpu_times.of_cpus) -> None:
-        self._times = times
-        self._before = times()
-        self._ratios: dict[int, tuple[int, int]] = {}
-
-    def look(self) -> None:
-        """Take the time from the last look to this one as the interval."""
-        now = self._times()
-        if any(now[c][1] > self._before[c][1] for c in now if c in self._before):
-            self._ratios = {
-                c: (now[c][0] - self._before[c][0], now[c][1] - self._before[c][1]) for c in now if c in self._before
-            }
-            self._before = now
-
-    def ratio(self, mask: int) -> float:
-        """Return the busy share, 0 to 1, of the OS CPUs in `mask` that exist on this machine."""
-        seen = [self._ratios[c] for c in cpus(mask) if c in self._ratios]
-        total = sum(t for _, t in seen)
-        return max(0.0, min(1.0, sum(busy for busy, _ in seen) / total)) if total else 0.0
-
-
 class NodeCollector:
     """A collector for `prometheus_client`; each scrape takes the daemon's lock for one snapshot."""
 
     def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._utilisation = Utilisation()
+        from prometheus_client import ProcessCollector
 
-    def collect(self) -> Iterator[Metric]:
+        self._daemon = daemon
+        self._busy = Busy()
+        self._process = ProcessCollector(registry=None)
+        self._user = functools.cache(user_name)  # a directory service may be slow
+
+    def collect(self) -> Iterator[Metric | Series]:
         """Yield every metric family."""
         with self._daemon.lock:
+            now = time.monotonic()
             snap = overview(self._daemon)
             families = [_rates(self._daemon), *_counts(self._daemon)]
-        self._utilisation.look()
+            allocated = self._daemon.report.allocated
+            jobs, users = allocated.jobs(now), allocated.users(now)
         yield _build_info()
         yield from _cpus(snap)
         yield from _jobs(snap)
         yield from families
-        yield self._busy(snap)
+        yield self._seconds(snap)
+        yield from self._allocated(jobs, users)
+        yield from self._process.collect()
 
-    def _busy(self, snap: Overview) -> Metric:
-        from prometheus_client.core import GaugeMetricFamily
+    def _seconds(self, snap: Overview) -> Metric:
+        from prometheus_client.core import CounterMetricFamily
 
-        family = GaugeMetricFamily(
-            "drom_cpu_utilisation_ratio", "Busy share of the managed CPUs since the last scrape.", labels=["socket"]
-        )
-        for package in sorted({core.package for core in snap.cores}):
-            mask = sum(core.cpus for core in snap.cores if core.package == package)
-            family.add_metric([str(package)], self._utilisation.ratio(mask))
+        text = "Seconds that the managed CPUs of a socket were busy or idle, whoever used them."
+        family = CounterMetricFamily("drom_cpu_seconds", text, labels=["socket", "state"])
+        masks: dict[int, int] = {}
+        for core in snap.cores:
+            masks[core.package] = masks.get(core.package, 0) | core.cpus
+        for package, (busy, idle) in sorted(self._busy.read(masks).items()):
+            family.add_metric([str(package), "busy"], busy)
+            family.add_metric([str(package), "idle"], idle)
         return family
+
+    def _allocated(self, jobs: dict[str, Job], users: dict[int | None, float]) -> Iterator[Metric | Series]:
+        from prometheus_client.core import CounterMetricFamily
+
+        text = "CPUs that a job has had, times the seconds it had them."
+        rows = [((name, self._user(job.uid)), round(job.seconds, 3)) for name, job in jobs.items()]
+        yield Series(CounterMetricFamily, "drom_job_allocated_cpu_seconds", text, ["job_name", "user"], rows)
+        text = "The same of all jobs of a user, also ended ones; of further users together where user is empty."
+        family = CounterMetricFamily("drom_user_allocated_cpu_seconds", text, labels=["user"])
+        for uid, seconds in users.items():
+            family.add_metric(["" if uid is None else self._user(uid)], round(seconds, 3))
+        yield family
 
 
 def _build_info() -> Metric:
@@ -133,32 +136,26 @@ def _cpus(snap: Overview) -> Iterator[Metric]:
     yield GaugeMetricFamily("drom_frozen", "1 while the kill switch keeps everything as it is.", value=int(snap.frozen))
 
 
-def _jobs(snap: Overview) -> Iterator[Metric]:
+def _jobs(snap: Overview) -> Iterator[Series]:
     from prometheus_client.core import GaugeMetricFamily
 
-    held = GaugeMetricFamily(
-        "drom_job_cpus", "CPUs a job holds on a socket, where it holds any.", labels=["job", "socket"]
-    )
-    for job in snap.jobs:
-        for package, count in sorted(job.cpus.items()):
-            held.add_metric([job.name, str(package)], count)
-    yield held
+    rows = [((job.name, str(package)), count) for job in snap.jobs for package, count in sorted(job.cpus.items())]
+    text = "CPUs a job holds on a socket, where it holds any."
+    yield Series(GaugeMetricFamily, "drom_job_cpus", text, ["job_name", "socket"], rows)
     for name, text in (
         ("target", "the plan wants a job to have"),
         ("min", "a job keeps at least"),
         ("max", "a job can use"),
     ):
-        family = GaugeMetricFamily(f"drom_job_cpus_{name}", f"CPUs {text}.", labels=["job"])
-        for job in snap.jobs:
-            family.add_metric([job.name], getattr(job, name))
-        yield family
+        values = [((job.name,), getattr(job, name)) for job in snap.jobs]
+        yield Series(GaugeMetricFamily, f"drom_job_cpus_{name}", f"CPUs {text}.", ["job_name"], values)
 
 
 def _rates(daemon: Daemon) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
     text = "Work that a job was measured to do in a second with so many cores, in a unit of its own."
-    family = GaugeMetricFamily("drom_job_rate", text, labels=["job", "cores"])
+    family = GaugeMetricFamily("drom_job_rate", text, labels=["job_name", "cores"])
     for name in daemon.node.jobs:
         for cores, rate in daemon.pacing.rates(name).items():
             family.add_metric([name, str(cores)], rate)
@@ -189,7 +186,7 @@ def _counts(daemon: Daemon) -> Iterator[Metric]:
         "Threads moved back whose masks somebody had rewritten.",
         value=counters.repairs,
     )
-    yield CounterMetricFamily("drom_refusals", "Requests refused at the door.", value=counters.refusals)
+    yield CounterMetricFamily("drom_refusals", "Requests of programs that were refused.", value=counters.refusals)
     history = daemon.log.history
     yield CounterMetricFamily(
         "drom_events_lost", "Events that could not be kept.", value=history.lost if history else 0

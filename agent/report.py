@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agent.cpu_seconds import Allocated
 from agent.hour import Hour
 from agent.metrics import Histogram
 from dromlib.cpulist import format_cpulist
@@ -76,6 +77,7 @@ class Report:
         self.log = log
         self.counters = Counters()
         self.hour = Hour(time.monotonic())
+        self.allocated = Allocated()
         self._send = signal
         self._refusals = Share(REFUSALS_AT_ONCE, time.monotonic())
         self._shares: dict[int, Share] = {}
@@ -151,7 +153,9 @@ class Report:
 
     def _changed(self, event: str, task: Task, old: int, new: int, **fields: object) -> None:
         """Log that a task's CPUs were `old` and are `new`: every change is one line, and no other has both."""
-        self.hour.has(task.slot, task.job, new.bit_count(), time.monotonic())
+        now, count = time.monotonic(), new.bit_count()
+        self.hour.has(task.slot, task.job, count, now)
+        self.allocated.has(task.slot, task.job, task.arrival.uid, count, now)
         self._log(event, task, old=format_cpulist(old), new=format_cpulist(new), **fields)
 
     def _log(self, event: str, task: Task, **fields: object) -> None:

@@ -43,7 +43,7 @@ def test_the_commands_of_operations_are_there() -> None:
     shown = set(re.findall(r"(?:^|or: )drom ((?:[a-z]+)(?: (?:check|show|reload))?)", shells, re.MULTILINE))
 
     of_config = {"config check", "config reload"}
-    assert shown == of_config | {"attach", "doctor", "drain", "events", "explain", "ps", "scheduler"}
+    assert shown == of_config | {"attach", "doctor", "drain", "events", "explain", "nodes", "ps", "scheduler"}
     for command in shown:
         assert drom(*command.split(), "--help").returncode == 0
     for link in re.findall(r"\]\(([^)#]+)", text):
@@ -55,7 +55,10 @@ def test_what_is_to_be_copied_is_installed() -> None:
     shared = {path.name for path in (Path(sys.prefix) / "share/drom").rglob("*") if path.is_file()}
     contrib = [path for path in (DOCS.parent / "contrib").rglob("*") if path.is_file()]
 
-    assert {path.name for path in contrib if path.parent.name != "completions"} | {"drom.toml"} <= shared
+    assert {path.name for path in contrib if path.parent.name != "completions"} | {
+        "drom.toml",
+        "operations.md",
+    } <= shared
 
 
 def test_its_commands_are_there() -> None:
@@ -94,7 +97,7 @@ def test_observing_shows_what_would_be_done(tmp_path: Path, start: Programs) -> 
         assert agent.tasks()["c"]["state"] == "waiting"
 
         assert affinity(c.pid) == affinity(a.pid) == affinity(b.pid) == affinity(os.getpid())
-        assert 'drom_job_cpus{job="b",socket="1"} 1.0' in metrics
+        assert 'drom_job_cpus{job_name="b",socket="1"} 1.0' in metrics
         assert agent.cli("ps").stdout.splitlines()[-1] == "This agent only observes: no mask is changed."
         told = agent.cli("explain", "a").stdout
         assert told.endswith("This agent only observes: it changes no mask.\n")

@@ -49,8 +49,8 @@ def test_versions_that_cannot_be_are_the_usual_format() -> None:
         )
 
 
-def test_only_new_lines_of_gauges_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a thousand jobs one changes and one is new: two lines go through the library at the next scrape."""
+def test_only_lines_of_new_series_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand jobs one changes and one is new: one line goes through the library at the next scrape."""
     encode, kind = choose_encoder("")
     written: list[str] = []
 
@@ -73,5 +73,5 @@ def test_only_new_lines_of_gauges_are_written(monkeypatch: pytest.MonkeyPatch) -
     assert len(written) == 1000
     text = scrape({**first, "job7": 8, "new": 1})
 
-    assert written == ["drom_job_cpus job7", "drom_job_cpus new"]
+    assert written == ["drom_job_cpus new"]
     assert text.splitlines()[2 + 7] == b'drom_job_cpus{job="job7"} 8.0'

@@ -4,14 +4,16 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from agent.cpu_seconds import Allocated
 from agent.exposition import Exposition
 from agent.jobs import Arrival
-from agent.metrics import Histogram, NodeCollector, Utilisation
+from agent.metrics import Histogram, NodeCollector
 from agent.report import Counters
 from agent.rereading import Available
 from agent.snapshot import snapshot
@@ -19,8 +21,6 @@ from tests.nodes import MACHINES, make_node
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agent.daemon import Daemon
     from agent.snapshot import Snapshot
 
@@ -52,24 +52,24 @@ drom_cpu_unmanaged_ratio{cpu="3"} 0.25
 drom_frozen 0.0
 # HELP drom_job_cpus CPUs a job holds on a socket, where it holds any.
 # TYPE drom_job_cpus gauge
-drom_job_cpus{job="a",socket="0"} 2.0
-drom_job_cpus{job="a",socket="1"} 4.0
+drom_job_cpus{job_name="a",socket="0"} 2.0
+drom_job_cpus{job_name="a",socket="1"} 4.0
 # HELP drom_job_cpus_target CPUs the plan wants a job to have.
 # TYPE drom_job_cpus_target gauge
-drom_job_cpus_target{job="a"} 6.0
-drom_job_cpus_target{job="b"} 0.0
+drom_job_cpus_target{job_name="a"} 6.0
+drom_job_cpus_target{job_name="b"} 0.0
 # HELP drom_job_cpus_min CPUs a job keeps at least.
 # TYPE drom_job_cpus_min gauge
-drom_job_cpus_min{job="a"} 6.0
-drom_job_cpus_min{job="b"} 4.0
+drom_job_cpus_min{job_name="a"} 6.0
+drom_job_cpus_min{job_name="b"} 4.0
 # HELP drom_job_cpus_max CPUs a job can use.
 # TYPE drom_job_cpus_max gauge
-drom_job_cpus_max{job="a"} 6.0
-drom_job_cpus_max{job="b"} 4.0
+drom_job_cpus_max{job_name="a"} 6.0
+drom_job_cpus_max{job_name="b"} 4.0
 # HELP drom_job_rate Work that a job was measured to do in a second with so many cores, in a unit of its own.
 # TYPE drom_job_rate gauge
-drom_job_rate{cores="3",job="a"} 12.5
-drom_job_rate{cores="6",job="a"} 20.0
+drom_job_rate{cores="3",job_name="a"} 12.5
+drom_job_rate{cores="6",job_name="a"} 20.0
 # HELP drom_reconfigurations_total Changes of a task's CPUs by kind and outcome.
 # TYPE drom_reconfigurations_total counter
 drom_reconfigurations_total{action="fence",outcome="failed"} 0.0
@@ -87,7 +87,7 @@ drom_enforcements_total 1.0
 # HELP drom_repaired_threads_total Threads moved back whose masks somebody had rewritten.
 # TYPE drom_repaired_threads_total counter
 drom_repaired_threads_total 0.0
-# HELP drom_refusals_total Requests refused at the door.
+# HELP drom_refusals_total Requests of programs that were refused.
 # TYPE drom_refusals_total counter
 drom_refusals_total 0.0
 # HELP drom_events_lost_total Events that could not be kept.
@@ -107,7 +107,7 @@ drom_reconfiguration_duration_seconds_bucket{le="+Inf"} 2.0
 drom_reconfiguration_duration_seconds_count 2.0
 drom_reconfiguration_duration_seconds_sum 8.0005
 """
-"""What a scrape of `daemon()` says, up to the kernel's own durations and the utilisation."""
+"""What a scrape of `daemon()` says, up to the kernel's own durations and what time brings."""
 
 
 @pytest.fixture
@@ -121,11 +121,13 @@ def daemon() -> Daemon:
     counters.reaped.update(exited=3, released=1)
     for seconds in (0.0005, 8.0):
         counters.changing.observe(seconds)
+    allocated = Allocated()
+    allocated.has(0, "a", 0, 6, time.monotonic() - 100)
     rows = [(n // 4, n // 4, core) for n, core in enumerate(MACHINES[2])]
     stub = SimpleNamespace(
         node=node,
         rows=rows,
-        report=SimpleNamespace(counters=counters),
+        report=SimpleNamespace(counters=counters, allocated=allocated),
         lock=threading.Lock(),
         mailboxes=SimpleNamespace(read=lambda _: None),
         settings=SimpleNamespace(observe=False),
@@ -136,12 +138,6 @@ def daemon() -> Daemon:
     stub.rereading = SimpleNamespace(available=Available(node.cores.all, 0))
     stub.snapshot = lambda: snapshot(cast("Daemon", stub))
     return cast("Daemon", stub)
-
-
-def times(*looks: dict[int, tuple[int, int]]) -> Callable[[], dict[int, tuple[int, int]]]:
-    """Return a clock that shows these busy and total ticks one after the other."""
-    left = list(looks)
-    return lambda: left.pop(0)
 
 
 def text_of(daemon: Daemon) -> str:
@@ -164,9 +160,10 @@ class TestCollector:
         """A job that has ended is in no series of the next scrape."""
         before = text_of(daemon)
         daemon.node.ended(0, 1.0)
+        daemon.report.allocated.has(0, "a", 0, 0, time.monotonic())
 
-        assert 'job="a"' in before
-        assert 'job="a"' not in text_of(daemon)
+        assert 'job_name="a"' in before
+        assert 'job_name="a"' not in text_of(daemon)
 
     def test_cpus_that_nobody_may_have_are_not_free(self, daemon: Daemon) -> None:
         """Nor do they vanish from the machine."""
@@ -187,42 +184,35 @@ class TestCollector:
         assert [task.state for task in snap.tasks] == ["running", "waiting"]
         assert snap.tasks[1].detail == "needs at least 4 CPUs: 2 free, running jobs may lend 0."
 
+    def test_users_and_jobs_have_counters_of_cpu_seconds(self, daemon: Daemon) -> None:
+        """A job's ends with it, its user's goes on; a CPU is busy or idle, whoever looked at it last."""
+        seconds = re.compile(r"(?m)^drom_(job|user)_allocated_cpu_seconds_total\{(.*)\} (.*)$")
+        first = {kind: (labels, float(value)) for kind, labels, value in seconds.findall(text_of(daemon))}
+        assert first["job"][0] == 'job_name="a",user="root"'
+        assert first["user"][0] == 'user="root"'
+        assert 600 <= first["job"][1] <= first["user"][1] < 700
+
+        daemon.report.allocated.has(0, "a", 0, 0, time.monotonic())
+        (left,) = seconds.findall(text_of(daemon))
+        assert left[:2] == ("user", 'user="root"')
+        assert float(left[2]) >= first["user"][1]
+
+    def test_the_process_itself_is_measured(self, daemon: Daemon) -> None:
+        """As every Prometheus client library does, under the usual names."""
+        text = text_of(daemon)
+        names = ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds", "start_time_seconds")
+        assert [name for name in names if f"\nprocess_{name} " not in text] == []
+
+    def test_no_label_is_one_of_prometheus_own(self, daemon: Daemon) -> None:
+        """Prometheus would rename `job` and `instance`, as it sets both for what it scrapes."""
+        assert set(re.findall(r"[{,](job|instance)=", text_of(daemon))) == set()
+
     def test_promtool_has_nothing_to_say(self, daemon: Daemon) -> None:
         """Names, units and help texts follow Prometheus's own rules."""
         command = [tool("promtool"), "check", "metrics"]
         done = subprocess.run(command, input=text_of(daemon), capture_output=True, text=True, check=False)
 
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-class TestUtilisation:
-    """Busy shares between two looks."""
-
-    def test_a_ratio_is_of_the_last_interval(self) -> None:
-        """Busy ticks by all ticks, over the CPUs asked for; unknown CPUs do not count."""
-        look = Utilisation(times({0: (10, 100), 1: (0, 100)}, {0: (60, 200), 1: (100, 200)}))
-        look.look()
-
-        assert (look.ratio(0b01), look.ratio(0b11), look.ratio(0b100)) == (0.5, 0.75, 0.0)
-
-    def test_before_the_first_look_nothing_is_known(self) -> None:
-        """Without an interval the share is 0."""
-        assert Utilisation(times({0: (10, 100)})).ratio(1) == 0.0
-
-    def test_two_scrapes_in_one_tick_keep_the_last_interval(self) -> None:
-        """A second scrape before the clock has moved says what the first one said."""
-        look = Utilisation(times({0: (0, 0)}, {0: (5, 10)}, {0: (5, 10)}))
-        look.look()
-        look.look()
-
-        assert look.ratio(1) == 0.5
-
-    def test_a_cpu_that_comes_and_goes(self) -> None:
-        """CPUs that were offline at either look do not count; ticks that run backwards are no negative share."""
-        look = Utilisation(times({0: (5, 10), 1: (0, 10)}, {0: (4, 20), 2: (9, 9)}))
-        look.look()
-
-        assert (look.ratio(0b111), look.ratio(0b100)) == (0.0, 0.0)
 
 
 def test_a_histogram_counts_up_to_and_including_each_bound() -> None:

@@ -55,7 +55,10 @@ class ClusterCollector:
     """Collects from a cluster whenever Prometheus asks; `lock` keeps its loop from changing it meanwhile."""
 
     def __init__(self, cluster: Cluster, counts: Counts, lock: threading.Lock) -> None:
+        from prometheus_client import ProcessCollector
+
         self._cluster, self._counts, self._lock = cluster, counts, lock
+        self._process = ProcessCollector(registry=None)
 
     @property
     def stuck(self) -> bool:
@@ -67,6 +70,7 @@ class ClusterCollector:
         with self._lock:
             found = [*self._state(), *self._history()]
         yield from found
+        yield from self._process.collect()
 
     def _state(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
@@ -95,9 +99,9 @@ class ClusterCollector:
     def _running(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        begun = GaugeMetricFamily("drom_scheduler_job_start_time_seconds", "When a job started.", labels=["job"])
+        begun = GaugeMetricFamily("drom_scheduler_job_start_time_seconds", "When a job started.", labels=["job_id"])
         limit = GaugeMetricFamily(
-            "drom_scheduler_job_limit_seconds", "How long a job that has started may take.", labels=["job", "class"]
+            "drom_scheduler_job_limit_seconds", "How long a job that has started may take.", labels=["job_id", "class"]
         )
         for job in self._cluster.jobs.values():
             if job.state in ON_NODES and job.started is not None:
@@ -110,7 +114,7 @@ class ClusterCollector:
 
         events = CounterMetricFamily("drom_scheduler_events", "What has happened to jobs.", labels=["event"])
         for what in EVENTS:
-            events.add_metric([what.replace(" ", "_")], self._counts.events[what])
+            events.add_metric([what], self._counts.events[what])
         yield events
         for name, text, histogram in (
             ("pass_duration_seconds", "Time a turn of the scheduler took.", self._counts.passes),

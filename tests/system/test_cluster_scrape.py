@@ -38,7 +38,7 @@ def shares_of(here: Cluster) -> tuple[int, dict[int, dict[int, int]]]:
         text = agent.metrics()
         cores.add(int(sum(value for _, value in samples(text, "drom_cpus"))))
         for labels, value in samples(text, "drom_job_cpus"):
-            held = shares[int(labels["job"].removeprefix("drom-"))]
+            held = shares[int(labels["job_name"].removeprefix("drom-"))]
             held[index] = held.get(index, 0) + int(value)
     (size,) = cores
     return size, shares
@@ -46,11 +46,13 @@ def shares_of(here: Cluster) -> tuple[int, dict[int, dict[int, int]]]:
 
 def running(text: str) -> dict[int, Running]:
     """Return the running jobs by number, from a scrape of the scheduler."""
-    begun = {int(labels["job"]): int(value) for labels, value in samples(text, "drom_scheduler_job_start_time_seconds")}
+    begun = {
+        int(labels["job_id"]): int(value) for labels, value in samples(text, "drom_scheduler_job_start_time_seconds")
+    }
     return {
         number: Running(begun[number], int(value), CLASSES[labels["class"]])
         for labels, value in samples(text, "drom_scheduler_job_limit_seconds")
-        for number in [int(labels["job"])]
+        for number in [int(labels["job_id"])]
     }
 
 

@@ -56,7 +56,7 @@ METRICS = {
     "drom_build_info", "drom_cpus", "drom_job_cpus", "drom_job_cpus_target", "drom_job_cpus_min", "drom_job_cpus_max",
     "drom_tasks", "drom_reconfigurations_total", "drom_reconfiguration_duration_seconds",
     "drom_distribution_duration_seconds", "drom_reaped_tasks_total", "drom_enforcements_total",
-    "drom_cpu_utilisation_ratio", "drom_frozen",
+    "drom_cpu_seconds_total", "drom_frozen",
 }  # fmt: skip
 
 
@@ -784,12 +784,12 @@ def test_metrics_tell_of_jobs_while_they_live(tmp_path: Path, start: Programs, p
         b.quit()
         agent.await_tasks(a="0-1")
         families = _scrape(agent)
-        assert "b" not in {s.labels.get("job") for f in families.values() for s in f.samples}
+        assert "b" not in {s.labels.get("job_name") for f in families.values() for s in f.samples}
         assert _values(families, "drom_reaped_tasks_total")["exited",] == 1
         start.kill()
         agent.await_tasks()
         families = _scrape(agent)
-        assert {s.labels["job"] for f in families.values() for s in f.samples if "job" in s.labels} == set()
+        assert {s.labels["job_name"] for f in families.values() for s in f.samples if "job_name" in s.labels} == set()
         assert _values(families, "drom_cpus")["0", "free"] == 1
 
 

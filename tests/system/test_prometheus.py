@@ -91,7 +91,7 @@ def test_it_scrapes_the_agent_and_the_scheduler(prometheus: Prometheus) -> None:
     for job in ("drom", "drom-scheduler"):
         wait_until(lambda: prometheus.series(f'up{{job="{job}"}} == 1'), lambda: prometheus.ask("targets"))  # noqa: B023
     wait_until(lambda: len(prometheus.series("drom_job_cpus")) == 2, lambda: prometheus.series("drom_job_cpus"))
-    held = {(one["metric"]["exported_job"], one["value"][1]) for one in prometheus.series("drom_job_cpus")}
+    held = {(one["metric"]["job_name"], one["value"][1]) for one in prometheus.series("drom_job_cpus")}
 
     assert held == {("a", "2"), ("b", "2")}
     assert [target["lastError"] for target in prometheus.ask("targets")["activeTargets"]] == ["", ""]
@@ -146,3 +146,18 @@ def test_every_alert_is_tested() -> None:
     alerts = set(re.findall(r"alert: (\w+)", rules))
 
     assert alerts == set(re.findall(r"alertname: (\w+)\n +exp_alerts:\n +- exp_labels", tests))
+
+
+def test_every_alert_has_a_runbook() -> None:
+    """Its address is a section of the page of operations, which is installed where the address says."""
+    text = (CONTRIB / "drom.rules.yml").read_text(encoding="utf-8")
+    page = (CONTRIB.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+    found = dict(re.findall(r"alert: (\w+)(?:(?!alert:).)*?runbook_url: (\S+)", text, re.DOTALL))
+
+    assert list(found) == re.findall(r"alert: (\w+)", text)
+    assert {name: address.partition("#")[2] for name, address in found.items()} == {
+        name: name.lower() for name in found
+    }
+    assert re.findall(r"^### (Drom\w+)$", page, re.MULTILINE) == list(found)
+    assert {address.partition("#")[0] for address in found.values()} == {"file:///opt/drom/share/drom/operations.md"}
+    assert not re.search(r"\b(exported_job|drom_cpu_utilisation_ratio)\b", text + " ".join(EXPRESSIONS))

@@ -149,7 +149,7 @@ def test_what_is_served(agent: Agent, start: Programs) -> None:
 
     assert {status for status, _ in served.values()} == {200}
     assert json.loads(served["/state.json"][1])["jobs"][0]["name"] == "a b"
-    assert b'drom_job_cpus{job="a b",socket="0"} 8.0' in served["/metrics"][1]
+    assert b'drom_job_cpus{job_name="a b",socket="0"} 8.0' in served["/metrics"][1]
     assert not any(b"//" in body for path, (_, body) in served.items() if path in {"/", "/page.css"})
     with urllib.request.urlopen(f"http://127.0.0.1:{port_of(agent)}/", timeout=SECONDS) as answer:
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; ")
