@@ -164,10 +164,10 @@ def test_a_user_keeps_only_so_many_jobs_that_are_over(serve: Callable[[Settings]
         server._answer({"order": "cancel", "job": number}, OTHER)
     server._tidy_again = 0.0
     server.turn()
-    left = [one.number for one in server._store.last(100) if one.is_final]
-    assert left == [kept, numbers[0], *numbers[13:]]
+    left = [one.number for one in server._store.newest(100) if one.is_final]
+    assert left == [kept, numbers[0], *numbers[13:]][::-1]
     server.turn()
-    assert [one.number for one in server._store.last(100) if one.is_final] == left
+    assert [one.number for one in server._store.newest(100) if one.is_final] == left
 
 
 def test_little_is_kept_of_a_job_that_is_over() -> None:
