@@ -81,7 +81,7 @@ def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -
         found = [Finding("topology", "ok", f"{many} CPU{'' if many == 1 else 's'} may be managed.")]
     own = None
     with suppress(OSError, ValueError):
-        own = int((Path(options.runtime_dir) / "lock").read_text(encoding="utf-8"))
+        own = int((Path(options.runtime_dir) / "lock").read_text(encoding="utf-8").partition("\n")[0])
     return [*found, checks.claimed(claims.claims_file(environ), mask, own)]
 
 

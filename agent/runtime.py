@@ -26,6 +26,10 @@ SYSTEM_DIR = Path("/run/drom")
 DOOR_PATH_MAX = 107
 """Bytes of the path of an AF_UNIX socket, the closing NUL left out."""
 SOCKETS = ("door", "control", "signals")
+_MARK = b"drom agent\n"
+"""What the lock says after the agent's pid: whose the directory is."""
+_LEFT = frozenset({"lock", "events", "events.1", "freeze", "mail", "scripts", "steps", "steward", *SOCKETS})
+"""What earlier agents may have left beside a lock with their pid alone, where there is no registry."""
 _LOCK_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -98,13 +102,13 @@ def prepare(path: Path) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "?"
+        holder = next(iter(os.pread(lock, 32, 0).decode(errors="replace").split()), "?")
         os.close(lock)
         msg = f"another agent (pid {holder}) runs in {path}: stop it or choose another --runtime-dir."
         raise RuntimeDirError(msg) from error
     try:
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode() + _MARK, 0)
     except OSError as error:
         # The pid is for people only; on a full file system the lock still holds.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -127,13 +131,15 @@ def _check_files(path: Path, folder: int) -> None:
     """Raise `RuntimeDirError` where a directory has files, and they are not those of an agent; OSError for its lock."""
     names = set(os.listdir(folder))
     lock = _start_of("lock", folder, _LOCK_FLAGS, 32) if "lock" in names else b""
-    is_signed = bool(re.fullmatch(rb"[0-9]+\n", lock))
-    if not is_signed and not lock and "registry" in names:
+    is_earlier = re.fullmatch(rb"[0-9]*\n?", lock) is not None  # earlier agents wrote their pid alone
+    is_signed = re.fullmatch(rb"[0-9]+\n" + re.escape(_MARK), lock) is not None
+    if not is_signed and is_earlier and "registry" in names:
         with suppress(OSError):
             header = _start_of("registry", folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, HEADER.size)
             is_signed = len(header) == HEADER.size and HEADER.read(header, "magic") == layout.REGISTRY_MAGIC
     # An agent that found no room for more has left an empty lock; the kill switch may be there before any agent.
-    if not is_signed and (lock or names - {"lock", "events", "freeze"}):
+    known = _LEFT if lock else {"lock", "events", "freeze"}
+    if not is_signed and not (is_earlier and names <= known):
         msg = f"{path} holds files that are not an agent's: choose a new or an empty directory with --runtime-dir."
         raise RuntimeDirError(msg)
     for name in SOCKETS:

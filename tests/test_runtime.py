@@ -90,7 +90,7 @@ class TestPrepare:
         """All may enter, the lock is the agent's, and it says who holds it."""
         assert folder.stat().st_mode & 0o777 == 0o755
         assert (folder / "lock").stat().st_mode & 0o777 == 0o600
-        assert (folder / "lock").read_text() == f"{os.getpid()}\n"
+        assert (folder / "lock").read_text() == f"{os.getpid()}\ndrom agent\n"
 
     def test_it_is_open_whatever_the_umask(self, tmp_path: Path) -> None:
         """That of root: programs of all users look into it; whoever has made one before has chosen who may."""
@@ -117,7 +117,7 @@ class TestPrepare:
         (tmp_path / "lock").write_text("4194304\n")
         lock = prepare(tmp_path)
 
-        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\ndrom agent\n"
         os.close(lock)
 
     def test_a_path_too_long_for_sockets(self, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ class TestPrepare:
         subprocess.run(["chmod", "go-w", run], check=True)
         os.close(prepare(run))
 
-    @pytest.mark.parametrize("lock", [None, "", "not a pid\n", "12 monkeys"])
+    @pytest.mark.parametrize("lock", [None, "", "7\n", "not a pid\n", "12 monkeys", "drom agent\n"])
     def test_a_directory_of_somebody_elses_files(self, tmp_path: Path, lock: str | None) -> None:
         """It is refused in one sentence, and everything in it stays as it was."""
         files = ("mail/1", "mail/inbox", "door", "control", "signals", "registry", "notes")
@@ -177,7 +177,14 @@ class TestPrepare:
         }
 
     @pytest.mark.parametrize(
-        "files", [{"freeze": ""}, {"lock": ""}, {"lock": "", "events": "x"}, {"lock": "7\n", "x": ""}]
+        "files",
+        [
+            {"freeze": ""},
+            {"lock": ""},
+            {"lock": "", "events": "x"},
+            {"lock": "7\n", "events": "x", "events.1": "x"},
+            {"lock": "7\ndrom agent\n", "x": ""},
+        ],
     )
     def test_a_directory_of_an_agent(self, tmp_path: Path, files: dict[str, str]) -> None:
         """What an earlier one has left, also one that found no room, and a kill switch do not stand in the way."""
