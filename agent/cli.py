@@ -116,7 +116,10 @@ def _main(
 
 
 def run_app() -> None:
-    """Run the command line; every failure is one sentence on stderr and exit 1, wrong usage is exit 2."""
+    """Run the command line; every failure is one sentence on stderr and exit 1, wrong usage is exit 2.
+
+    What cannot be done yet is exit 75, as sysexits.h has it for a temporary failure.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what cannot be written as it is
@@ -152,6 +155,9 @@ def _failed(error: Exception) -> int | str:
     if isinstance(error, USAGE_ERROR):
         typer.echo(failure(_usage_sentence(error)), err=True)
         return 2
+    if isinstance(error, control.NotYetError):
+        typer.echo(failure(f"drom: {error}"), err=True)
+        return os.EX_TEMPFAIL
     if isinstance(error, EXPECTED):
         return "\n".join(f"drom: {line}" for line in str(error).splitlines())
     if isinstance(error, MemoryError):

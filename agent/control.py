@@ -52,6 +52,10 @@ class RefusedError(ControlError):
     """Raised when an order was heard and refused: it would be again."""
 
 
+class NotYetError(ControlError):
+    """Raised when an order cannot be taken now and can be soon: the same one may be given again then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who sent an order: process and user in the kernel's words, or on another node the name of its `key`."""
@@ -188,6 +192,8 @@ def _reply(
         value = {"ok": True, "value": answer(_order(message), caller())}
     except ControlError as error:
         value = {"ok": False, "error": str(error)}
+        if isinstance(error, NotYetError):
+            value["again"] = True
     return _encoded(value)
 
 
@@ -265,7 +271,8 @@ def order(
         answer = _object(sock.recv())
     if "value" not in answer:  # where agents come in we hear a reason
         said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
-        raise RefusedError("\n".join(map(escaped, said.split("\n"))))
+        kind = NotYetError if answer.get("again") is True else RefusedError
+        raise kind("\n".join(map(escaped, said.split("\n"))))
     return _plain(answer["value"]) if server is AGENT else answer["value"]
 
 

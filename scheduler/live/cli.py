@@ -448,7 +448,9 @@ def _each(numbers: list[int], give: Callable[[int], dict[str, Any]], done: str, 
     for number in numbers:
         try:
             told.append(give(number))
-        except control.ControlError as error:  # noqa: PERF203 - each is tried
+        except control.NotYetError:  # noqa: PERF203 - each is tried
+            raise
+        except control.ControlError as error:
             reasons[str(error)] = None
         else:
             if not as_json:

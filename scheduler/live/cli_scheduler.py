@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 USUAL = Settings()
 DAY = 86400.0
+UNREAD = 2
+"""Answers that wait to be read by a user of another node: each may be a long page."""
 SYSTEM_STATE = Path("/var/lib/drom")
 
 
@@ -137,15 +139,17 @@ def scheduler(
         log("compiling", text=words)
     folder = key_folder or keys.default_folder(os.environ, os.geteuid())
     gates = (
-        Gate(users, keys.load(folder), longest=LONGEST_REQUEST, option="--users") if users else None,
+        Gate(users, keys.load(folder), longest=LONGEST_REQUEST, unread=UNREAD, option="--users") if users else None,
         gate_for_agents(agents, keys.load(folder)) if agents else None,
     )
-    server = Server(state.absolute(), found, settings, log, durable=durable, gates=gates)
+    server = Server(state.absolute(), found, settings, log, durable=durable, gates=gates, begins=False)
     stop = _serve_metrics(server, metrics, log) if metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state.absolute(), "policy": found.name, "pid": os.getpid(), **ports}
     server.run(lambda: log("ready", **about), manager)
     stop()
+    if server.starting:  # a compilation cannot be stopped, and nothing of it has to be waited for
+        os._exit(0)
 
 
 def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:

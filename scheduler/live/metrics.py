@@ -30,10 +30,13 @@ EVENTS = ("submitted", "placed", "started", "ordered", "resized", "resize_failed
 
 
 class Counts:
-    """What has happened since the scheduler began; `stuck` says whether the queue cannot be written now."""
+    """What has happened since the scheduler began.
+
+    `stuck` says whether the queue cannot be written now, `starting` whether the policy is still compiled.
+    """
 
     def __init__(self) -> None:
-        self.stuck = False
+        self.stuck = self.starting = False
         self.events: Counter[str] = Counter()
         self.passes = Histogram(0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1)
         self.waits = Histogram(0.1, 1, 10, 60, 600, 3600, 21600, 86400)
@@ -61,9 +64,9 @@ class ClusterCollector:
         self._process = ProcessCollector(registry=None)
 
     @property
-    def stuck(self) -> bool:
-        """Whether the queue cannot be written now."""
-        return self._counts.stuck
+    def serves(self) -> bool:
+        """Whether the policy is compiled, and the queue can be written."""
+        return not (self._counts.stuck or self._counts.starting)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of one moment."""
@@ -141,8 +144,8 @@ class _Site:
             return Answer(exposition.text(self._collector.collect()), exposition.kind)
 
     def ready(self) -> bool:
-        """Return whether the queue can be written."""
-        return not self._collector.stuck
+        """Return whether users and agents are served."""
+        return self._collector.serves
 
 
 def serve(

@@ -35,6 +35,7 @@ from scheduler.live.pages import PAGE, SCHEMA_VERSION, fill
 from scheduler.live.quotas import Orders
 from scheduler.live.rights import check_rights, is_master, user_of
 from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, MOST_JOBS, from_json, name_of, visible
+from scheduler.live.starting import STARTING, STARTING_STATUS, Starting
 from scheduler.live.state_folder import SOCKETS
 from scheduler.live.store import Store, UnreadableError, UnwritableError
 
@@ -84,9 +85,9 @@ class Server:
         *,
         durable: bool = False,
         gates: tuple[Gate | None, Gate | None] = (None, None),
+        begins: bool = True,
     ) -> None:
         self._folder, self._log, self._settings = folder, log, settings
-        prepare(policy)
         self._store = Store(folder, durable=durable)
         self._clock = Clock(self._store.latest)
         if self._clock.ahead > settings.skew:
@@ -94,7 +95,6 @@ class Server:
         self._warned = ""
         """Of what somebody was warned last."""
         self.cluster = Cluster(policy, settings, self._past)
-        self.cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
         self._clients = control.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
@@ -110,19 +110,35 @@ class Server:
         self.lock = threading.Lock()
         """Held while the cluster changes."""
         self.counts = Counts()
+        self.starting: Starting | None = None
+        """The compilation of the policy, as long as it lasts: nobody is served before."""
+        self._begun = False
+        if begins:
+            prepare(policy)
+            self._begin()
+
+    def _begin(self) -> None:
+        """Take over what an earlier scheduler wrote down, once the policy can be asked."""
+        with self.lock:
+            now = self._clock()
+            self.cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, now)
+        self._begun = True
 
     def run(self, ready: Callable[[], None], manager: ServiceManager) -> None:
         """Serve until SIGTERM or SIGINT. Jobs and agents go on, and are found again by the next scheduler.
 
-        `ready` is called, and the `manager` told, once users and agents may come.
+        While the policy is compiled users and agents are told so; `ready` is called, and the `manager` told, after it.
         """
         signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
         selector = selectors.DefaultSelector()
         for fd in (signals.fd, *self._clients.fds, *self._desk.fds):
             selector.register(fd, selectors.EVENT_READ)
-        ready()
-        manager.ready()
         try:
+            if not self._begun:
+                self._start(selector, signals, manager)
+            if self._running:
+                ready()
+                manager.ready()
             while self._running:
                 events = selector.select(self._timeout())
                 if any(key.fd == signals.fd for key, _ in events):
@@ -135,6 +151,35 @@ class Server:
             selector.close()
             self.close()
             signals.close()
+
+    def _start(self, selector: selectors.BaseSelector, signals: Signals, manager: ServiceManager) -> None:
+        """Tell everybody that the scheduler is starting while its policy is compiled, then begin.
+
+        Raises SchedulerError where the policy cannot be compiled.
+        """
+        starting = self.starting = Starting(self.cluster.policy)
+        self.counts.starting = True
+        selector.register(starting.fd, selectors.EVENT_READ)
+        while self._running and not starting.is_over:
+            more = any([self._desk.serve(self._put_off), self._clients.serve(starting.refuse)])
+            events = selector.select(0.0 if more else LONGEST_SLEEP)
+            if any(key.fd == signals.fd for key, _ in events):
+                signals.dispatch()
+            manager.turned(time.monotonic(), STARTING_STATUS)
+        selector.unregister(starting.fd)
+        if not self._running:
+            return
+        starting.finish()
+        self._begin()
+        self.starting, self.counts.starting = None, False
+        for peer in starting.peers:
+            self._desk.answer(peer, say.Who())
+
+    def _put_off(self, said: Said) -> None:
+        """Tell an agent that the scheduler is starting; it is asked who it is once that is over."""
+        assert self.starting  # noqa: S101 - who calls
+        self.starting.peers.add(said.peer)
+        self._desk.answer(said.peer, say.No(STARTING))
 
     def _stop(self) -> None:
         self._running = False

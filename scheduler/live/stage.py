@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent import claims, control, interpreter
-from agent.control import ControlError
+from agent.control import ControlError, NotYetError
 from agent.demo_stage import clean_environment
 from agent.signalling import WITH_US
 from scheduler.live.jobs import COMPLETED
@@ -63,8 +63,16 @@ class Client:
             self._sock = self._connect()
             raise
         if not answer["ok"]:
-            raise ControlError(answer["error"])
+            raise (NotYetError if answer.get("again") else ControlError)(answer["error"])
         return answer["value"]
+
+    def is_served(self) -> bool:
+        """Return whether the scheduler takes orders: it does not while it compiles its policy."""
+        try:
+            self.ask("nodes")
+        except NotYetError:
+            return False
+        return True
 
     def submit(self, home: Path, *command: str, **more: object) -> int:
         """Submit a job and return its number."""
@@ -109,6 +117,7 @@ def scheduler(home: Path, *options: str) -> Iterator[Client]:
         await_that((home / "control").exists, [process])
         client = Client(context, home, process)
         try:
+            await_that(client.is_served, [process])
             yield client
         finally:
             client.close()
