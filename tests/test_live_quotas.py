@@ -41,8 +41,7 @@ JOB = Spec(command=("true",), folder="/")
 @pytest.fixture
 def serve() -> Iterator[Callable[[Settings], Server]]:
     """Return what makes a scheduler of one node of four cores, with such settings."""
-    with TemporaryDirectory(dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NUMBA_DISABLE_JIT", "1")
+    with TemporaryDirectory(dir="/tmp") as folder:
         made: list[Server] = []
 
         def make(settings: Settings) -> Server:
