@@ -39,7 +39,8 @@ def test_a_job_does_not_take_itself_for_another_task() -> None:
 
     found = launching.environment(start(7, "true", env=env, attempt=2), HERE)
 
-    assert found == launching.UNBOUND | {
+    stand_ins = dict.fromkeys(launching.STAND_INS, f"{native.step_path()} remote")
+    assert found == launching.UNBOUND | launching.OPEN_MPI | stand_ins | {
         "MINE": "x",
         "PATH": f"/usr/local/bin:/usr/bin:/bin:{native.run_path().parent}",
         "DROM_JOB_ID": "7",
@@ -69,6 +70,15 @@ def test_a_job_of_several_nodes_finds_them_without_ssh() -> None:
 
     assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2,n2:2", "slurm")
     assert {found[name] for name in launching.STAND_INS} == {f"{native.step_path()} remote"}
+
+
+def test_a_job_of_one_node_finds_it_without_ssh() -> None:
+    """Whatever it is called: a launcher that is given its name need not find a host of that name."""
+    found = launching.environment(start(7, nodes=("n1",), total_tasks=2, script="#!/bin/sh\ntrue\n"), HERE)
+
+    assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2", "rsh")
+    assert {found[name] for name in launching.STAND_INS} == {f"{native.step_path()} remote"}
+    assert not found.keys() & {*launching.HOSTFILES}
 
 
 def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ OPEN_MPI = {
     "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
     "PRTE_MCA_prte_leave_session_attached": "1",
 }
-"""How mpirun of Open MPI, before 5 and since, starts its daemons on the other nodes of a job: all by itself."""
+"""How mpirun of Open MPI, before 5 and since, starts its daemons on the nodes of a job, also on a job's own node where
+that has another name than its host: all by itself."""
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
 """Ranks run on the cores of their job, which mpirun does not know."""
 HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
@@ -85,10 +86,9 @@ def environment(start: Start, place: Place) -> dict[str, str]:
     """Return the environment of a job: that of its submission, what tells it where it is, and a way to drom-run."""
     kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
-    launcher = dict(UNBOUND)
-    if len(nodes) > 1:
-        launcher |= OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
-        launcher |= dict.fromkeys(HOSTFILES, str(hosts_path(start, place))) if start.script else {}
+    launcher = UNBOUND | OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
+    if start.script and len(nodes) > 1:
+        launcher |= dict.fromkeys(HOSTFILES, str(hosts_path(start, place)))
     about = {
         "PATH": f"{kept.get('PATH', USUAL_PATH)}:{_run().parent}",
         "DROM_JOB_ID": str(start.job),

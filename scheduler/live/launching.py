@@ -60,7 +60,11 @@ def check(spec: Spec, user: User) -> None:
 
 
 def mpi_command(job: Job) -> tuple[str, ...]:
-    """Return the command line that starts the tasks of a job with Open MPI, each under drom-run."""
-    hosts = ",".join(f"{node}:{job.spec.tasks}" for node in job.shares)
+    """Return the command line that starts the tasks of a job with Open MPI, each under drom-run.
+
+    Of one node mpirun runs there itself, whatever the node is called.
+    """
+    names = job.shares if len(job.shares) > 1 else ("localhost",)
+    hosts = ",".join(f"{name}:{job.spec.tasks}" for name in names)
     mpirun = ("mpirun", "--host", hosts, "-n", str(job.spec.ranks), "--bind-to", "none")
     return (*mpirun, "drom-run", "--await", "--", *job.spec.command)

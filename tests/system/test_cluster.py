@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -456,3 +457,25 @@ def test_two_schedulers_do_not_share_a_queue(here: Cluster) -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"drom: {again}")
     done = here.cli("cancel", "999999")
     assert (done.returncode, done.stderr) == (1, "drom: there is no job 999999: see drom queue --all.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "ranks"),
+    [
+        (("-N", "1", "-n", "2", "--", "hostname"), "", 2),
+        (("-N", "2", "-n", "2", "--", "hostname"), "", 2),
+        (("-N", "1", "--tasks-per-node", "2"), "mpirun -n 2 hostname", 2),
+        (("-N", "1", "--tasks-per-node", "2"), "mpirun --host $DROM_HOSTS hostname", 2),
+        (("-N", "2", "--tasks-per-node", "2"), "mpirun --host $DROM_HOSTS hostname", 4),
+    ],
+)
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun")
+def test_tasks_start_whatever_a_node_is_called(here: Cluster, words: tuple[str, ...], script: str, ranks: int) -> None:
+    """The nodes are called n1 and n2, which no host is: mpirun finds them without ssh, also one that is alone."""
+    path = here.folder / "job.sh"
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    job = here.submit("--output", "out", *words, *([path] if script else []))
+    here.await_state(job, "completed")
+
+    out = (here.folder / "out").read_text(encoding="utf-8").splitlines()
+    assert [line for line in out if "plm:rsh: Warning: setpgid" not in line] == [socket.gethostname()] * ranks
