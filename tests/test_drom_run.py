@@ -114,13 +114,16 @@ def test_a_door_nobody_listens_at_is_no_agent(tmp_path: Path) -> None:
 
 
 def test_a_path_too_long_for_a_socket_is_no_agent(tmp_path: Path) -> None:
-    """A runtime directory whose door does not fit in a socket address counts as no agent."""
+    """A runtime directory whose door does not fit in a socket address is named, and how long it may be."""
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
+    why = f"drom: the path {folder} is longer than the 99 bytes that the sockets of an agent allow"
     done = run("--runtime-dir", folder, "true")
+    assert (done.returncode, done.stderr.startswith(f"{why}: running unmanaged (")) == (0, True)
 
-    assert done.returncode == 0
-    assert done.stderr.startswith(f"drom: no agent answers in {folder}:")
+    for option in ("--require", "--await"):
+        done = run("--runtime-dir", folder, option, "true")
+        assert (done.returncode, done.stderr.startswith(f"{why}: start one with a shorter --runtime-dir")) == (1, True)
 
 
 def test_a_short_name_of_a_long_path_is_kept(tmp_path: Path) -> None:
@@ -253,7 +256,10 @@ def test_a_command_that_is_not_found_is_127(tmp_path: Path) -> None:
     with open_door(tmp_path, lambda knock: knock.grant(1)):
         done = run("--runtime-dir", tmp_path, "no-such-command")
 
-    assert (done.returncode, done.stderr) == (127, "drom: cannot run 'no-such-command': No such file or directory.\n")
+    assert (done.returncode, done.stderr) == (
+        127,
+        "drom: cannot run 'no-such-command': No such file or directory in the folders of PATH.\n",
+    )
 
 
 def test_a_command_that_is_not_executable_is_126(tmp_path: Path) -> None:

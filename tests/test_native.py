@@ -486,8 +486,8 @@ def test_a_bad_answer_leaves_the_program_unmanaged(
         assert client.ask("poll") == "poll 0"
     if answer not in (refusal, hang_up):
         client.told = (
-            f"drom: the agent in {tmp_path} answers what this program's libdrom cannot use, so it runs unmanaged: "
-            "bring both to one version.\n"
+            f"drom: the agent in {tmp_path} answers what this version of drom cannot use, so this program runs "
+            "unmanaged: bring both to one version.\n"
         )
 
 
@@ -506,7 +506,7 @@ def test_a_program_without_free_descriptors_is_told_so(
         assert [knock.door.recv(4096) for knock in door.knocks] == [knock.raw for knock in door.knocks]
         assert len(door.knocks) == bool(free)
     missing = f"this program has no free file descriptor for the agent in {tmp_path}"
-    client.told = f"drom: {missing}, so it runs unmanaged: give it more (ulimit -n).\n"
+    client.told = f"drom: {missing}, so this program runs unmanaged: give it more (ulimit -n).\n"
 
 
 def test_a_program_without_free_descriptors_is_not_told_of_no_agent(start: Callable[[], Client]) -> None:
@@ -539,7 +539,7 @@ def test_one_who_cannot_sit_beside_another_leaves_it_the_seat(
         client.ask("drain")
         assert [knock.door.recv(4096) for knock in door.knocks] == [b"", b""]
     missing = f"this program has no free file descriptor for the agent in {tmp_path}"
-    client.told = f"drom: {missing}, so it runs unmanaged: give it more (ulimit -n).\n"
+    client.told = f"drom: {missing}, so this program runs unmanaged: give it more (ulimit -n).\n"
 
 
 def test_a_program_that_may_not_look_at_files_gives_the_seat_back(

@@ -14,12 +14,13 @@
 /* How one connection ended. */
 enum end { END_GRANTED, END_REFUSED, END_UNMANAGED, END_LOST, END_SILENT, END_CLOSED };
 
-static enum end listen_to(int door, struct answer *answer, bool *waiting)
+static enum end listen_to(int door, struct answer *answer, bool *waiting, int *error)
 {
     for (;;) {
         /* The first answer comes at once; a grant may take as long as the jobs before us. */
         int rc = dromi_receive(door, answer, *waiting ? 0 : dromi_now_ns() + DROMI_ANSWER_SECONDS * SECOND);
         dromi_close_answer(answer);
+        *error = -rc;
         if (rc == -ETIMEDOUT || rc == -EPROTO)
             return END_SILENT;
         if (rc < 0)
@@ -35,14 +36,14 @@ static enum end listen_to(int door, struct answer *answer, bool *waiting)
     }
 }
 
-static enum end knock(const char *path, const struct drom_request_message *request, struct answer *answer)
+static enum end knock(const char *path, const struct drom_request_message *request, struct answer *answer, int *error)
 {
     bool waiting = false;
     int door = dromi_connect(path, DROMI_ANSWER_SECONDS);
+    *error = door < 0 ? -door : -dromi_send(door, request);
     if (door < 0)
         return END_CLOSED;
-    int rc = dromi_send(door, request);
-    enum end end = rc == 0 ? listen_to(door, answer, &waiting) : END_LOST;
+    enum end end = *error == 0 ? listen_to(door, answer, &waiting, error) : END_LOST;
     close(door);
     return end;
 }
@@ -70,32 +71,33 @@ static bool is_being_restarted(const char *dir)
 }
 
 /* A second knock of one pid is the same knock: after an agent dies we ask its successor. */
-enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait)
+enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait, int *error)
 {
     char path[PATH_MAX];
     uint64_t deadline = 0;
-    if (dromi_door_path(path, sizeof path, dir) < 0)
-        return VERDICT_NO_AGENT;
-    for (;;) {
-        enum end end = knock(path, request, answer);
+    *error = -dromi_door_path(path, sizeof path, dir);
+    while (*error != ENAMETOOLONG) {
+        enum end end = knock(path, request, answer, error);
         if (end == END_GRANTED)
             return VERDICT_GRANTED;
         if (end == END_REFUSED)
             return VERDICT_REFUSED;
         if (end == END_UNMANAGED)
             return VERDICT_UNMANAGED;
-        if (!wait && end == END_CLOSED && deadline == 0 && is_being_restarted(dir)) {
+        bool absent = *error == ENOENT || *error == ECONNREFUSED;
+        if (!wait && absent && deadline == 0 && is_being_restarted(dir)) {
             dromi_say("waiting: the agent in %s is being restarted.", dir);
             deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
         }
-        if (!wait && (end == END_SILENT || (end == END_CLOSED && deadline == 0)))
+        if (!wait && (end == END_SILENT || (end == END_CLOSED && (!absent || deadline == 0))))
             return VERDICT_NO_AGENT;
-        if (wait && deadline == 0)
-            dromi_say("waiting: no agent answers in %s.", dir);
+        if (wait && deadline == 0 && *error != ENAMETOOLONG)
+            dromi_explain(*error, dir, "waiting: ", " (", ")");
         if (end == END_LOST || deadline == 0)
             deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
         if (!wait && dromi_now_ns() >= deadline)
             return VERDICT_NO_AGENT;
         pause_a_moment();
     }
+    return VERDICT_NO_AGENT;
 }

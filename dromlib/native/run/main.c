@@ -9,13 +9,14 @@
 
 #include "run.h"
 
-static void find_directory(const char *given, char dir[PATH_MAX])
+/* 0, or a positive error where nobody is to be asked there. */
+static int find_directory(const char *given, char dir[PATH_MAX])
 {
-    if (given)
-        snprintf(dir, PATH_MAX, "%s", given);
-    else if (dromi_runtime_dir(dir, PATH_MAX) < 0)
-        dir[0] = '\0';
+    int error = given ? 0 : -dromi_runtime_dir(dir, PATH_MAX);
+    if (given && snprintf(dir, PATH_MAX, "%s", given) >= PATH_MAX)
+        error = ENAMETOOLONG;
     dromi_make_absolute(dir);
+    return error;
 }
 
 static void fill_request(struct drom_request_message *request, const struct options *options)
@@ -124,14 +125,22 @@ static void accept_grant(const struct answer *answer, const char *dir, bool foll
     export_grant(answer, dir, cpus, follows);
 }
 
-static void leave_unless_optional(bool required, const char *dir)
+static void leave_unless_optional(const struct options *options, int error, const char *dir)
 {
-    if (!required) {
-        dromi_say("no agent answers in %s: running unmanaged (start one with: drom agent --runtime-dir %s)", dir, dir);
-        return;
+    bool never = options->wait && error == ENAMETOOLONG;
+    if (options->require || never) {
+        dromi_explain(error, dir, "", ": ", "");
+        exit(EXIT_REFUSED);
     }
-    dromi_say("no agent answers in %s: start one with: drom agent --runtime-dir %s", dir, dir);
-    exit(EXIT_REFUSED);
+    dromi_explain(error, dir, "", ": running unmanaged (", ")");
+}
+
+/* Why a command was not found, beside what the kernel says. */
+static const char *remedy(const char *command, int error)
+{
+    if (error == ENOENT && access(command, F_OK) == 0 && strchr(command, '/'))
+        return ": the interpreter in its first line, or its loader, is missing";
+    return error == ENOENT && !strchr(command, '/') ? " in the folders of PATH" : "";
 }
 
 int run_command(const char *called, int argc, char **argv)
@@ -142,9 +151,10 @@ int run_command(const char *called, int argc, char **argv)
     struct drom_request_message request;
     parse_options(&options, called, argc, argv);
     bool malleable = options.job_class == DROM_CLASS_MALLEABLE;
-    find_directory(options.runtime_dir, dir);
+    int error = find_directory(options.runtime_dir, dir);
     fill_request(&request, &options);
-    switch (ask_for_cpus(dir, &request, &answer, options.wait)) {
+    enum verdict verdict = error ? VERDICT_NO_AGENT : ask_for_cpus(dir, &request, &answer, options.wait, &error);
+    switch (verdict) {
     case VERDICT_GRANTED:
         accept_grant(&answer, dir, malleable && options.malleability != MALLEABILITY_BIND_ONLY);
         if (only_observes(&answer)) {
@@ -157,11 +167,11 @@ int run_command(const char *called, int argc, char **argv)
         break;
     case VERDICT_REFUSED: dromi_say("refused: %s", answer.reply.text); return EXIT_REFUSED;
     case VERDICT_UNMANAGED: dromi_say("running unmanaged: %s", answer.reply.text); break;
-    case VERDICT_NO_AGENT: leave_unless_optional(options.require, dir); break;
+    case VERDICT_NO_AGENT: leave_unless_optional(&options, error, dir); break;
     }
     move_to_front("DROM_TASK=");
     execvp(options.command[0], options.command);
-    int error = errno;
-    dromi_say("cannot run '%s': %s.", options.command[0], strerror(error));
+    error = errno;
+    dromi_say("cannot run '%s': %s%s.", options.command[0], strerror(error), remedy(options.command[0], error));
     return error == ENOENT ? 127 : 126;
 }

@@ -80,7 +80,7 @@ bool takes_library(const struct program *program, const char *path, const char *
 const char *choose_runtime(const struct options *options, const struct program *program, const char *path);
 
 enum verdict { VERDICT_GRANTED, VERDICT_REFUSED, VERDICT_UNMANAGED, VERDICT_NO_AGENT };
-/* `wait`: ask again until an agent answers. */
-enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait);
+/* `wait`: ask again until an agent answers. `error` becomes a positive error where none does. */
+enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait, int *error);
 
 #endif

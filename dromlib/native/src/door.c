@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -41,6 +42,16 @@ static int fits(int written, size_t size)
     return written < 0 || (size_t)written >= size ? -ENAMETOOLONG : 0;
 }
 
+/* Anybody may make a directory of a name that nobody has given. Only one counts in which nobody but us and root can put a door. */
+static int check_directory(const char *dir)
+{
+    struct stat about;
+    if (syscall(SYS_newfstatat, AT_FDCWD, dir, &about, AT_SYMLINK_NOFOLLOW) < 0) /* lstat(), which older glibcs lack */
+        return errno == ENOENT ? 0 : -errno;
+    bool ours = about.st_uid == geteuid() || about.st_uid == 0;
+    return S_ISDIR(about.st_mode) && ours && !(about.st_mode & (S_IWGRP | S_IWOTH)) ? 0 : -DROMI_UNSAFE;
+}
+
 int dromi_runtime_dir(char *dir, size_t size)
 {
     const char *given = dromi_setting("DROM_RUNTIME_DIR");
@@ -49,12 +60,8 @@ int dromi_runtime_dir(char *dir, size_t size)
     const char *user = dromi_setting("XDG_RUNTIME_DIR");
     if (geteuid() == 0 || access(SYSTEM_DIR "/door", F_OK) == 0)
         return fits(snprintf(dir, size, SYSTEM_DIR), size);
-    if (user)
-        return fits(snprintf(dir, size, "%s/drom", user), size);
-    struct stat about;
-    int rc = fits(snprintf(dir, size, "/tmp/drom-%u", (unsigned)geteuid()), size);
-    /* Anybody may make a directory of that name; only our own agent's counts. */
-    return rc < 0 || dromi_stat(-1, dir, &about) < 0 || about.st_uid == geteuid() ? rc : -EPERM;
+    int rc = fits(user ? snprintf(dir, size, "%s/drom", user) : snprintf(dir, size, "/tmp/drom-%u", (unsigned)geteuid()), size);
+    return rc < 0 ? rc : check_directory(dir);
 }
 
 int dromi_door_path(char *path, size_t size, const char *dir)
@@ -88,6 +95,44 @@ void dromi_request(struct drom_request_message *request, uint32_t kind)
     }
 }
 
+/* The numbers in a file of the kernel, at most `most`. */
+static size_t read_numbers(const char *path, uint64_t *numbers, size_t most)
+{
+    char text[1024];
+    int file = dromi_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+    if (file >= 0)
+        close(file);
+    text[length < 0 ? 0 : length] = '\0';
+    size_t count = 0;
+    for (const char *at = text; *at && count < most; at += *at != '\0')
+        count += dromi_number(&at, &numbers[count]);
+    return count;
+}
+
+/* A user namespace shows all users that it does not know, such as root outside of it, as this one. */
+static bool is_unknown(uid_t uid)
+{
+    uint64_t overflow, map[3 * 32];
+    if (read_numbers("/proc/sys/kernel/overflowuid", &overflow, 1) != 1 || overflow != uid)
+        return false;
+    size_t count = read_numbers("/proc/self/uid_map", map, sizeof map / sizeof *map);
+    for (size_t i = 0; i + 3 <= count; i += 3)
+        if (uid >= map[i] && uid - map[i] < map[i + 2])
+            return false;
+    return count > 0;
+}
+
+/* Whoever listens could give us any mask, and any file as a registry. */
+static int check_listener(int door)
+{
+    struct ucred listener;
+    socklen_t size = sizeof listener;
+    if (getsockopt(door, SOL_SOCKET, SO_PEERCRED, &listener, &size) < 0)
+        return -errno;
+    return listener.uid == 0 || listener.uid == geteuid() || is_unknown(listener.uid) ? 0 : -DROMI_STRANGER;
+}
+
 /* `seconds` bounds connecting and sending: an agent that hangs leaves its queue full. */
 int dromi_connect(const char *path, int seconds)
 {
@@ -103,9 +148,9 @@ int dromi_connect(const char *path, int seconds)
     int rc;
     while ((rc = connect(door, (struct sockaddr *)&address, sizeof address)) < 0 && errno == EINTR)
         ;
+    rc = rc == 0 ? check_listener(door) : -errno;
     if (rc == 0)
         return door;
-    rc = -errno;
     close(door);
     return rc;
 }

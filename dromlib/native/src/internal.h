@@ -57,9 +57,11 @@ struct answer {
 /* door.c: a variable of the environment, NULL where it is empty. If it is kept it lasts where the program clears its own. */
 const char *dromi_setting(const char *name);
 void dromi_keep_settings(void);
-/* From here on 0 or -errno. */
+/* From here on 0 or -errno, or minus one of these: the runtime directory is one that others may have made, or made use of, or whoever
+ * listens there is neither root nor our own user. */
+enum { DROMI_UNSAFE = 10001, DROMI_STRANGER };
 int dromi_door_path(char *path, size_t size, const char *dir);
-int dromi_runtime_dir(char *dir, size_t size);
+int dromi_runtime_dir(char *dir, size_t size); /* `dir` is written after an error too, perhaps cut off */
 void dromi_request(struct drom_request_message *request, uint32_t kind);
 int dromi_connect(const char *path, int seconds);
 int dromi_send(int door, const struct drom_request_message *request);
@@ -67,6 +69,9 @@ int dromi_send(int door, const struct drom_request_message *request);
 int dromi_receive(int door, struct answer *answer, uint64_t deadline_ns);
 void dromi_close_answer(struct answer *answer);
 int dromi_above_stdio(int fd);
+
+/* why.c: say why there is no agent in `dir`, and what to do, with texts before, between and behind these. `error` is positive. */
+void dromi_explain(int error, const char *dir, const char *before, const char *between, const char *end);
 
 /* seat.c: take a handle from unmanaged to managed and back. */
 int dromi_sit(struct handle *h);

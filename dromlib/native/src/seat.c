@@ -155,17 +155,10 @@ void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2])
 /* Where no agent is, or one that refuses or leaves the program alone, there is nothing to tell. */
 static void complain(int error, const char *dir)
 {
-    if (error == -ETIMEDOUT || error == -EAGAIN)
-        dromi_say("the agent in %s has not answered for %d s, so this program runs unmanaged: see `drom doctor`.", dir,
-                  DROMI_ANSWER_SECONDS);
-    if (error == -EPROTO)
-        dromi_say("the agent in %s answers what this program's libdrom cannot use, so it runs unmanaged: "
-                  "bring both to one version.",
-                  dir);
-    if (error == -EMFILE)
-        dromi_say("this program has no free file descriptor for the agent in %s, so it runs unmanaged: "
-                  "give it more (ulimit -n).",
-                  dir);
+    static const int told[] = {ETIMEDOUT, EAGAIN, EPROTO, EMFILE, ENAMETOOLONG, DROMI_UNSAFE, DROMI_STRANGER};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        if (error == -told[i])
+            dromi_explain(told[i], dir, "", ", so this program runs unmanaged: ", ".");
 }
 
 void dromi_make_absolute(char dir[PATH_MAX])

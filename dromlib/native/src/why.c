@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why there is no agent for a program, and what its user can do. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "internal.h"
+
+#define TEXT_OF(number) TEXT(number)
+#define TEXT(number) #number
+#define LONGEST (sizeof ((struct sockaddr_un *)NULL)->sun_path - sizeof "/control")
+
+/* Each names the runtime directory at most once. */
+static const struct reason {
+    int error;
+    const char *what;
+    const char *remedy;
+} REASONS[] = {
+    {0, "the agent in %s cannot be asked", "see `drom doctor`"}, /* anything else */
+    {ENOENT, "no agent answers in %s", "start one with: drom agent --runtime-dir %s"},
+    {ECONNREFUSED, "no agent answers in %s", "start one with: drom agent --runtime-dir %s"},
+    {ECONNRESET, "the agent in %s has ended", "start one with: drom agent --runtime-dir %s"},
+    {DROMI_UNSAFE, "%s is not a directory that only you or root may write", "name your agent's with DROM_RUNTIME_DIR"},
+    {DROMI_STRANGER, "the agent in %s belongs to another user than you or root", "name your agent's directory with DROM_RUNTIME_DIR"},
+    {EACCES, "you may not enter %s", "name the directory of an agent that you may use with DROM_RUNTIME_DIR"},
+    {ENOTDIR, "%s is not a directory", "name that of an agent with DROM_RUNTIME_DIR"},
+    {ELOOP, "%s is a link to itself", "name the directory of an agent with DROM_RUNTIME_DIR"},
+    {EPROTOTYPE, "%s/door is not a socket of an agent", "name the directory of an agent with DROM_RUNTIME_DIR"},
+    {ETIMEDOUT, "the agent in %s has not answered for " TEXT_OF(DROMI_ANSWER_SECONDS) " s", "see `drom doctor`"},
+    {EAGAIN, "the agent in %s has not answered for " TEXT_OF(DROMI_ANSWER_SECONDS) " s", "see `drom doctor`"},
+    {EPROTO, "the agent in %s answers what this version of drom cannot use", "bring both to one version"},
+    {EMFILE, "this program has no free file descriptor for the agent in %s", "give it more (ulimit -n)"},
+    {ENFILE, "this machine has no free file descriptor for the agent in %s", "raise its limit (sysctl fs.file-max)"},
+};
+
+void dromi_explain(int error, const char *dir, const char *before, const char *between, const char *end)
+{
+    char *what, *remedy;
+    const struct reason *reason = REASONS;
+    for (size_t i = 1; i < sizeof REASONS / sizeof *REASONS; i++)
+        if (REASONS[i].error == error)
+            reason = &REASONS[i];
+    if (error == ENAMETOOLONG) {
+        dromi_say("%sthe path %s is longer than the %zu bytes that the sockets of an agent allow%sstart one with a shorter "
+                  "--runtime-dir, and name that with DROM_RUNTIME_DIR%s", before, dir, LONGEST, between, end);
+        return;
+    }
+    if (asprintf(&what, reason->what, dir) < 0)
+        return;
+    if (asprintf(&remedy, reason->remedy, dir) >= 0) {
+        dromi_say("%s%s%s%s%s", before, what, between, remedy, end);
+        free(remedy);
+    }
+    free(what);
+}
