@@ -11,7 +11,7 @@ from agent import affinity
 from agent.jobs import Action, Bind, Done, Forget, Publish, Start, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from agent.fences import Fences
     from agent.following import Following
@@ -37,10 +37,13 @@ class Audience(Protocol):
 class Acting:
     """Carries out the actions of `node`. `binds`: threads are bound, else (emulation, observation) only accounted for.
 
-    `audience` is to be set before the first action.
+    `audience` is to be set before the first action, and `failed` before the first binding: it is called with the name
+    of what failed and an error that another attempt may not meet. `torn`: an action has failed before others were
+    carried out, which `agent.adopting.Recovery` puts right.
     """
 
     audience: Audience
+    failed: Callable[[str, Exception], None]
 
     def __init__(
         self,
@@ -60,13 +63,30 @@ class Acting:
         self.following = following
         self.report = report
         self.spreading = spreading
+        self.torn = False
         self._queue: deque[Action] = deque()
         self._binds: dict[int, Bind] = {}
+        self._over: list[Task] = []
 
     def do(self, actions: list[Action]) -> None:
         """Carry out actions in order, bindings after all others; what they lead to is carried out after them."""
+        try:
+            self._do(actions)
+        except BaseException:
+            self.torn = True
+            raise
+
+    def drop(self) -> tuple[list[Task], list[Task]]:
+        """Forget the actions that are left; return the tasks that were to start, and those to be cleared away."""
+        starting = [action.task for action in self._queue if isinstance(action, Start)]
+        over, self._over = self._over, []
+        self._queue.clear()
+        self._binds.clear()
+        self.torn = False
+        return starting, over
+
+    def _do(self, actions: list[Action]) -> None:
         self._take_in(actions)
-        over: list[Task] = []
         while self._queue or self._binds:
             if not self._queue:
                 self._bind_waiting()
@@ -77,16 +97,24 @@ class Acting:
             elif isinstance(action, Bind):
                 self._binds[action.task.slot] = action
             elif isinstance(action, Start):
-                self.report.started(action.task)
-                self.audience.started(action.task)
+                self._start(action)
             elif isinstance(action, Forget):
-                over.append(action.task)
+                self._over.append(action.task)
             elif isinstance(action, Done):
                 self.report.done(action)
                 if self.binds:
                     self.spreading.watch(action)
-        for task in over:
-            self.audience.forgotten(task)
+        while self._over:
+            self.audience.forgotten(self._over[-1])
+            self._over.pop()
+
+    def _start(self, action: Start) -> None:
+        self.report.started(action.task)
+        try:
+            self.audience.started(action.task)
+        except BaseException:
+            self._queue.appendleft(action)
+            raise
 
     def _take_in(self, actions: list[Action]) -> None:
         self._queue += actions
@@ -126,7 +154,7 @@ class Acting:
         node, binds = self.node, self._binds
         self._binds = {}
         due = [b for b in binds.values() if node.tasks.get(b.task.slot) is b.task and b.task.epoch == b.epoch]
-        failed = self.bind_threads({bind.task.slot: bind.mask for bind in due}) if self.binds else set()
+        failed = self._bind_all({bind.task.slot: bind.mask for bind in due}) if self.binds else set()
         now = time.monotonic()
         for slot in failed:
             node.bind_failed(slot, now)
@@ -136,3 +164,11 @@ class Acting:
         for task in enforced:
             self.report.enforced()
             self.audience.enforced(task)
+
+    def _bind_all(self, masks: Mapping[int, int]) -> set[int]:
+        """Bind as `bind_threads`; where the processes cannot be looked at, none could be bound."""
+        try:
+            return self.bind_threads(masks)
+        except OSError as error:
+            self.failed("binding", error)
+            return set(masks)

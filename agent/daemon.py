@@ -10,7 +10,8 @@ import selectors
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+import traceback
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent import adopting, affinity, control, processes, registry, runtime, topology
 from agent.acting import Acting
@@ -18,7 +19,9 @@ from agent.admission import Admission
 from agent.claims import Claims
 from agent.cores import Cores
 from agent.following import Following, first_process
+from agent.guarded import Guard
 from agent.history import HistoryError
+from agent.jobs import Refused
 from agent.load import Watch
 from agent.mailboxes import Mailboxes
 from agent.node import Node
@@ -36,7 +39,7 @@ from agent.words import counted
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from agent.jobs import Task
     from agent.log import Log
@@ -45,12 +48,37 @@ if TYPE_CHECKING:
     from agent.service_manager import ServiceManager
     from agent.settings import Settings
 
+T = TypeVar("T")
+
 HEARTBEAT = 1.0
 """Seconds between two heartbeats in the registry's header."""
+PARTS = (
+    "binding",
+    "deadlines",
+    "door",
+    "events",
+    "following",
+    "freeze_file",
+    "job",
+    "load",
+    "machine",
+    "mail",
+    "order",
+    "pacing",
+    "recovery",
+    "repairs",
+    "scheduler",
+    "service_manager",
+    "spreading",
+    "widening",
+)
+"""The parts of the loop whose failures are counted."""
 
 
 class Daemon:
     """A node agent in its runtime directory. `run` returns when it has been told to stop.
+
+    A part of its loop that fails is logged, counted by `guard` and run again; see `survive`.
 
     `manager` is told how the agent does; `reload` is called when it is to read its configuration again.
     """
@@ -60,6 +88,10 @@ class Daemon:
     def __init__(self, settings: Settings, place: Place, log: Log, manager: ServiceManager) -> None:
         self.settings = settings
         self.log = log
+        self.guard = Guard(log, PARTS, self._notice)
+        self._recovery = adopting.Recovery(self)
+        self._torn = False
+        """Whether a change of the node was left in the middle, and is to be made good before any other."""
         self.manager = manager
         self.lock = threading.Lock()
         self._lock_fd = runtime.prepare(settings.runtime_dir)
@@ -131,7 +163,7 @@ class Daemon:
             exclude=self.settings.exclude,
             quotas=self.settings.quotas,
         )
-        self.acting.audience = self.admission
+        self.acting.audience, self.acting.failed = self.admission, self.guard.failed
         self.post = Post(self.mailboxes, self.acting, self.admission.unseat)
         self.pacing = Pacing(self.node, self.mailboxes.read)
         self.repairing = Repairing(self.node, self.following.processes_of_all, self.report, binds=self.binds)
@@ -172,7 +204,10 @@ class Daemon:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until SIGTERM, SIGINT or SIGUSR1; call `ready` once programs may knock."""
+        """Serve until SIGTERM, SIGINT or SIGUSR1; call `ready` once programs may knock.
+
+        Raises `LoopError` when a part of the loop has failed too often in a row. Everything is then as after a crash.
+        """
         signals = Signals(
             {
                 signal.SIGTERM: self._stop,
@@ -208,26 +243,74 @@ class Daemon:
         """Wait for something to happen and deal with all of it."""
         events = self._selector.select(self._timeout())
         with self.lock:
-            self._look_at_switch()
-            for key, _ in events:
-                # An earlier event of this turn may have closed this one's descriptor.
-                if self._selector.get_map().get(key.fd) is key:
-                    key.data()
-            self.acting.do(self.node.tick(time.monotonic()))
-            self._look_at_machine()
-            self._look_at_load()
-            self.acting.spreading.look(time.monotonic())
-            self.post.widening.look(time.monotonic())
-            self.repairing.look(time.monotonic())
-            self.following.look(time.monotonic())
-            self.admission.tend()
-            if samples := self.pacing.look(time.monotonic()):
-                self.steward.paced(samples)
-            self.steward.turn(time.monotonic())
-            # ZeroMQ's descriptor signals edges: whatever happened, look once more.
-            self._more = self.control.serve(self.obeying.answer)
+            if not self._is_torn() or self._recover():
+                self._do_all(events)
             self.registry.beat()
-        self.manager.turned(time.monotonic(), self._status())
+        self.survive("service_manager", lambda: self.manager.turned(time.monotonic(), self._status()))
+        self.guard.settle()
+
+    def _do_all(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        now = time.monotonic
+        self.survive("freeze_file", self._look_at_switch)
+        for key, _ in events:
+            # An earlier event of this turn may have closed this one's descriptor.
+            if self._selector.get_map().get(key.fd) is key:
+                self.survive("events", key.data, key.fd)
+        if self.post.missed:
+            self.survive("mail", self.post.read_all)
+        self.survive("deadlines", lambda: self.acting.do(self.node.tick(now())))
+        self.survive("machine", self._look_at_machine)
+        self.survive("load", self._look_at_load)
+        self.survive("spreading", lambda: self.acting.spreading.look(now()))
+        self.survive("widening", lambda: self.post.widening.look(now()))
+        self.survive("repairs", lambda: self.repairing.look(now()))
+        self.survive("following", lambda: self.following.look(now()))
+        self.survive("door", self.admission.tend)
+        self.survive("pacing", self._look_at_pace)
+        self.survive("scheduler", lambda: self.steward.turn(now()))
+        # ZeroMQ's descriptor signals edges: whatever happened, look once more.
+        self._more = bool(self.survive("order", lambda: self.control.serve(self._answer)))
+
+    def survive(self, part: str, step: Callable[[], T], key: Hashable = None) -> T | None:
+        """Return what a step of the loop returns, None where it fails; what that leaves half done is made good.
+
+        While that is not possible no step is taken: None is returned at once.
+        """
+        if self._is_torn():
+            return None
+        value = self.guard.run(part, step, key)
+        if self._is_torn():
+            self._recover()
+        return value
+
+    def _is_torn(self) -> bool:
+        return self._torn or self.acting.torn
+
+    def _notice(self, error: Exception) -> None:
+        """Record whether an error has left the node in the middle of a change. A refusal has not."""
+        if isinstance(error, Refused):
+            return
+        inside = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        self._torn |= any(one is self.node or one is self.node.plan for one in inside)
+
+    def _recover(self) -> bool:
+        """Make good what was left in the middle; return whether that was possible."""
+        self._torn = not self.guard.run("recovery", self._recovery.attempt)
+        return not self._torn
+
+    def _answer(self, order: dict[str, Any], caller: control.Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer an order. Raises `ControlError`, also for a fault of ours."""
+        try:
+            return self.obeying.answer(order, caller)
+        except control.ControlError:
+            raise
+        except Exception as error:
+            self.guard.failed("order", error)
+            msg = f"this is a fault of drom ({type(error).__name__}): report it, with event=fault of the agent's log."
+            raise control.ControlError(msg) from error
+        finally:
+            if self._is_torn():
+                self._recover()
 
     def _status(self) -> str:
         jobs = counted(len(self.node.jobs), "job")
@@ -258,6 +341,11 @@ class Daemon:
             self.busy = busy
             self.log("cpus_avoided", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
             self.use(now)
+
+    def _look_at_pace(self) -> None:
+        """Have the scheduler told how fast its jobs get on."""
+        if samples := self.pacing.look(time.monotonic()):
+            self.steward.paced(samples)
 
     def _look_at_machine(self) -> None:
         """Hand out only CPUs that are there and allowed, as hotplug, cpusets and quotas leave them."""

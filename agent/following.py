@@ -46,7 +46,8 @@ class Following:
         self._stats = Scan()
         self._marks = Marks()
         self._last: Census | None = None
-        self._unsure: dict[int, Task] = {}
+        self._unsure: dict[int, tuple[Task, Identity]] = {}
+        """Tasks of which a process has ended, and that process, whose end is to be dealt with again."""
         self._due = 0.0
 
     def follow(self, task: Task, who: Identity) -> None:
@@ -71,7 +72,16 @@ class Following:
         self._close(mine.pop(who))
         if not mine:
             del self._pidfds[task.slot]
-        self._ended(task, who)
+        self._tell(task, who)
+
+    def _tell(self, task: Task, who: Identity) -> None:
+        """Tell of an end; where that fails, `look` tells of it again."""
+        try:
+            self._ended(task, who)
+        except BaseException:
+            self._unsure.setdefault(task.slot, (task, who))
+            self._due = time.monotonic() + AGAIN
+            raise
 
     def has_any(self, task: Task) -> bool:
         """Say whether any process of the task is watched."""
@@ -82,8 +92,8 @@ class Following:
 
         True as well where that is not known yet: then `look` asks again.
         """
-        if any(other.arrival.uid == task.arrival.uid for other in self._unsure.values()):
-            self._unsure[task.slot] = task
+        if any(other.arrival.uid == task.arrival.uid for other, _ in self._unsure.values()):
+            self._unsure[task.slot] = task, first_process(task)
             return True
         census = self._census((task,))
         for pid in census.processes(first_process(task)):
@@ -97,7 +107,7 @@ class Following:
             os.close(pidfd)
         if task.arrival.uid not in census.unread:
             return False
-        self._unsure[task.slot] = task
+        self._unsure[task.slot] = task, first_process(task)
         self._due = time.monotonic() + AGAIN
         return True
 
@@ -106,14 +116,16 @@ class Following:
         return self._due if self._unsure else None
 
     def look(self, now: float) -> None:
-        """Ask again what is left of one of the tasks whose users have more processes than could be looked at."""
+        """Deal again with one of the ends after which it was not known what is left of the task."""
         if not self._unsure or now < self._due:
             return
-        (slot, task), *others = self._unsure.items()
+        (slot, (task, who)), *others = self._unsure.items()
         self._unsure = {}
-        if self._node.tasks.get(slot) is task and not self.has_any(task):
-            self._ended(task, first_process(task))
-        self._unsure = dict(others) | self._unsure
+        try:
+            if self._node.tasks.get(slot) is task and who not in self._pidfds.get(slot, {}):
+                self._tell(task, who)
+        finally:
+            self._unsure = dict(others) | self._unsure
 
     def forget(self, task: Task) -> None:
         """Watch no process of the task any more."""

@@ -187,6 +187,10 @@ def _counts(daemon: Daemon) -> Iterator[Metric]:
         value=counters.repairs,
     )
     yield CounterMetricFamily("drom_refusals", "Requests of programs that were refused.", value=counters.refusals)
+    faults = CounterMetricFamily("drom_loop_faults", "Failures of parts of the agent's loop.", labels=["part"])
+    for part, count in sorted(daemon.guard.faults.items()):
+        faults.add_metric([part], count)
+    yield faults
     history = daemon.log.history
     yield CounterMetricFamily(
         "drom_events_lost", "Events that could not be kept.", value=history.lost if history else 0

@@ -371,6 +371,22 @@ class Node(Reservations):
         for job in self.jobs.values():
             job.hold_by = ordered_by[job.name] if job.hold is not None or job.pinned else None
 
+    def begin_anew(self) -> None:
+        """Forget every task and job, as a node with the same rules that starts; a frozen node stays frozen."""
+        since, by, plan = self.frozen_since, self.frozen_by, self.plan
+        fresh = Node(
+            self.cores,
+            plan.place,
+            rules=plan.rules,
+            memory=plan.memory,
+            grace=self.grace,
+            complete_within=self.complete_within,
+            layout=self.layout,
+        )
+        vars(self).clear()
+        vars(self).update(vars(fresh))
+        self.frozen_since, self.frozen_by = since, by
+
     def fork(self) -> Node:
         """Return a copy on which anything may be tried: nothing that happens to it changes this node."""
         shared = (self.cores, self.plan.place)

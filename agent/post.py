@@ -35,17 +35,22 @@ class Post:
         self._late: dict[int, float] = {}
         self._restless: dict[int, float] = {}
         """When threads were looked at, by slot."""
+        self.missed = False
+        """Whether mail has come that could not be dealt with: `read_all` finds it."""
         self.widening = Widening(acting.node, acting.following.processes_of_all)
 
     def read(self) -> None:
         """Read what has come since the last time."""
+        self.missed = True
         numbers = self._mailboxes.written()
         tasks = self._node.tasks.values()
         self._read([task for task in tasks if numbers is None or task.mailbox in numbers])
+        self.missed = False
 
     def read_all(self) -> None:
         """Read every mailbox."""
         self._read(list(self._node.tasks.values()))
+        self.missed = False
 
     def _read(self, tasks: Iterable[Task]) -> None:
         if self._node.frozen:

@@ -282,7 +282,7 @@ class Registry:
         used = (slot for slot in range(self.capacity) if SLOT.read(self.memory, "in_use", self._base(slot)))
         records = [self._record(slot) for slot in used]
         for record in records:
-            self._saved.setdefault(record.index, {"held": record.masks["held"]})
+            self._saved[record.index] = {"held": record.masks["held"]}
         return records
 
     def _record(self, slot: int) -> SlotRecord:

@@ -7,6 +7,7 @@ an ancestor's do), so the few small files that say them are read every `PERIOD`,
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,9 +78,9 @@ class Rereading:
         said = self._listen()
         if said == self._said:
             return False
-        self._said = said
-        self.machine = self._read()
         self._files = []
+        self.machine = self._read()
+        self._said = said
         return self._judge()
 
     def reserve(self, cpus: int) -> bool:
@@ -104,10 +105,15 @@ class Rereading:
 
 
 def _read(path: Path) -> bytes:
-    """Return what a file of the kernel says; nothing when it is gone."""
+    """Return what a file of the kernel says; nothing when it is gone.
+
+    Raises OSError where this process or the machine has no descriptor left.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         return b""
     try:
         return os.read(fd, _MOST)

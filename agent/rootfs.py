@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,12 +20,16 @@ BLANKS = " \t\r\n\0"
 _SMALL = 1 << 18  # bytes: four times the longest list of MAX_CPUS numbers would be more than any kernel writes
 _LARGE = 1 << 24
 _NAMED = 4  # files of one fault that are named before the rest is counted
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # say nothing of a file
 _MAX_ID = (1 << 31) - 1  # kernels hold ids as 32-bit integers; larger ones are -1 written without a sign
 
 
 @dataclass(slots=True)
 class Root:
-    """The files below a folder, and in words what was odd about them."""
+    """The files below a folder, and in words what was odd about them.
+
+    Methods raise OSError only where this process or the machine lacks descriptors or memory.
+    """
 
     folder: Path
     notes: list[str] = field(default_factory=list)
@@ -47,6 +52,7 @@ class Root:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
+            _raise_if_short(error)
             reason = error.strerror if isinstance(error, OSError) else str(error)
             self._unread.append(f"/{_shown(path)} cannot be read: {reason}.")
             return None
@@ -90,7 +96,8 @@ class Root:
         """Return the numbers N, below MAX_CPUS, of the entries `prefix`N of a folder, ascending."""
         try:
             names = [entry.name for entry in (self.folder / folder).iterdir()]
-        except OSError:
+        except OSError as error:
+            _raise_if_short(error)
             return []
         matches = (re.fullmatch(rf"{prefix}([0-9]{{1,5}})", name, re.ASCII) for name in names)
         return sorted({int(match[1]) for match in matches if match and int(match[1]) < MAX_CPUS})
@@ -99,8 +106,15 @@ class Root:
         """Return whether a folder can be seen there."""
         try:
             return (self.folder / path).is_dir()
-        except OSError:
+        except OSError as error:
+            _raise_if_short(error)
             return False
+
+
+def _raise_if_short(error: Exception) -> None:
+    """Raise an error that a later try may not meet: to take it for a missing file would be to see another machine."""
+    if isinstance(error, OSError) and error.errno in _SHORT:
+        raise error
 
 
 def _shown(path: str) -> str:

@@ -20,6 +20,7 @@ from agent.claims import ClaimError, claims_file
 from agent.config import Sources
 from agent.control import ControlError
 from agent.exclusions import find_users
+from agent.guarded import EXIT_STATUS, LoopError, place
 from agent.history import History
 from agent.log import Log, failure
 from agent.machine import find_machine
@@ -72,9 +73,12 @@ def main(described: str, sources: str = "{}") -> None:
     _keep_descriptors()
     try:
         run(find_machine(options.topology, options.emulate), options, Sources(**json.loads(sources)))
+    except LoopError as error:
+        sys.stderr.write(failure(f"drom: the agent ends, and programs run on where they are: {error}") + "\n")
+        sys.exit(EXIT_STATUS)
     except OSError as error:
-        what = f"{error.filename or options.runtime_dir}: {error.strerror}: check the runtime directory."
-        sys.exit(failure(f"drom: {what}"))
+        what = f"{error.filename}: " if error.filename else ""
+        sys.exit(failure(f"drom: the agent cannot go on: {what}{os.strerror(error.errno or 0)} ({place(error)})."))
     except (ControlError, TopologyError) as error:
         sys.exit(failure(f"drom: {error}"))
 
@@ -136,7 +140,11 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
     )
     placer = Placer(machine, unit)
     try:
-        daemon = Daemon(tuned(settings, options), placer, log, manager)
+        try:
+            daemon = Daemon(tuned(settings, options), placer, log, manager)
+        except OSError as error:
+            where, reason = error.filename or directory, os.strerror(error.errno or 0)
+            raise ControlError(f"{where}: {reason}: check the runtime directory.") from error
         daemon.reload = Reloading(daemon, options, sources).reload
         _load_when_compiled(daemon, placer, log)
         stop = _serve_metrics(daemon, options.metrics, log)

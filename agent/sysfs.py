@@ -56,8 +56,8 @@ def read_topology(root: str = "/") -> Topology:
     """Return the machine recorded below `root`; "/" is the one we run on.
 
     `allowed` is what is online, in this thread's affinity ("/" only) and in this process's cpuset, without isolated
-    CPUs unless somebody chose them. Below another root the result is `emulated`. Raises nothing: what is missing or
-    odd becomes a warning.
+    CPUs unless somebody chose them. Below another root the result is `emulated`. What is missing or odd becomes
+    a warning. Raises OSError only for want of descriptors or memory.
     """
     files = Root(Path(root))
     live = os.path.realpath(root) == "/"

@@ -49,7 +49,7 @@ class Widening:
         if self._due is None or now < self._due or self._node.frozen:
             return
         tasks = [(task, masks) for task, masks in self._masks.values() if self._node.tasks.get(task.slot) is task]
-        self._masks, self._due = {}, None
+        self._due = now + DELAY  # where this fails
         rules = {task.slot: affinity.instead_of(masks, task.applied) for task, masks in tasks}
         responders = {task.slot: task.responder[0] for task, _ in tasks if task.responder}
 
@@ -57,3 +57,4 @@ class Widening:
             return {slot: pids - {responders.get(slot)} for slot, pids in self._find(slots).items()}
 
         affinity.walk(rules, others)
+        self._masks, self._due = {}, None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent import control
+from agent import control, guarded
 from agent.log import Log
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
@@ -36,6 +36,8 @@ from tests.prometheus import tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from scheduler.live.cluster import Cluster
 
 pytestmark = pytest.mark.timeout(600)
 """The policy takes a while to compile, once."""
@@ -54,7 +56,7 @@ def server() -> Iterator[Server]:
 def scrape(server: Server) -> str:
     """Return what Prometheus gets."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ClusterCollector(server.cluster, server.counts, server.lock))
+    registry.register(ClusterCollector(lambda: server.cluster, server.counts, server.lock))
     return generate_latest(registry).decode()
 
 
@@ -167,6 +169,7 @@ def test_a_fault_of_ours_ends_no_scheduler(
 ) -> None:
     """The user hears of it, the log has where it was, and nothing of the submission stays, however far it had come."""
     server._log = Log()
+    monkeypatch.setattr(server.guard, "_log", server._log)
     kept = submit(server, os.getuid())["jobs"]
     take_in, many = server.cluster._take_in, {"order": "submit", "count": 3, "jobs": [ASKED.to_json()] * 2}
 
@@ -186,7 +189,7 @@ def test_a_fault_of_ours_ends_no_scheduler(
     assert not server.cluster.unsaved
     assert not server.cluster.entries
     assert re.search(
-        r" level=err event=fault order=submit error=\"OverflowError: as large\" at=/.*/test_live_server\.py:\d+\n",
+        r" level=err event=fault part=order error=\"OverflowError: as large\" at=\"scheduler/live/.*\" order=submit\n",
         capsys.readouterr().err,
     )
 
@@ -206,20 +209,6 @@ def test_a_fault_shows_its_traceback_to_who_wants_it(
         with pytest.raises(control.ControlError, match=r"^this is a fault of drom \(OverflowError\), and "):
             server._answer({"order": "job", "job": 1}, control.Caller(os.getpid(), os.getuid()))
         assert ("Traceback (most recent call last):" in capsys.readouterr().err) is shown
-
-
-def test_after_a_fault_in_the_midst_of_a_change_only_a_restart_is_safe(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is on disk is whole."""
-
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
-    number = submit(server, os.getuid())["jobs"][0]
-    monkeypatch.setattr(server.cluster, "cancel", fail)
-    with pytest.raises(ZeroDivisionError):
-        server._answer({"order": "cancel", "job": number}, control.Caller(os.getpid(), os.getuid()))
 
 
 ASKED = Spec(command=("true",), folder="/", hold=True)
@@ -381,3 +370,71 @@ def test_whether_jobs_may_share_is_found_out_once_for_all_of_a_submission(
     server.cluster.hello(say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
     server._answer(order, me)
     assert len(asked) == 2
+
+
+def test_a_fault_of_the_policy_is_survived(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it left half done is taken from the queue again; the fault is logged with its place and counted."""
+    said: list[dict[str, object]] = []
+    monkeypatch.setattr(server.guard, "_log", lambda event, **about: said.append({"event": event, **about}))
+    server.turn()
+    number = submit(server, os.getuid())["jobs"][0]
+    before = server.cluster
+    whole = type(before).turn
+
+    def faulty(cluster: Cluster, now: float) -> None:
+        whole(cluster, now)
+        raise KeyError("policy")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(type(before), "turn", faulty)
+        server.turn()
+    assert said[0]["event"] == "fault"
+    assert said[0]["part"] == "policy"
+    assert "scheduler/live/server.py:" in str(said[0]["at"])
+
+    server.turn()
+    assert server.cluster is not before
+    assert server.cluster.jobs[number].state == "pending"
+    assert '\ndrom_scheduler_loop_faults_total{part="policy"} 1.0\n' in scrape(server)
+
+
+def test_an_order_that_fails_on_its_way_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose cancellation failed halfway is as it was, and can be cancelled afterwards."""
+    me = control.Caller(os.getpid(), os.getuid())
+    number = submit(server, os.getuid())["jobs"][0]
+    whole = type(server.cluster).cancel
+
+    def faulty(cluster: Cluster, *args: Any) -> None:
+        whole(cluster, *args)
+        raise KeyError("cancel")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(type(server.cluster), "cancel", faulty)
+        with pytest.raises(
+            control.ControlError, match=r"^this is a fault of drom \(KeyError\), and nothing was changed"
+        ):
+            server._answer({"order": "cancel", "job": number}, me)
+    assert server.cluster.jobs[number].state == "pending"
+    assert server._store.job(number).state == "pending"  # type: ignore[union-attr]
+
+    assert server._answer({"order": "cancel", "job": number}, me)["state"] == "cancelled"
+
+
+def test_a_part_that_fails_for_good_ends_the_loop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After several failures in a row: a success in between, or a short time, makes no end."""
+    monkeypatch.setattr("agent.guarded.LASTING", 0.0)
+    monkeypatch.setattr("agent.guarded.LONGEST", 0.0)
+
+    def faulty() -> None:
+        raise OSError(5, "broken")
+
+    for _ in range(guarded.MOST - 1):
+        server.guard.run("policy", faulty)
+        server.guard.settle()
+    server.guard.run("policy", lambda: None)
+    for _ in range(guarded.MOST - 1):
+        server.guard.run("policy", faulty)
+        server.guard.settle()
+    server.guard.run("policy", faulty)
+    with pytest.raises(guarded.LoopError, match=r"^policy has failed 10 times in 0 seconds: see event=fault"):
+        server.guard.settle()

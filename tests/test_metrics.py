@@ -90,6 +90,9 @@ drom_repaired_threads_total 0.0
 # HELP drom_refusals_total Requests of programs that were refused.
 # TYPE drom_refusals_total counter
 drom_refusals_total 0.0
+# HELP drom_loop_faults_total Failures of parts of the agent's loop.
+# TYPE drom_loop_faults_total counter
+drom_loop_faults_total{part="repairs"} 3.0
 # HELP drom_events_lost_total Events that could not be kept.
 # TYPE drom_events_lost_total counter
 drom_events_lost_total 2.0
@@ -131,6 +134,7 @@ def daemon() -> Daemon:
         lock=threading.Lock(),
         mailboxes=SimpleNamespace(read=lambda _: None),
         settings=SimpleNamespace(observe=False),
+        guard=SimpleNamespace(faults={"repairs": 3}),
         log=SimpleNamespace(history=SimpleNamespace(lost=2)),
     )
     stub.pacing = SimpleNamespace(rates=lambda job: {3: 12.5, 6: 20.0} if job == "a" else {})

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,7 @@ class Steward(Nobody):
         link, heard = self._link, True
         while link and heard:
             for attempt in list(self._restless):
-                self._attend(attempt, now)
+                self._daemon.survive("job", partial(self._attend, attempt, now), attempt.key)
             self._remote.turn(now)
             if link.is_due(now):
                 if link.cluster is None:
@@ -150,7 +151,7 @@ class Steward(Nobody):
             heard = False
             for message in link.read():
                 heard = True
-                self._hear(message, now)
+                self._daemon.survive("job", partial(self._hear, message, now))
 
     def next_look(self, now: float) -> float | None:
         """Return when `turn` has something to do, or None."""
@@ -277,8 +278,10 @@ class Steward(Nobody):
         attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
         try:
             self._keeping.begin(attempt)
-        except OSError as error:
+        except Exception as error:
             self._daemon.acting.do(self._node.dismiss(attempt.name, now))
+            if not isinstance(error, OSError):
+                raise
             reason = f"{self._membership.node} cannot start it: {error.strerror or error}."
             return launching.fault_of_node(error.errno or 0), reason
         self.attempts[attempt.key] = attempt

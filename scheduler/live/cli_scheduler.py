@@ -11,7 +11,8 @@ import typer
 
 from agent import keys
 from agent.cli_orders import reader
-from agent.log import Log
+from agent.guarded import EXIT_STATUS, LoopError
+from agent.log import Log, failure
 from agent.remote import Gate
 from agent.service_manager import ServiceManager
 from scheduler.errors import SchedulerError
@@ -146,7 +147,11 @@ def scheduler(
     stop = _serve_metrics(server, metrics, log) if metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state.absolute(), "policy": found.name, "pid": os.getpid(), **ports}
-    server.run(lambda: log("ready", **about), manager)
+    try:
+        server.run(lambda: log("ready", **about), manager)
+    except LoopError as error:
+        typer.echo(failure(f"drom: the scheduler ends, and jobs go on: {error}"), err=True)
+        raise typer.Exit(EXIT_STATUS) from error
     stop()
     if server.starting:  # a compilation cannot be stopped, and nothing of it has to be waited for
         os._exit(0)
@@ -158,7 +163,7 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
 
     try:
         host, number = metrics_address(where)
-        collector = ClusterCollector(server.cluster, server.counts, server.lock)
+        collector = ClusterCollector(lambda: server.cluster, server.counts, server.lock)
         port, stop = serve(collector, host, number, lambda sentence: log("request_failed", reason=sentence))
     except (OSError, ValueError) as error:
         server.close()

@@ -32,11 +32,13 @@ EVENTS = ("submitted", "placed", "started", "ordered", "resized", "resize_failed
 class Counts:
     """What has happened since the scheduler began.
 
-    `stuck` says whether the queue cannot be written now, `starting` whether the policy is still compiled.
+    `stuck` says whether the queue cannot be written now, `starting` whether the policy is still compiled,
+    `faults` are failures of parts of its loop.
     """
 
     def __init__(self) -> None:
         self.stuck = self.starting = False
+        self.faults: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.passes = Histogram(0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1)
         self.waits = Histogram(0.1, 1, 10, 60, 600, 3600, 21600, 86400)
@@ -55,12 +57,15 @@ class Counts:
 
 
 class ClusterCollector:
-    """Collects from a cluster whenever Prometheus asks; `lock` keeps its loop from changing it meanwhile."""
+    """Collects from a cluster whenever Prometheus asks; `lock` keeps its loop from changing it meanwhile.
 
-    def __init__(self, cluster: Cluster, counts: Counts, lock: threading.Lock) -> None:
+    `find` returns the cluster, which is another one after a fault.
+    """
+
+    def __init__(self, find: Callable[[], Cluster], counts: Counts, lock: threading.Lock) -> None:
         from prometheus_client import ProcessCollector
 
-        self._cluster, self._counts, self._lock = cluster, counts, lock
+        self._find, self._counts, self._lock = find, counts, lock
         self._process = ProcessCollector(registry=None)
 
     @property
@@ -78,7 +83,7 @@ class ClusterCollector:
     def _state(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        cluster = self._cluster
+        cluster = self._find()
         jobs = Counter(job.state for job in cluster.jobs.values())
         nodes = Counter(node.state for node in cluster.nodes.values())
         for name, text, states, counted in (
@@ -106,7 +111,7 @@ class ClusterCollector:
         limit = GaugeMetricFamily(
             "drom_scheduler_job_limit_seconds", "How long a job that has started may take.", labels=["job_id", "class"]
         )
-        for job in self._cluster.jobs.values():
+        for job in self._find().jobs.values():
             if job.state in ON_NODES and job.started is not None:
                 begun.add_metric([str(job.number)], job.started)
                 limit.add_metric([str(job.number), job.spec.job_class], job.limit)
@@ -119,6 +124,12 @@ class ClusterCollector:
         for what in EVENTS:
             events.add_metric([what], self._counts.events[what])
         yield events
+        faults = CounterMetricFamily(
+            "drom_scheduler_loop_faults", "Failures of parts of the scheduler's loop.", labels=["part"]
+        )
+        for part, count in sorted(self._counts.faults.items()):
+            faults.add_metric([part], count)
+        yield faults
         for name, text, histogram in (
             ("pass_duration_seconds", "Time a turn of the scheduler took.", self._counts.passes),
             ("wait_seconds", "From submission to start.", self._counts.waits),

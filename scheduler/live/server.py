@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import selectors
 import signal
 import threading
 import time
-import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent import connections, control
 from agent.control import ControlError
+from agent.guarded import Guard
 from agent.signalling import Signals
 from agent.steward import protocol as say
 from agent.words import counted, duration
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
     from scheduler.live.jobs import User
     from scheduler.live.settings import Settings
 
+T = TypeVar("T")
+
 UNWRITABLE = "the queue cannot be written now, so nothing was changed"
 _AHEAD = (
     "the last thing in the queue happened {} from now by this machine's clock, and times go on from there: set the "
@@ -66,8 +67,10 @@ STATUS = 0.5
 """Seconds until a service manager is told anew how many jobs and nodes there are."""
 TIDY = 3600.0
 """Seconds until it is looked for old jobs again."""
+PARTS = ("agents", "order", "policy", "queue", "recovery", "service_manager", "tidying")
+"""The parts of the loop whose failures are counted."""
 _WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
-"""Orders of which nothing stays in memory when they fail on their way; after the others only a restart is safe."""
+"""Orders of which nothing stays in memory when they fail on their way; after the others the queue is read again."""
 
 _CHANGING = frozenset({"submit", "cancel", "hold"})
 """Orders of which a user may give so many a second: they are written down."""
@@ -94,7 +97,11 @@ class Server:
             log("clock_ahead", reason=_AHEAD.format(duration(self._clock.ahead)))
         self._warned = ""
         """Of what somebody was warned last."""
+        self.policy = policy
         self.cluster = Cluster(policy, settings, self._past)
+        self.guard = Guard(log, PARTS)
+        self._torn = False
+        """Whether a failure has left something in memory half done."""
         self._clients = control.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
@@ -110,6 +117,7 @@ class Server:
         self.lock = threading.Lock()
         """Held while the cluster changes."""
         self.counts = Counts()
+        self.counts.faults = self.guard.faults
         self.starting: Starting | None = None
         """The compilation of the policy, as long as it lasts: nobody is served before."""
         self._begun = False
@@ -120,14 +128,14 @@ class Server:
     def _begin(self) -> None:
         """Take over what an earlier scheduler wrote down, once the policy can be asked."""
         with self.lock:
-            now = self._clock()
-            self.cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, now)
+            self.cluster = self._restored()
         self._begun = True
 
     def run(self, ready: Callable[[], None], manager: ServiceManager) -> None:
         """Serve until SIGTERM or SIGINT. Jobs and agents go on, and are found again by the next scheduler.
 
         While the policy is compiled users and agents are told so; `ready` is called, and the `manager` told, after it.
+        Raises `LoopError` when a part of the loop has failed too often in a row.
         """
         signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
         selector = selectors.DefaultSelector()
@@ -145,7 +153,8 @@ class Server:
                     signals.dispatch()
                 with self.lock:
                     self.turn()
-                manager.turned(now := time.monotonic(), self._status(now))
+                self.guard.run("service_manager", lambda: manager.turned(now := time.monotonic(), self._status(now)))
+                self.guard.settle()
             manager.stopping()
         finally:
             selector.close()
@@ -193,14 +202,46 @@ class Server:
         self._store.close()
 
     def turn(self) -> None:
-        """Hear everybody, ask the policy, write down, send."""
-        self._more = any([self._desk.serve(self._hear), self._clients.serve(self._answer)])
-        if self._flush():
-            begin = time.perf_counter()
-            self.cluster.turn(self._clock())
-            self.counts.passes.observe(time.perf_counter() - begin)
-            self._flush()
-        self._tidy()
+        """Hear everybody, ask the policy, write down, send. A part that fails is logged, counted and run again."""
+        heard = self._survive("agents", lambda: self._desk.serve(self._hear))
+        asked = self._survive("order", lambda: self._clients.serve(self._answer))
+        self._more = bool(heard or asked)
+        if self._survive("queue", self._flush):
+            self._survive("policy", self._ask_policy)
+            self._survive("queue", self._flush)
+        self._survive("tidying", self._tidy)
+
+    def _ask_policy(self) -> None:
+        begin = time.perf_counter()
+        self.cluster.turn(self._clock())
+        self.counts.passes.observe(time.perf_counter() - begin)
+
+    def _survive(self, part: str, step: Callable[[], T]) -> T | None:
+        """Return what a step returns, None where it fails; what is half done then is taken from the queue again."""
+        if self._torn and not self._recover():
+            return None
+        before = self.guard.faults[part]
+        value = self.guard.run(part, step)
+        if self.guard.faults[part] > before and part != "order":
+            self._torn = True
+        return value
+
+    def _recover(self) -> bool:
+        """Go on from what is written down, as the next scheduler would; return whether that was possible.
+
+        Users have been told of nothing else. Agents introduce themselves again, and repeat what was not written down.
+        """
+        cluster = self.guard.run("recovery", self._restored)
+        if cluster:
+            self.cluster, self._torn = cluster, False
+            self._log("recovered", jobs=len(cluster.jobs))
+        return not self._torn
+
+    def _restored(self) -> Cluster:
+        """Return the cluster as it is written down."""
+        cluster = Cluster(self.policy, self._settings, self._past)
+        cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
+        return cluster
 
     def _status(self, now: float) -> str:
         """Return in one line what a service manager may show, as it is at most `STATUS` seconds before now."""
@@ -264,7 +305,7 @@ class Server:
         self._stuck, self.counts.stuck = time.monotonic() + RETRY, True
 
     def _tidy(self) -> None:
-        """Delete jobs that were over long ago, some at a time."""
+        """Forget jobs that are over; delete jobs that were over long ago, some at a time."""
         now = time.monotonic()
         if now >= self._forget_again:
             self._forget_again = now + RETRY
@@ -367,19 +408,13 @@ class Server:
                 self._warn(str(error))
             raise ControlError(str(error)) from error
         except Exception as error:
+            self.guard.failed("order", error, order=name)
             if name not in _WITHOUT_TRACE:
-                raise
-            raise ControlError(self._fault(name, error)) from error
-
-    def _fault(self, order: str, error: Exception) -> str:
-        """Write a fault of ours, which an order has met, into the log, and return what its user is told."""
-        *_, where = traceback.extract_tb(error.__traceback__)
-        at = f"{where.filename}:{where.lineno}"
-        self._log("fault", order=order, error=f"{type(error).__name__}: {error}"[:500], at=at)
-        if os.environ.get("DROM_DEBUG"):
-            traceback.print_exception(type(error), error, error.__traceback__)
-        what = f"this is a fault of drom ({type(error).__name__}), and nothing was changed"
-        return f"{what}: report it, with the line event=fault of the scheduler's log."
+                self._torn = True
+                self._recover()
+            what = f"this is a fault of drom ({type(error).__name__}), and nothing was changed"
+            msg = f"{what}: report it, with the line event=fault of the scheduler's log."
+            raise ControlError(msg) from error
 
     def _submit(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         specs, count = order.get("jobs"), _number(order, "count", 1)

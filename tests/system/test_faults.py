@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of the agent's loop that fail: the agent goes on, and says what failed where."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.guarded import EXIT_STATUS
+from agent.options import Options
+from tests.agents import SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
+]
+
+PARTS = {
+    "deadlines": "agent.node:Node.tick",
+    "door": "agent.admission:Admission.tend",
+    "following": "agent.following:Following.look",
+    "freeze_file": "agent.runtime:freezes",
+    "load": "agent.load:Watch.look",
+    "machine": "agent.rereading:Rereading.look",
+    "pacing": "agent.pacing:Pacing.look",
+    "repairs": "agent.repairing:Repairing.look",
+    "scheduler": "agent.steward.steward:Nobody.turn",
+    "service_manager": "agent.service_manager:ServiceManager.turned",
+    "spreading": "agent.spreading:Spreading.look",
+    "widening": "agent.widening:Widening.look",
+}
+"""A function of each part that every turn of the loop calls."""
+MORE = {
+    "binding": "agent.affinity:walk",
+    "events": "agent.post:Post.read",
+    "order": "agent.snapshot:Snapshot.to_json",
+    "plan": "agent.grants:Grants._step",
+}
+LONG = "1000"
+
+
+def faults(agent: Agent, part: str) -> int:
+    """Return how many failures of a part the agent has counted."""
+    found = re.search(rf'^drom_loop_faults_total{{part="{part}"}} (\S+)', agent.metrics(), re.MULTILINE)
+    assert found
+    return int(float(found[1]))
+
+
+class Breakable:
+    """An agent whose functions fail while they are `broken`."""
+
+    def __init__(self, folder: Path, lasting: str = LONG) -> None:
+        self.folder = folder / "broken"
+        self.folder.mkdir()
+        self._lasting = lasting
+        options = Options(runtime_dir=str(folder / "run"), topology="pack:2 core:1", metrics=SERVES_METRICS[1])
+        targets = [f"{name}={where}" for name, where in (PARTS | MORE).items()]
+        within = (sys.executable, "-m", "tests.faulty_agent", str(self.folder), lasting, *targets, "--")
+        self.agent = launch_agent(folder / "run", served=options, within=within)
+
+    def breaks(self, name: str) -> None:
+        """Have a function fail from now on."""
+        (self.folder / name).touch()
+
+    def mends(self, name: str) -> None:
+        """Have it work again."""
+        (self.folder / name).unlink()
+
+
+@pytest.fixture
+def breakable(tmp_path: Path) -> Iterator[Breakable]:
+    """Start an agent that can be broken, and see that it can be stopped in good order afterwards."""
+    found = Breakable(tmp_path)
+    try:
+        yield found
+        found.agent.stop()
+    finally:
+        print(found.agent.log)
+        found.agent.discard()
+
+
+def test_each_part_of_the_loop_may_fail(breakable: Breakable, start: Programs, program: Path) -> None:
+    """Each failure is logged once with its place and counted; the agent serves as before when it is over."""
+    agent = breakable.agent
+    first = start.start(*agent.run("--job", "a", "--", program))
+    agent.await_tasks(a="0-1")
+    for part, where in PARTS.items():
+        before = faults(agent, part)
+        breakable.breaks(part)
+        wait_until(lambda part=part, before=before: faults(agent, part) > before + 1, lambda: agent.log)  # type: ignore[misc]
+        breakable.mends(part)
+        lines = [line for line in agent.log.splitlines() if f"event=fault part={part} " in line]
+        assert len(lines) == 1
+        assert re.search(r'error="OSError: \[Errno 5\] made to fail" at=\S+\.py:\d+', lines[0]), where
+
+    second = start.start(*agent.run("--job", "b", "--", program))
+    agent.await_tasks(a="0", b="1")
+    agent.assert_clean()
+    second.quit()
+    agent.await_tasks(a="0-1")
+    assert first.quit() == 0
+
+
+def test_a_plan_left_half_made_is_made_anew(breakable: Breakable, start: Programs, program: Path) -> None:
+    """A failure between a change of the plan and its publication costs no program its CPUs or its place."""
+    agent = breakable.agent
+    for name, cpus in (("a", "1"), ("b", "0")):
+        start.start(*agent.run("--job", name, "--cpus", "1", "--", program)).await_out(f"cpus {cpus}$")
+    waits = start.start(*agent.run("--job", "c", "--cpus", "1", "--", program))
+    wait_until(lambda: "c" in agent.tasks(), lambda: agent.log)
+
+    breakable.breaks("plan.bug")
+    start.started[1].quit()
+    agent.await_log("event=fault part=events .*RuntimeError: made to fail in the middle")
+    agent.await_log("event=fault part=recovery")
+    breakable.mends("plan.bug")
+
+    agent.await_log("event=recovered tasks=")
+    waits.await_out("^applied .* cpus 0$")
+    agent.await_tasks(a="1", c="0")
+    agent.assert_clean()
+    assert waits.quit() == 0
+    assert start.started[0].quit() == 0
+    agent.await_tasks()
+
+
+def test_an_order_that_meets_a_fault_is_answered(breakable: Breakable) -> None:
+    """The sentence says that drom is to blame, and where to look."""
+    breakable.breaks("order.bug")
+    with pytest.raises(Exception, match=r"this is a fault of drom \(RuntimeError\): report it, with event=fault"):
+        breakable.agent.order("ps")
+    breakable.mends("order.bug")
+
+    assert breakable.agent.order("ps")["tasks"] == []
+    assert faults(breakable.agent, "order") == 1
+
+
+def test_mail_and_binding_are_tried_again(breakable: Breakable, start: Programs, program: Path) -> None:
+    """An acknowledgement that could not be read is read later; threads that could not be bound are bound later."""
+    agent = breakable.agent
+    start.start(*agent.run("--job", "a", "--", program)).await_out("^applied .* cpus 0,1$")
+    breakable.breaks("binding")
+    breakable.breaks("events")
+    start.start(*agent.run("--job", "b", "--cpus", "1", "--", "sleep", "1000"))
+    agent.await_log("event=fault part=events")
+    breakable.mends("events")
+    wait_until(lambda: faults(agent, "repairs") + faults(agent, "mail") + faults(agent, "binding"), lambda: agent.log)
+    breakable.mends("binding")
+    agent.await_tasks(a="0", b="1")
+    agent.assert_clean()
+
+
+def test_descriptors_may_run_out(tmp_path: Path, start: Programs, program: Path) -> None:
+    """While the agent can open nothing it says so and goes on; an end in that time is seen when it can again."""
+    with start_agent(tmp_path, "--topology", "pack:2 core:1", *SERVES_METRICS) as agent:
+        first = start.start(*agent.run("--job", "a", "--", program))
+        agent.await_tasks(a="0-1")
+        start.start(*agent.run("--job", "b", "--", program))
+        agent.await_tasks(a="0", b="1")
+        agent.metrics()
+        soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, hard))
+        agent.await_log(r'event=fault part=repairs error="OSError: .* Too many open files.* agent/following.py:')
+        first.process.kill()
+        first.process.wait()
+        agent.await_log('event=fault part=events error="OSError: .*agent/following.py:')
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        agent.await_tasks(b="0-1")
+        agent.assert_clean()
+
+
+def test_a_part_that_fails_for_good_ends_the_agent(tmp_path: Path, start: Programs, program: Path) -> None:
+    """The agent ends with a status and a sentence of its own, and the next one goes on with the programs."""
+    breakable = Breakable(tmp_path, "0.5")
+    agent = breakable.agent
+    runs = start.start(*agent.run("--job", "a", "--", program))
+    agent.await_tasks(a="0-1")
+    breakable.breaks("repairs")
+    try:
+        assert agent.process.wait(60) == EXIT_STATUS
+    finally:
+        agent.discard()
+    assert re.search(
+        r"drom: the agent ends, .*: repairs has failed \d+ times in \d+ seconds: see event=fault", agent.log
+    )
+
+    with start_agent(tmp_path, "--topology", "pack:2 core:1") as following:
+        following.await_log("event=adopted tasks=1")
+        following.await_tasks(a="0-1")
+        assert runs.quit() == 0
