@@ -23,7 +23,9 @@ from tests.agents import SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OTHER, THIRD = 65534, 65533
+OTHER, THIRD = 200_000 + os.getpid() % 100_000, 65533
+"""Numbers of users. A directory of /tmp is named after the first, so that each process that tests has its own."""
+USERS = {"root": 0, "user": OTHER, "another": THIRD}
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
 
 
@@ -77,10 +79,13 @@ def attach(common: Path, uid: int, **environ: str) -> str:
 
 @pytest.mark.parametrize(
     ("listener", "user", "asked"),
-    [(0, 0, True), (0, OTHER, True), (OTHER, OTHER, True), (OTHER, 0, False), (OTHER, THIRD, False)],
+    [
+        *(("root", "root", True), ("root", "user", True), ("user", "user", True)),
+        *(("user", "root", False), ("user", "another", False)),
+    ],
 )
 def test_only_an_agent_of_root_or_of_the_same_user_is_asked(
-    common: Path, listener: int, user: int, *, asked: bool
+    common: Path, listener: str, user: str, *, asked: bool
 ) -> None:
     """Root's programs join root's agent alone; others that of root, and their own. Both clients say why they do not."""
     folder = common / "run"
@@ -88,11 +93,11 @@ def test_only_an_agent_of_root_or_of_the_same_user_is_asked(
     folder.chmod(0o777)
     stranger = f"drom: the agent in {folder} belongs to another user than you or root"
     silent = f"drom: the agent in {folder} has not answered for 1 s"
-    with listening(folder / "door", listener):
-        told = attach(common, user, DROM_RUNTIME_DIR=str(folder))
+    with listening(folder / "door", USERS[listener]):
+        told = attach(common, USERS[user], DROM_RUNTIME_DIR=str(folder))
         assert told.startswith(f"{silent if asked else stranger}, so this program runs unmanaged: ")
         if not asked:
-            said = run(common, user, DROM_RUNTIME_DIR=str(folder))
+            said = run(common, USERS[user], DROM_RUNTIME_DIR=str(folder))
             assert said == f"{stranger}: name your agent's directory with DROM_RUNTIME_DIR\n"
 
 
@@ -125,7 +130,11 @@ UNSAFE = [a_link, a_file, a_folder(THIRD, 0o755), a_folder(OTHER, 0o775), a_fold
 SAFE = [a_folder(OTHER, 0o700), a_folder(OTHER, 0o755), a_folder(0, 0o755)]
 
 
-@pytest.mark.parametrize(("make", "safe"), [*((make, False) for make in UNSAFE), *((make, True) for make in SAFE)])
+@pytest.mark.parametrize(
+    ("make", "safe"),
+    [*((make, False) for make in UNSAFE), *((make, True) for make in SAFE)],
+    ids=[f"{'safe' if number >= len(UNSAFE) else 'unsafe'}{number}" for number in range(len(UNSAFE) + len(SAFE))],
+)
 @pytest.mark.parametrize("session", [True, False])
 def test_a_directory_that_nobody_has_named_must_be_safe(
     common: Path, make: Callable[[Path], None], *, safe: bool, session: bool
