@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from agent.rules import in_words
@@ -10,30 +12,86 @@ from agent.words import clock, left_alone
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 NARROWEST = 6
 """Characters that a cell keeps however little room there is."""
+CUT = (("JOB", "USER", "MODE", "REASON", "LAYOUT", "HELD AT"), ("OWNED", "LENT"), ("CLASS", "STATE", "MEMORY"))
+"""Columns of tasks that are cut where there is no room for all, in this order; then CPUS, and at last all others."""
+LEFT_OUT = ("OWNED", "REASON", "LAYOUT", "MEMORY", "CLASS", "LENT", "MODE", "HELD AT", "USER")
+"""Columns of tasks that are left out, in this order, where there is no room for them even when they are cut."""
+ENOUGH = 24
+"""Characters of CPUs beside which other columns stay, where longer lists go on in further lines."""
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    *,
+    cut: Sequence[Collection[str]] = (),
+    wrapped: str = "",
+) -> list[str]:
     """Return rows under headings, columns as wide as needed, no trailing blanks.
 
-    Where lines would be longer than `width`, the widest columns are cut, and what is cut ends in an ellipsis.
+    Where lines would be longer than `width`, columns are cut, always the widest: those in the first entry of `cut` as
+    long as that helps, then those in the next one, and at last all. What is cut ends in an ellipsis, but that cells of
+    the column `wrapped` go on in further lines.
     """
     lines = [headings, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
-    while width and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROWEST:
-        widths[widths.index(max(widths))] -= 1
-    return ["  ".join(_cut(cell, n).ljust(n) for cell, n in zip(line, widths, strict=True)).rstrip() for line in lines]
+    if width:
+        whole = dict(zip(headings, widths, strict=True))
+        widths = [min(n, ENOUGH) if name == wrapped else n for name, n in whole.items()]
+        excess = sum(widths) + 2 * (len(widths) - 1) - width
+        for names in [*cut, headings]:
+            excess = _narrow(widths, [i for i, name in enumerate(headings) if name in names], excess)
+        widths = [
+            min(whole[name], n - min(excess, 0)) if name == wrapped else n
+            for name, n in zip(whole, widths, strict=True)
+        ]
+    found = []
+    for line in lines:
+        cells = [
+            _wrapped(cell, n) if name == wrapped else [_cut(cell, n)]
+            for name, cell, n in zip(headings, line, widths, strict=True)
+        ]
+        found += [
+            "  ".join(part.ljust(n) for part, n in zip(parts, widths, strict=True)).rstrip()
+            for parts in zip_longest(*cells, fillvalue="")
+        ]
+    return found
+
+
+def _narrow(widths: list[int], some: Sequence[int], excess: int) -> int:
+    """Make some columns narrower, always the widest of them, and return by how much all are still too wide."""
+    while excess > 0 and some and max(widths[i] for i in some) > NARROWEST:
+        widest = max(some, key=lambda i: widths[i])
+        widths[widest] -= 1
+        excess -= 1
+    return excess
 
 
 def _cut(cell: str, width: int) -> str:
     return cell if len(cell) <= width else cell[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def tasks(rows: Sequence[dict[str, Any]], user: Callable[[int], str], width: int | None = None) -> list[str]:
-    """Return the table of ``drom ps`` for the tasks of its answer; `user` names a uid, `width` is as in `table`.
+def _wrapped(cell: str, width: int) -> list[str]:
+    """Return a cell in lines of at most `width` characters, which end behind commas and blanks where that can be."""
+    lines = [""]
+    for word in re.split("(?<=[, ])", cell):
+        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return [line[at : at + width].rstrip() for line in lines for at in range(0, max(len(line.rstrip()), 1), width)]
+
+
+def tasks(
+    rows: Sequence[dict[str, Any]], user: Callable[[int], str], width: int | None = None, *, wraps: bool = False
+) -> list[str]:
+    """Return the table of ``drom ps`` for the tasks of its answer; `user` names a uid.
+
+    `width` is as in `table`. CPUs are cut last, or never with `wraps`, where a task may have several lines.
 
     Columns in which no task has anything are left out, but for those that everybody looks for.
     """
@@ -44,6 +102,7 @@ def tasks(rows: Sequence[dict[str, Any]], user: Callable[[int], str], width: int
         ("PID", True, lambda task: str(task["pid"])),
         ("CLASS", True, lambda task: str(task["class"])),
         ("STATE", True, lambda task: str(task["state"])),
+        ("NCPUS", True, _count),
         ("CPUS", True, _cpus),
         ("OWNED", True, lambda task: str(task["owned"])),
         ("LENT", False, lambda task: str(task["lent"])),
@@ -54,9 +113,35 @@ def tasks(rows: Sequence[dict[str, Any]], user: Callable[[int], str], width: int
         ("MEMORY", False, lambda task: in_words(task["memory"]) if task["memory"] else ""),
     ]
     shown = [(name, [cell(row) for row in rows], always) for name, always, cell in columns]
-    shown = [column for column in shown if column[2] or (column[0] != "TASK" and any(column[1]))]
-    cells = [[column[1][i] or "-" for column in shown] for i in range(len(rows))]
-    return table([name for name, _, _ in shown], cells, width)
+    cells = {
+        name: [cell or "-" for cell in found]
+        for name, found, always in shown
+        if always or (name != "TASK" and any(found))
+    }
+    if width:
+        _leave_out(cells, width, wraps=wraps)
+    lines = list(zip(*cells.values(), strict=True))
+    return table(list(cells), lines, width, cut=[*CUT, ("CPUS",)], wrapped="CPUS" if wraps else "")
+
+
+def _leave_out(columns: dict[str, list[str]], width: int, *, wraps: bool) -> None:
+    """Leave out columns until there is room for the others, cut as far as they may be, and for all CPUs."""
+    needed = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
+    for name in set().union(*CUT) & needed.keys():
+        needed[name] = min(needed[name], NARROWEST)
+    if wraps:
+        needed["CPUS"] = min(needed["CPUS"], ENOUGH)
+    for name in LEFT_OUT:
+        if sum(needed.values()) + 2 * (len(needed) - 1) <= width:
+            return
+        if name in needed:
+            del needed[name], columns[name]
+
+
+def _count(task: dict[str, Any]) -> str:
+    """Return the number of CPUs in force, and that to come."""
+    now, then = (parse_cpulist(task[name]).bit_count() for name in ("applied", "target"))
+    return str(now) if now == then else f"{now} -> {then}"
 
 
 def _cpus(task: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ def tasks(value: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(value)
         return
-    print("\n".join(listing.tasks(value["tasks"], user_name, width()) if value["tasks"] else [NOBODY]))
+    print("\n".join(listing.tasks(value["tasks"], user_name, width(), wraps=True) if value["tasks"] else [NOBODY]))
     for task in value["tasks"]:
         if task["detail"]:
             what = "waits" if task["state"] == "waiting" else "is short"

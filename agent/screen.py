@@ -39,9 +39,12 @@ _EIGHT = (curses.COLOR_BLUE, curses.COLOR_YELLOW, curses.COLOR_GREEN, curses.COL
 
 
 def once(agent: Path | Remote) -> str:
-    """Return the screen as text, as wide and high as the terminal is. Raises ControlError where no agent answers."""
+    """Return the screen as text, as wide and high as the terminal is; where there is none, with the whole table.
+
+    Raises ControlError where no agent answers.
+    """
     width, height = shutil.get_terminal_size()
-    lines = top.frame(_look(agent), top.Choice(), user_name, width, height)[:-1]
+    lines = top.frame(_look(agent), top.Choice(), user_name, width, height, whole=not sys.stdout.isatty())[:-1]
     return "\n".join("".join(span.text for span in line).rstrip() for line in lines).rstrip("\n")
 
 

@@ -79,8 +79,13 @@ def in_order(tasks: Sequence[dict[str, Any]], sort: str, user: Callable[[int], s
     return sorted(tasks, key=keys[sort])
 
 
-def frame(view: View, choice: Choice, user: Callable[[int], str], width: int, height: int) -> list[Line]:
-    """Return the lines of a screen, at most `height` of at most `width` characters, which may be none."""
+def frame(
+    view: View, choice: Choice, user: Callable[[int], str], width: int, height: int, *, whole: bool = False
+) -> list[Line]:
+    """Return the lines of a screen, at most `height` of at most `width` characters, which may be none.
+
+    With `whole` the table has all tasks, and its lines are as long as they are.
+    """
     width = max(width, 1)
     cells = node_map.cells(view.machine, view.answer, view.numbers)
     top = [[Span(line)] for line in textwrap.wrap(_headline(view, cells), width)]
@@ -94,6 +99,8 @@ def frame(view: View, choice: Choice, user: Callable[[int], str], width: int, he
     legend = [[Span(line)] for line in textwrap.wrap(_legend(cells, together), width)]
     above = [*top, *middle, *legend, *notes, []]
     left = max(height - len(above) - 1, 1)
+    if whole:
+        return [*(_cut(line, width) for line in above), *_table(view, choice, user), []]
     if choice.sentences is None:
         below, words = _table(view, choice, user, width, left), HELP.format(sort=choice.sort)
     else:
@@ -136,14 +143,16 @@ def _painted(label: str, row: Sequence[node_map.Cell | None], numbers: dict[str,
     return [Span(label), *(Span(cell.sign, numbers.get(cell.job)) if cell else Span(" ") for cell in row)]
 
 
-def _table(view: View, choice: Choice, user: Callable[[int], str], width: int, height: int) -> list[Line]:
-    """Return headings and the tasks that there is room for, the chosen one among them."""
+def _table(
+    view: View, choice: Choice, user: Callable[[int], str], width: int | None = None, height: int | None = None
+) -> list[Line]:
+    """Return headings and the tasks that there is room for, the chosen one among them; without a room all."""
     tasks = in_order(view.answer["tasks"], choice.sort, user)
     if not tasks:
         return [[Span("No task runs here.")]]
-    headings, *texts = listing.tasks(tasks, user, width - 2)
+    headings, *texts = listing.tasks(tasks, user, width and max(width - 2, 1))
     chosen = next((place for place, task in enumerate(tasks) if task["pid"] == choice.pid), 0)
-    shown = max(height - 1, 1)
+    shown = len(tasks) if height is None else max(height - 1, 1)
     first = min(max(chosen - shown // 2, 0), max(len(tasks) - shown, 0))
     lines: list[Line] = [[Span("  " + headings)]]
     for task, text in list(zip(tasks, texts, strict=True))[first : first + shown]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """A terminal of 80 columns and 24 lines, and the process on it."""
+    """A terminal of 24 lines, and the process on it."""
 
-    def __init__(self, controller: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, controller: int, process: subprocess.Popen[bytes], columns: int) -> None:
         self._controller = controller
         self.process = process
-        self._screen = pyte.Screen(80, 24)
+        self._screen = pyte.Screen(columns, 24)
         self._stream = pyte.ByteStream(self._screen)
 
     @property
@@ -42,7 +42,7 @@ class Terminal:
     @property
     def colours(self) -> set[str]:
         """The colours behind the letters on the screen."""
-        return {self._screen.buffer[y][x].bg for y in range(24) for x in range(80)}
+        return {self._screen.buffer[y][x].bg for y in range(24) for x in range(self._screen.columns)}
 
     def await_screen(self, what: Callable[[list[str]], bool]) -> list[str]:
         """Wait until the screen is so, and return it."""
@@ -71,16 +71,15 @@ def has(*patterns: str) -> Callable[[list[str]], bool]:
 
 
 @contextlib.contextmanager
-def terminal(command: Sequence[str], env: dict[str, str]) -> Iterator[Terminal]:
+def terminal(command: Sequence[str], env: dict[str, str], columns: int = 80) -> Iterator[Terminal]:
     """Start a command on a terminal of the kind that pyte is; it is gone after the block."""
     controller, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    process = subprocess.Popen(
-        command, stdin=side, stdout=side, stderr=side, env=env | {"TERM": "linux"}, start_new_session=True
-    )
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")} | {"TERM": "linux"}
+    process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=kept, start_new_session=True)
     os.close(side)
     try:
-        yield Terminal(controller, process)
+        yield Terminal(controller, process, columns)
     finally:
         process.kill()
         process.wait(SECONDS)

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agent import listing
 
 NOTHING: dict[str, Any] = {
@@ -40,8 +42,8 @@ def shown(*rows: dict[str, Any]) -> list[str]:
 def test_columns_that_nobody_needs_are_left_out() -> None:
     """A plain node is a narrow table."""
     assert shown(task()) == [
-        "JOB  USER   PID  CLASS      STATE    CPUS  OWNED  REASON",
-        "a    user7  100  malleable  running  0-3   0-3    arrival",
+        "JOB  USER   PID  CLASS      STATE    NCPUS  CPUS  OWNED  REASON",
+        "a    user7  100  malleable  running  4      0-3   0-3    arrival",
     ]
 
 
@@ -70,19 +72,51 @@ def test_columns_that_somebody_needs_are_there() -> None:
     assert third.endswith("-     arrival  -         3         -")
 
 
-def test_a_table_of_tasks_fits_a_terminal() -> None:
-    """However long names and CPU lists are, no line is longer than asked, what is cut shows it, and else nothing is."""
-    long = ",".join(str(2 * n) for n in range(60))
-    rows = [
-        task("j" * 63, task=1, applied=long, target=long, owned=long, lent=long, layout="per-socket=12!", hold=64),
-        task(pin=long, memory=3 << 30, state="shrinking"),
-    ]
-    lines = listing.tasks(rows, str, 100)
+LONG = ",".join(str(2 * n) for n in range(60))
 
-    assert shown(*rows)[1].count(long) == 3
-    assert max(map(len, lines)) <= 100
-    assert all("\N{HORIZONTAL ELLIPSIS}" in line for line in lines[1:])
-    assert "shrin" in lines[2]
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_table_of_tasks_fits_a_terminal(width: int, *, wraps: bool) -> None:
+    """However long names and CPU lists are, no line is longer than asked, and what is cut shows it."""
+    rows = [
+        task("j" * 63, task=1, applied=LONG, target=LONG, owned=LONG, lent=LONG, layout="per-socket=12!", hold=64),
+        task(pin=LONG, memory=3 << 30, state="shrinking"),
+    ]
+    lines = listing.tasks(rows, str, width, wraps=wraps)
+
+    assert shown(*rows)[1].count(LONG) == 3
+    assert max(map(len, lines)) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" in lines[1]
+    assert " 60 " in lines[1]
+    assert (len(lines) > 3) == wraps
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_cpus_of_a_large_node_are_whole(width: int) -> None:
+    """Names are cut before them: the list of CPUs is what people look for."""
+    cpus = "0-63,128-191"
+    rows = [task("lammps-production-run", uid=10_000_000, pid=4_194_303, applied=cpus, target=cpus, owned=cpus)]
+
+    for wraps in (False, True):
+        (head, line) = listing.tasks(rows, lambda _: "a.long.user.name", width, wraps=wraps)
+        assert [name in head.split() for name in ("JOB", "PID", "STATE", "NCPUS", "CPUS")] == [True] * 5
+        assert {"4194303", "128", cpus} <= set(line.split())
+        assert len(line) <= width
+
+
+def test_a_long_list_of_cpus_goes_on_in_further_lines() -> None:
+    """None of its numbers is torn, and other columns stay."""
+    rows = [task(applied=LONG, target=LONG, owned="0"), task("b", applied="0-63", target="0-31")]
+    head, *lines = listing.tasks(rows, lambda _: "ann", 80, wraps=True)
+    at = head.index("CPUS", head.index("NCPUS") + 5)
+    parts = [line[at:].split("  ")[0].strip() for line in lines]
+
+    assert "".join(parts) == LONG + "0-63 -> 0-31"
+    assert all(part.endswith(",") for part in parts[:-2])
+    assert lines[0].startswith("a    ann   100  malleable  running  60")
+    assert lines[0].endswith("arrival")
+    assert lines[-1].split()[5:] == ["64", "->", "32", "0-63", "->", "0-31", "arrival"]
 
 
 def test_changes_are_told_task_by_task() -> None:

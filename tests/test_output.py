@@ -58,8 +58,22 @@ def test_tasks_are_rows(capsys: pytest.CaptureFixture[str]) -> None:
     """Each task is a line with whose it is, what it has and owns and why; a dash is nothing."""
     head, row = shown(capsys, task(applied=""))
 
-    assert head.split() == ["JOB", "USER", "PID", "CLASS", "STATE", "CPUS", "OWNED", "REASON"]
-    assert row.split() == ["a", "root", "100", "malleable", "running", "-", "->", "0-3", "0-7", "arrival"]
+    assert head.split() == ["JOB", "USER", "PID", "CLASS", "STATE", "NCPUS", "CPUS", "OWNED", "REASON"]
+    assert row.split() == [
+        "a",
+        "root",
+        "100",
+        "malleable",
+        "running",
+        "0",
+        "->",
+        "4",
+        "-",
+        "->",
+        "0-3",
+        "0-7",
+        "arrival",
+    ]
 
 
 def test_an_order_is_answered_as_it_went(capsys: pytest.CaptureFixture[str]) -> None:

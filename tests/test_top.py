@@ -46,7 +46,7 @@ def test_a_core_is_shown_as_its_holder_has_it() -> None:
     assert shown[0] == "top: 3 jobs, 3 tasks, 5 of 8 cores in use"
     assert shown[1:3] == ["socket 0  Aa..", "socket 1  BBc."]
     assert shown[3] == ". idle   small letter: comes or goes, not yet in force"
-    assert shown[5].split() == ["JOB", "USER", "PID", "CLASS", "STATE", "CPUS", "OWNED", "REASON"]
+    assert shown[5].split() == ["JOB", "USER", "PID", "CLASS", "STATE", "NCPUS", "CPUS", "OWNED", "REASON"]
     assert [line[:3] for line in shown[6:9]] == ["A a", "B b", "C c"]
     assert shown[-1].startswith("q quit   s sort: arrival")
 

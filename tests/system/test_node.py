@@ -117,7 +117,19 @@ def test_ps_prints_exactly_the_promised_columns(agent: Agent, start: Programs, p
     assert (b["job"], b["class"], b["mode"], b["granted"], b["owned"]) == ("b", "moldable", "bind-only", "1", "")
     lines = agent.cli("ps").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["JOB", "a", "b"]
-    assert lines[0].split() == ["JOB", "USER", "PID", "CLASS", "STATE", "CPUS", "OWNED", "LENT", "MODE", "REASON"]
+    assert lines[0].split() == [
+        "JOB",
+        "USER",
+        "PID",
+        "CLASS",
+        "STATE",
+        "NCPUS",
+        "CPUS",
+        "OWNED",
+        "LENT",
+        "MODE",
+        "REASON",
+    ]
     assert (a["lent"], b["borrowed"], a["hold"], a["left"], a["attached"]) == ("1", "1", None, None, False)
 
 

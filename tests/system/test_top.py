@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Programs, environment, launch_agent, start_agent
+from tests.agents import Programs, environment, launch_agent, start_agent, wait_until
 from tests.terminals import Terminal, has, terminal
 
 if TYPE_CHECKING:
@@ -117,3 +117,33 @@ def test_a_terminal_that_cannot(agent: Agent) -> None:
     with terminal(["env", "TERM=nothing", *command(agent)], env) as screen:
         screen.await_screen(has(r"drom: this terminal \(TERM=nothing\) cannot show a picture that moves: type drom t"))
         assert screen.process.wait(60) == 1
+
+
+SPREAD = ",".join(f"{8 * n}-{8 * n + 3}" for n in range(16))
+"""CPUs that take more characters than an 80-column terminal has beside other columns."""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_cpus_of_a_task_are_whole_on_every_terminal(tmp_path: Path, start: Programs, columns: int) -> None:
+    """`drom ps` cuts names before CPUs, and continues a long list; `drom top` marks what it cuts, and has the count."""
+    with start_agent(tmp_path, "--emulate", "pack:2 core:64") as agent:
+        start.start(*agent.run("--job", "a-job-with-a-rather-long-name", "--", "sleep", "1000"))
+        start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
+        wait_until(lambda: {row["applied"] for row in agent.tasks().values()} == {"0-63", "64-127"}, agent.tasks)
+        shown = has(r"^a-job.* 64 +0-63\b", r"^b .* 64 +64-127\b")
+        for name, pattern in (("ps", "(?m)^b "), ("top", "(?m)^B b ")):
+            with terminal([*command(agent)[:3], name, *command(agent)[4:]], environment(), columns) as screen:
+                lines = screen.await_screen(has(pattern))
+                lines = [line.removeprefix("A ").removeprefix("B ") for line in lines]
+                assert shown(lines), lines
+                assert any(" NCPUS " in line and " CPUS" in line for line in lines)
+
+        assert agent.cli("set", "b", SPREAD).returncode == 0
+        wait_until(lambda: agent.tasks()["b"]["applied"] == SPREAD, agent.tasks)
+        for name in ("ps", "top"):
+            piped = next(line for line in agent.cli(name).stdout.splitlines() if " 64 " in line and "0-3," in line)
+            assert f" {SPREAD} " in piped
+            assert "\N{HORIZONTAL ELLIPSIS}" not in piped
+        with terminal([*command(agent)[:3], "ps", *command(agent)[4:]], environment(), columns) as screen:
+            lines = screen.await_screen(has(r"124-127|120-123"))
+            assert SPREAD.split(",") == re.findall(r"\b\d+-\d+\b", "\n".join(lines).partition("\nb ")[2])[:16]
