@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -38,16 +39,22 @@ ROOT, OTHER = Caller(os.getpid(), 0), Caller(os.getpid(), NOBODY)
 JOB = Spec(command=("true",), folder="/")
 
 
+def hello(name: str, jobs: tuple[say.Known, ...] = ()) -> say.Hello:
+    """Return what the agent of a node says first."""
+    return say.Hello(say.PROTOCOL, "1", name, name, "b", 4, 1, 0, {}, (), False, 0.0, jobs)
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[[Settings], Server]]:
+def serve() -> Iterator[Callable[..., Server]]:
     """Return what makes a scheduler of one node of four cores, with such settings."""
     with TemporaryDirectory(dir="/tmp") as folder:
         made: list[Server] = []
 
-        def make(settings: Settings) -> Server:
+        def make(settings: Settings, *jobs: say.Known) -> Server:
+            settings = replace(settings, silence=1e9)
             found = Server(Path(folder), load_policy("fcfs"), settings, Log(quiet=True))
             made.append(found)
-            found.cluster.hello(say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
+            found.cluster.hello(hello("n1", jobs), time.time())
             return found
 
         yield make
@@ -72,7 +79,7 @@ def first_refusal(give: Callable[[Any], object], orders: Iterable[Any]) -> str:
     return ""
 
 
-def test_a_user_has_only_so_many_unfinished_jobs(serve: Callable[[Settings], Server]) -> None:
+def test_a_user_has_only_so_many_unfinished_jobs(serve: Callable[..., Server]) -> None:
     """The bound holds after a restart too, jobs that are over do not count, and root has none."""
     settings = Settings(max_jobs=5)
     server = serve(settings)
@@ -92,7 +99,7 @@ def test_a_user_has_only_so_many_unfinished_jobs(serve: Callable[[Settings], Ser
     submit(server, OTHER, hold=True)
 
 
-def test_a_user_has_only_so_many_bytes_in_the_queue(serve: Callable[[Settings], Server]) -> None:
+def test_a_user_has_only_so_many_bytes_in_the_queue(serve: Callable[..., Server]) -> None:
     """Jobs that were submitted together have their script and variables once."""
     large = {"A": "x" * 400_000}
     size = size_of(replace(JOB, environment=large, hold=True))
@@ -106,7 +113,7 @@ def test_a_user_has_only_so_many_bytes_in_the_queue(serve: Callable[[Settings], 
     assert server.cluster.holdings.of(User(NOBODY, NOBODY, "nobody")) == (0, 0)
 
 
-def test_a_user_changes_only_so_much_a_second(serve: Callable[[Settings], Server]) -> None:
+def test_a_user_changes_only_so_much_a_second(serve: Callable[..., Server]) -> None:
     """All that they may have at once, then at a rate; who only asks is not counted, and root is not."""
     server = serve(Settings(max_orders=1))
     (number,) = submit(server, OTHER, hold=True)
@@ -129,7 +136,7 @@ def test_orders_are_counted_of_few_users() -> None:
     assert len(orders._left) < 2000
 
 
-def test_a_history_does_not_grow_by_holding_and_releasing(serve: Callable[[Settings], Server]) -> None:
+def test_a_history_does_not_grow_by_holding_and_releasing(serve: Callable[..., Server]) -> None:
     """The newest of these entries are kept, and all others."""
     server = serve(Settings())
     (number,) = submit(server, OTHER, hold=True)
@@ -152,7 +159,7 @@ def test_of_each_kind_of_entry_only_the_newest_are_kept(tmp_path: Path, kinds: t
     assert [entry.at for entry in found[2:]] == [float(n) for n in range(len(many) + begin - most, begin + 100)]
 
 
-def test_a_user_keeps_only_so_many_jobs_that_are_over(serve: Callable[[Settings], Server]) -> None:
+def test_a_user_keeps_only_so_many_jobs_that_are_over(serve: Callable[..., Server]) -> None:
     """The oldest go, some at a time, but for those for which others wait; jobs of others stay."""
     server = serve(Settings(keep_jobs=20))
     (kept,) = submit(server, ROOT, hold=True)
@@ -244,3 +251,70 @@ def test_root_cancels_on_a_full_disk(tiny: Path) -> None:
             filler.unlink()
         here.ask("drain", node="n1", reason="")
         here.await_state(here.submit("--", "true"), "completed")
+
+
+def test_a_user_runs_only_so_many_jobs_at_once(serve: Callable[..., Server]) -> None:
+    """The others wait outside in the order of the queue, and start when one has ended; root's are not counted."""
+    server = serve(Settings(max_running=1))
+    server.cluster.hello(hello("n2"), time.time())
+    first, second = submit(server, OTHER, 2)
+    (better,) = submit(server, ROOT, priority=1, hold=True)
+    server.turn()
+    assert [server.cluster.jobs[number].state for number in (first, second)] == ["starting", "pending"]
+    told = server._answer({"order": "job", "job": second}, OTHER)
+    assert told["explanation"] == ["It waits: nobody may run 1 job at once here, and has as many."]
+    server.cluster.heard("n1", say.Started(first, 1, 7, time.time()), time.time())
+    server._answer({"order": "hold", "job": second, "held": True}, OTHER)
+    server._answer({"order": "hold", "job": second, "held": False}, OTHER)
+    server.turn()
+    assert server.cluster.jobs[second].state == "pending"
+    server.cluster.heard("n1", say.Ended(first, 1, 0, time.time(), 0.0, 0), time.time())
+    server.turn()
+    assert [server.cluster.jobs[number].state for number in (first, second)] == ["completed", "starting"]
+    server._answer({"order": "hold", "job": better, "held": False}, ROOT)
+    server.turn()
+    assert server.cluster.jobs[better].state == "starting"
+
+
+def test_users_have_equal_shares(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is asked for: who has used less goes first, which `drom job` tells, and the next scheduler knows."""
+    settings = Settings(half_life=7 * 86400.0)
+    server, now = serve(settings), time.time()
+    monkeypatch.setattr(server, "_clock", lambda: now)
+    running, *mine = submit(server, ROOT, 4, time=3600)
+    server.turn()
+    server.cluster.heard("n1", say.Started(running, 1, 7, now), now)
+    (other,) = submit(server, OTHER, time=3600)
+    server.turn()
+    controller = server.cluster.controller
+    assert controller is not None
+    assert controller.waiting == [mine[0], other, *mine[1:]]  # nobody has used anything yet
+    now += 1800.0
+    server.turn()
+    assert controller.waiting == [other, *mine]
+    said = server._answer({"order": "job", "job": mine[0]}, ROOT)["explanation"]
+    assert (
+        said[2] == "User root has used 2.0 of the 2.0 core-hours that count now, and 1 job of other users goes first."
+    )
+    submit(server, OTHER, hold=True)
+    server.close()
+
+    server = serve(settings, say.Known(running, 1, "running", 4))
+    monkeypatch.setattr(server, "_clock", lambda: now)
+    server.turn()
+    assert server.cluster.usage is not None
+    assert server.cluster.usage.of(0) == pytest.approx(7200, rel=0.01)
+    assert server.cluster.controller is not None
+    assert server.cluster.controller.waiting == [other, *mine]
+
+
+def test_without_shares_jobs_go_by_arrival(serve: Callable[..., Server]) -> None:
+    """As before, and nothing is said of shares."""
+    server = serve(Settings())
+    numbers = [*submit(server, ROOT, 3, time=60), *submit(server, OTHER, time=60)]
+    server.turn()
+    assert server.cluster.controller is not None
+    assert server.cluster.controller.waiting == numbers[1:]
+    assert not [
+        text for text in server._answer({"order": "job", "job": numbers[-1]}, OTHER)["explanation"] if "used" in text
+    ]

@@ -106,6 +106,13 @@ def scheduler(
     max_orders: Annotated[
         int, typer.Option(metavar="N", min=1, help="Orders a second that a user may give for long.")
     ] = USUAL.max_orders,
+    fair_share: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Order jobs by what their users have used, which counts half after so long, as 7d; unset: by arrival.",
+        ),
+    ] = "",
     durable: Annotated[
         bool, typer.Option("--durable", help="Have every change survive the loss of power, not only of the process.")
     ] = False,
@@ -134,6 +141,7 @@ def scheduler(
         max_running=max_running,
         max_bytes=_given(parse_memory, max_bytes),
         max_orders=max_orders,
+        half_life=_given(parse_time, fair_share),
     )
     log = Log()
     if words := announcement(found):

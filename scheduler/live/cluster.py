@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agent.steward import protocol as say
+from scheduler import fairshare
 from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
 from scheduler.live import admission, launching
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from scheduler.live.controller import Controller
 
 
+ARRANGE = 10.0
+"""Seconds after which the queue is put into the order of shares anew, as some jobs run on."""
 HUNG = "its program had not begun by then: check that somebody opens the pipes in --input, --output and --error"
 
 
@@ -105,6 +110,7 @@ class Cluster(Membership):
             return
         for number in self.turns.ready():
             self._admit(self.jobs[number], now)
+        self._share_out(controller, now)
         for number in controller.turn(int(now)):
             self._placed(self.jobs[number], now)
         self._end_late(controller, now)
@@ -128,6 +134,24 @@ class Cluster(Membership):
                 about = {} if fault.job is None else {"job": fault.job}
                 self._warn("policy_fault", **about, reason=f"{fault.text}: nothing of that was done.")
         self._faults = controller.faults
+
+    def _share_out(self, controller: Controller, now: float) -> None:
+        """Put the queue into the order of shares, where users have such: with each news, and sometimes between."""
+        if self.usage is None or not (controller.has_news or now - self._arranged >= ARRANGE):
+            return
+        self._arranged = now
+        on_nodes = [self.jobs[number] for number in controller.running]
+        self.usage.advance(now, [(job.user.uid, sum(job.sizes.values())) for job in on_nodes])
+        numbers = sorted(controller.waiting)
+        jobs = [self.jobs[number] for number in numbers]
+        charges = [job.spec.nodes * controller.cores * self.settings.limit(job.spec.time) for job in jobs]
+        found = fairshare.order(
+            np.array([job.priority for job in jobs], np.int64),
+            np.array([job.user.uid for job in jobs], np.int64),
+            np.array(charges, np.float64),
+            np.array([self.usage.of(job.user.uid) for job in jobs], np.float64),
+        )
+        controller.arrange([numbers[place] for place in found])
 
     def _end_late(self, controller: Controller, now: float) -> None:
         """End who is at his limit, to which he comes within the second that the controller has said."""

@@ -48,7 +48,7 @@ from scheduler.simulation import FAULTS
 from scheduler.world import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from scheduler.compiling import Policy
     from scheduler.interface import Ints
@@ -142,6 +142,21 @@ class Controller:
         """Return the place of a waiting job in the queue, from 1."""
         queue = self._world.queue[: self._world.scalars[QUEUED]]
         return int(np.flatnonzero(queue == self._index[number])[0]) + 1
+
+    @property
+    def waiting(self) -> list[int]:
+        """The waiting jobs in the order of the queue."""
+        return [self._numbers[job] for job in self._world.queue[: self._world.scalars[QUEUED]]]
+
+    @property
+    def running(self) -> list[int]:
+        """The jobs that have nodes."""
+        return [self._numbers[job] for job in self._world.running[: self._world.scalars[RUNNERS]]]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened since the policy was asked last."""
+        return bool(self._kinds)
 
     def fault_of(self, number: int) -> str:
         """Return what was wrong with what the policy wanted for a job when it was asked last; empty if nothing was."""
@@ -394,6 +409,14 @@ class Controller:
         queue[place] = job
         s[QUEUED] += 1
         self._world.jobs.state[job] = WAITING
+
+    def arrange(self, numbers: Sequence[int]) -> None:
+        """Put the jobs of the queue, which these are, into this order."""
+        queue = self._world.queue[: self._world.scalars[QUEUED]]
+        new = [self._index[number] for number in numbers]
+        if (queue != new).any():
+            queue[:] = new
+            self._note(TICK, NOBODY)
 
     def _rank(self, job: int) -> tuple[int, int]:
         return -int(self._world.jobs.priority[job]), self._numbers[job]

@@ -150,7 +150,7 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
         said.append(f"Last time: {job.reason.removesuffix('.')}.")
     controller = cluster.controller
     if controller and controller.waits(job.number):
-        said += [_place(job, controller), _room(job, cluster)]
+        said += [_place(job, controller), *_share(job, cluster), _room(job, cluster)]
         expected = expected_start(job, cluster, now)
         if expected is not None:
             said.append(f"It is expected to start in {duration(expected - now)}, if nothing changes.")
@@ -165,6 +165,19 @@ def _place(job: Job, controller: Controller) -> str:
     if waiting == 1:
         return "It is the only job that waits."
     return f"It is number {controller.place(job.number)} of {waiting} jobs that wait."
+
+
+def _share(job: Job, cluster: Cluster) -> list[str]:
+    """Say what the user of a waiting job has used, where that decides who goes first."""
+    usage, controller = cluster.usage, cluster.controller
+    if usage is None or controller is None:
+        return []
+    numbers = controller.waiting
+    before = [cluster.jobs[number] for number in numbers[: numbers.index(job.number)]]
+    others = sum(other.user.uid != job.user.uid for other in before)
+    used = f"{usage.of(job.user.uid) / 3600:.1f} of the {usage.total / 3600:.1f} core-hours that count now"
+    first = f"{counted(others, 'job')} of other users {'goes' if others == 1 else 'go'} first"
+    return [f"User {job.user.name} has used {used}, and {first}."]
 
 
 def _room(job: Job, cluster: Cluster) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agent.steward import protocol as say
 from agent.words import counted
 from scheduler.errors import SchedulerError
+from scheduler.fairshare import Usage
 from scheduler.interface import RIGID
 from scheduler.live import admission
 from scheduler.live.controller import ANYWHERE, Demand
@@ -53,6 +54,10 @@ class Lifecycle:
         self.jobs: dict[int, Job] = {}
         self.holdings = Holdings()
         self.turns = Turns(settings.max_running)
+        self.usage = Usage(settings.half_life) if settings.half_life else None
+        """What users have used, where they have equal shares."""
+        self._arranged = 0.0
+        """When the queue was put into their order last."""
         self.nodes: dict[str, Node] = {}
         self.messages: list[tuple[str, say.ToAgent]] = []
         """What is to be sent to which node, once all is written down."""

@@ -65,13 +65,12 @@ TURN_SECONDS = 0.05
 LONGEST_SLEEP = 1.0
 STATUS = 0.5
 """Seconds until a service manager is told anew how many jobs and nodes there are."""
-TIDY = 3600.0
+TIDY = 600.0
 """Seconds until it is looked for old jobs again."""
 PARTS = ("agents", "order", "policy", "queue", "recovery", "service_manager", "tidying")
 """The parts of the loop whose failures are counted."""
 _WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
 """Orders of which nothing stays in memory when they fail on their way; after the others the queue is read again."""
-
 _CHANGING = frozenset({"submit", "cancel", "hold"})
 """Orders of which a user may give so many a second: they are written down."""
 
@@ -98,7 +97,7 @@ class Server:
         self._warned = ""
         """Of what somebody was warned last."""
         self.policy = policy
-        self.cluster = Cluster(policy, settings, self._past)
+        self.cluster = self._cluster(policy)
         self.guard = Guard(log, PARTS)
         self._torn = False
         """Whether a failure has left something in memory half done."""
@@ -237,9 +236,16 @@ class Server:
             self._log("recovered", jobs=len(cluster.jobs))
         return not self._torn
 
+    def _cluster(self, policy: Policy) -> Cluster:
+        """Return a cluster without jobs, in which users have used what is written down, where they have shares."""
+        cluster = Cluster(policy, self._settings, self._past)
+        if self._settings.half_life:
+            cluster.usage = self._store.usage(self._settings.half_life)
+        return cluster
+
     def _restored(self) -> Cluster:
         """Return the cluster as it is written down."""
-        cluster = Cluster(self.policy, self._settings, self._past)
+        cluster = self._cluster(self.policy)
         cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
         return cluster
 
@@ -273,7 +279,7 @@ class Server:
         try:
             if cluster.unsaved or cluster.entries or cluster.unsaved_nodes or cluster.gone_nodes:
                 nodes = cluster.unsaved_nodes.values()
-                self._store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes)
+                self._store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes, cluster.usage)
             elif self._stuck:
                 self._store.try_writing()
         except UnwritableError as error:

@@ -34,6 +34,8 @@ class Settings:
     max_running: int = 0
     max_bytes: int = 128 << 20
     max_orders: int = 50
+    half_life: float = 0.0
+    """After so long half of what a user has used counts, where users have equal shares; 0: jobs in order of arrival."""
     keep: int = 1000
     """Jobs that are over and still answered for from memory."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.errors import SchedulerError
+from scheduler.fairshare import usage_of
 from scheduler.live import layout
 from scheduler.live.jobs import FINAL
 from scheduler.live.reserve import Reserve
@@ -40,6 +41,7 @@ from scheduler.live.state_folder import LOCK, QUEUE, open_file, open_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
+    from scheduler.fairshare import Usage
     from scheduler.live.jobs import Entry, Job, Node
     from scheduler.live.spec import Spec
 
@@ -160,12 +162,17 @@ class Store:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(
-        self, jobs: Collection[Job], nodes: Iterable[Node], entries: Iterable[Entry], gone: Iterable[str] = ()
+        self,
+        jobs: Collection[Job],
+        nodes: Iterable[Node],
+        entries: Iterable[Entry],
+        gone: Iterable[str] = (),
+        usage: Usage | None = None,
     ) -> None:
         """Write all of it down, and that nodes are `gone`, or nothing. Raises UnwritableError where that fails."""
         entries = list(entries)
         nodes = list(nodes)
-        kept, ended = self._persist(lambda: self._write(jobs, nodes, entries, gone))
+        kept, ended = self._persist(lambda: self._write(jobs, nodes, entries, gone, usage))
         self._kept.update(kept)
         self._over += Counter(job.user.uid for job in ended)
         for job in jobs:
@@ -173,7 +180,12 @@ class Store:
                 self._kept.pop(job.number, None)
 
     def _write(
-        self, jobs: Collection[Job], nodes: Iterable[Node], entries: Iterable[Entry], gone: Iterable[str]
+        self,
+        jobs: Collection[Job],
+        nodes: Iterable[Node],
+        entries: Iterable[Entry],
+        gone: Iterable[str],
+        usage: Usage | None,
     ) -> tuple[dict[int, tuple[Spec, int]], list[Job]]:
         """Write all of it down; return what `_write_jobs` does, and the jobs that were not over before."""
         ended = [job for job in jobs if job.is_final and not self._was_over(job.number)]
@@ -185,6 +197,8 @@ class Store:
             "INSERT INTO entries VALUES (?, ?, ?, ?)",
             [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
         )
+        if usage:
+            self._db.execute("REPLACE INTO meta VALUES ('usage', ?)", (json.dumps(usage.to_json()),))
         for kinds, most in MOST_KEPT:
             cut = _CUT.format(",".join("?" * len(kinds)))
             many = {entry.job for entry in entries if entry.what in kinds}
@@ -327,6 +341,15 @@ class Store:
         asked = "SELECT job, at, what, detail FROM entries WHERE job BETWEEN ? AND ? ORDER BY rowid"
         with self._reading():
             return [entry_of(*row) for row in self._db.execute(asked, (first, last))]
+
+    def usage(self, half_life: float) -> Usage:
+        """Return what users have used when the last thing was written down."""
+        row = self._first("SELECT value FROM meta WHERE name = 'usage'")
+        try:
+            values = json.loads(row[0]) if row else {}
+        except (TypeError, ValueError):
+            values = {}
+        return usage_of(half_life, values)
 
     @property
     def next_number(self) -> int:
