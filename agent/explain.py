@@ -90,10 +90,11 @@ def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
     mine = replace(node.plan.view(job), fixed=False)
     total, cap, cpus = node.plan.total(), node.plan.cap, node.cores.cpus
     shares = policy.equal_shares([*others, mine], total, cap)
+    equal = policy.equal_shares([*others, replace(mine, minimum=0)], total, cap)[job.name]
     share, here = shares[job.name], f"of the {_cpus(cpus(total))} here"
     text = f"Its equal share is {cpus(share)} {here}"
-    if share < mine.minimum:
-        due = cpus(mine.minimum)
+    if equal < mine.minimum:
+        due = cpus(share)
         are = "is" if due == 1 else "are"
         text = f"An equal share would be less than its minimum, so {due} {here} {are} due to it"
     elif share >= mine.maximum:
@@ -117,9 +118,14 @@ def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int]
     cap = node.plan.cap
     if cap and len(mine) > 1 and sum(shares[other.name] for other in mine) >= cap:
         among += f", which may have {_cpus(node.cores.cpus(cap))} together"
-    fixed = sum(node.plan.view(other).fixed for other in jobs if other is not job)
+    views = [node.plan.view(other) for other in jobs if other is not job]
+    fixed = sum(view.fixed for view in views)
     if fixed:
         among += "; one of the others keeps what it has" if fixed == 1 else f"; {fixed} others keep theirs"
+    insist = [view for view in views if not view.fixed and view.minimum == shares[view.name] > shares[job.name]]
+    if insist:
+        needs = _listed(f"{view.name} needs at least {node.cores.cpus(view.minimum)}" for view in insist)
+        among += f"; {needs}"
     return among
 
 
@@ -273,17 +279,31 @@ def _crowded(node: Node, job: Job) -> str:
         else f"{view.name} has {node.cores.cpus(view.cores)} and keeps at least {node.cores.cpus(view.minimum)}"
         for view in sorted(others, key=lambda view: -view.cores)
     )
-    mine = replace(plan.view(job), fixed=False)
-    share = policy.equal_shares([*others, mine], plan.total(), plan.cap)[job.name]
     less = ""
-    if job.cores < share:
-        part = f"{100 * plan.rules.sharing_factor:g} %"
-        less = (
-            f" That is below its share: an arrival takes at most {part} of a running job, and none below its minimum."
-        )
+    shares = policy.equal_shares([*others, replace(plan.view(job), fixed=False)], plan.total(), plan.cap)
+    if job.cores < shares[job.name]:
+        less = " That is below its share: it may grow when CPUs come free."
+        if _took_all(node, job, shares):
+            part = f"{100 * plan.rules.sharing_factor:g} %"
+            bounds = f"an arrival takes at most {part} of a running job, and none below its minimum"
+            less = f" That is below its share: {bounds}."
     alone = "".join(f" {text}" for text in _left_alone(node))
     whose = they or "it has all there are"
     return f"No CPU is free: {whose}.{alone} Running jobs give some up only for an arrival or an order.{less}"
+
+
+def _took_all(node: Node, job: Job, shares: Mapping[str, int]) -> bool:
+    """Return whether a job has taken, as it came, all that it might of each job with more than its share."""
+    came = job.last.event if job.last and not job.last.before else None
+    others = [other for other in node.jobs.values() if other is not job and other.cores > shares.get(other.name, 0)]
+    lenders = [other for other in others if not (view := node.plan.view(other)).fixed and view.cores > view.minimum]
+    if came is None or came.job != job.name:
+        return False
+    for other in lenders:
+        had = node.cores.count(other.last.before) if other.last and other.last.event == came else 0
+        if not had or had - other.cores < int(had * node.plan.rules.sharing_factor + 1e-9):
+            return False
+    return bool(lenders)
 
 
 def _left_alone(node: Node) -> Iterator[str]:
@@ -292,7 +312,7 @@ def _left_alone(node: Node) -> Iterator[str]:
 
 def _waits(node: Node, job: Job) -> Iterator[str]:
     if not job.cores:
-        queue = [other.name for other in node.jobs.values() if not other.cores]
+        queue = [other.name for other in node.plan.queue()]
         place = f" It is number {queue.index(job.name) + 1} of {len(queue)} that wait." if len(queue) > 1 else ""
         attached = any(task.arrival.attached for task in job.present)
         runs = " Until it has its first CPUs it runs on where it was." if attached else ""

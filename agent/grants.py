@@ -248,7 +248,7 @@ class Grants:
         if self.frozen:
             return f"the node is frozen: it waits until {self.frozen_by} is removed."
         if job.waits_for:
-            return job.waits_for
+            return self.plan.why_waits(job)
         target = self.plan.target(task)
         holders = sorted({t.job for t in self.tasks.values() if t.held & target})
         return f"{cpus_are(target)} being given up by {', '.join(holders)}."

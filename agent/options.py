@@ -158,6 +158,11 @@ class Options:
     max_cpus_per_user: int = _option(0, _CAP, "CPUs all jobs of one user may have together; 0: no cap.")
     max_min: int = _option(0, _CAP, "CPUs a job may insist on with --min; 0: no cap.")
     max_rigid: int = _option(0, _CAP, "CPUs of a job that gives none back while it runs; 0: no cap.")
+    spare_for_newcomers: int = _option(
+        1,
+        _CAP,
+        "CPUs that a user's third and later jobs leave to be lent to users who have none (not root's); 0: none.",
+    )
     residence: float = _option(
         0.0,
         _number(0, 86400, "SECONDS", "a number of seconds from 0 to 86400"),

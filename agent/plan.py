@@ -7,8 +7,9 @@ plan at a given moment is another question, which `agent.grants` answers.
 
 from __future__ import annotations
 
+import heapq
 import operator
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
@@ -25,9 +26,13 @@ from agent.words import counted, cpus_are, span_of
 from dromlib import layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from agent.policy import JobCores
     from agent.rules import Rules
+
+MANY_OF_ONE_USER = 2
+"""Running jobs of a user with which the next one leaves something to users who have none."""
 
 
 class Plan(Replanning):
@@ -111,26 +116,67 @@ class Plan(Replanning):
 
     # --- events ---------------------------------------------------------------------------------------------------
 
+    def queue(self) -> list[Job]:
+        """Return the waiting jobs in the order in which they are let in: first who has least, if each gets its least.
+
+        That is, the first job of the user whose jobs have fewest cores; those of one user are in the order of arrival,
+        which also decides between users.
+        """
+        has: Counter[int] = Counter()
+        waiting: dict[int, deque[tuple[int, Job]]] = {}
+        for place, job in enumerate(self.jobs.values()):
+            if job.cores:
+                has[job.user] += job.cores
+            else:
+                waiting.setdefault(job.user, deque()).append((place, job))
+        heap = [(has[user], theirs[0][0], user) for user, theirs in waiting.items()]
+        heapq.heapify(heap)
+        found: list[Job] = []
+        while heap:
+            had, _, user = heapq.heappop(heap)
+            job = waiting[user].popleft()[1]
+            found.append(job)
+            if waiting[user]:
+                heapq.heappush(heap, (had + job.task_min * len(job.ranks), waiting[user][0][0], user))
+        return found
+
     def admit_waiting(self, now: float) -> None:
-        """Admit waiting jobs in the order of arrival: nobody overtakes a job that waits for what it needs itself."""
+        """Admit waiting jobs in their order: nobody overtakes a job that waits for what it needs itself."""
         ahead: list[tuple[Job, Wait]] = []
-        for job in [j for j in self.jobs.values() if not j.cores]:
-            if any(_stands_behind(job, first, wait) for first, wait in ahead):
-                job.waits_for = "others arrived before it."
+        tried: set[str] = set()
+        queue = deque(self.queue())
+        while queue:
+            job = queue.popleft()
+            tried.add(job.name)
+            if behind := _behind(job, ahead):
+                job.waits_for = behind
                 continue
             wait = self._wait_for_memory(job) or self._admit(job, now)
             job.waits_for = wait.reason if wait else ""
             if wait:
                 ahead.append((job, wait))
+            elif queue:
+                queue = deque(job for job in self.queue() if job.name not in tried)
+        self._reasons = None
+
+    def why_waits(self, job: Job) -> str:
+        """Return a sentence: what a job waits for, by the numbers of now; empty when it has cores."""
+        if self._reasons is None:
+            self._reasons, ahead = {}, list[tuple[Job, Wait]]()
+            for one in self.queue():
+                behind = _behind(one, ahead)
+                if not behind:
+                    wait = self._wait_for_memory(one)
+                    counts = wait or self._counts_with(self.view(one))
+                    ahead.append((one, counts if isinstance(counts, Wait) else Wait(one.waits_for)))
+                self._reasons[one.name] = behind or ahead[-1][1].reason
+        return self._reasons.get(job.name, "")
 
     def _admit(self, job: Job, now: float) -> Wait | None:
         """Admit a job, with fewer cores if strict layouts leave no room for more; return why it has to wait, if so."""
         view, why = self.view(job), ""
-        could, cap, cpus = self.total() + self.cores.count(self.busy), self.cap, self.cores.cpus
-        if beyond := policy.never(view, could, cap, cpus=cpus):
-            return beyond
         while view.maximum >= view.minimum:
-            counts = policy.admit(view, self.running(), self.total(), self.rules.sharing_factor, cap, cpus=cpus)
+            counts = self._counts_with(view)
             if isinstance(counts, Wait):
                 return counts
             try:
@@ -143,6 +189,33 @@ class Plan(Replanning):
             else:
                 return None
         return Wait(why)
+
+    def _counts_with(self, new: JobCores) -> dict[str, int] | Wait:
+        """Return the cores of every job once a waiting one runs as well, or why it has to wait."""
+        could, cap, cpus = self.total() + self.cores.count(self.busy), self.cap, self.cores.cpus
+        if beyond := policy.never(new, could, cap, cpus=cpus):
+            return beyond
+        counts = policy.admit(new, self.running(), self.total(), self.rules.sharing_factor, cap, cpus=cpus)
+        if not isinstance(counts, Wait) and self._takes_the_last(new, counts):
+            return Wait("the last CPUs that running jobs can lend are kept for users who run nothing here.", "user")
+        return counts
+
+    def _takes_the_last(self, new: JobCores, counts: Mapping[str, int]) -> bool:
+        """Return whether an arrival would take of others what is to be left for users who have no job.
+
+        What is free is never left idle for them.
+        """
+        rules, running = self.rules, self.running()
+        if not rules.spare_for_newcomers or new.user in rules.free:
+            return False
+        if counts[new.name] <= self.total() - sum(job.cores for job in running):
+            return False
+        if sum(job.user == new.user for job in running) < MANY_OF_ONE_USER:
+            return False
+        fixed = self.jobs[new.name].job_class != "malleable"
+        jobs = [*running, replace(new, fixed=fixed)]
+        enough = self.cores.needed_for(rules.spare_for_newcomers)
+        return not policy.could_lend(enough, counts, jobs, self.total(), rules.sharing_factor)
 
     def _wait_for_memory(self, job: Job) -> Wait | None:
         if not self.memory or not job.declared:
@@ -199,6 +272,7 @@ class Plan(Replanning):
         changed, self.gone = self.gone ^ gone, gone
         self.usable = sum(core for core in self.cores if core & ~gone and not core & ~gone & ~mask)
         self._outdated.update(self.jobs)
+        self._reasons = None
         for job in [job for job in self.jobs.values() if job.planned & changed]:
             self.touch(job)
         self.hand_out(now, "avoid")
@@ -414,8 +488,16 @@ def _cut(name: str, room: int) -> str:
     return layout.cut_text(name, layout.NAME_SIZE - room).rstrip(b"\0").decode()
 
 
+def _behind(job: Job, ahead: Sequence[tuple[Job, Wait]]) -> str:
+    """Return a sentence: why a job must wait behind those `ahead` that wait for something; empty if it need not."""
+    first = next((first for first, wait in ahead if _stands_behind(job, first, wait)), None)
+    if first is None:
+        return ""
+    return "others arrived before it." if first.arrived < job.arrived else "users who have fewer CPUs come first."
+
+
 def _stands_behind(job: Job, first: Job, wait: Wait) -> bool:
-    """Say whether a later job must wait because `first` does: whoever could take what that one waits for.
+    """Return whether a job must wait because `first` does: whoever could take what that one waits for.
 
     A job that waits for cores stops everybody. One that waits for memory would never start if others that declare
     memory went past, but is not held up by those that declare none. A cap concerns its user alone. Nobody waits behind

@@ -6,8 +6,10 @@ asked. It takes free cores first, then cores of running malleable jobs, the larg
 nor below its own equal share, and from each at most SharingFactor of what that job has. Where that is less than the
 arrival's minimum, jobs may be taken below their share too; where even that is not enough, the arrival waits its turn.
 A job whose program says that it can use fewer cores gives up the others, and what it says it needs is like its share.
-Cores that come free go back to the jobs they were taken from, then to waiting arrivals in order, then to the smallest
-jobs that can use them.
+Cores that come free go back to the jobs they were taken from, then to waiting arrivals, those of the user who has least
+first, then to the smallest jobs that can use them.
+
+What fixed jobs have, and what minima need beyond an equal share, is kept: the rest is shared equally.
 
 A site may cap what one user's jobs have together (`cap`, cores; 0: no cap). Beyond the cap they share among themselves.
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,7 +78,7 @@ def fill(amount: int, limits: Sequence[int]) -> list[int]:
         left -= step * (len(limits) - rank)
         if level < limit:
             break
-    given = [min(level, limit) for limit in limits]
+    given = [level if level < limit else limit for limit in limits]  # noqa: FURB136 - of a thousand jobs at each arrival
     if left:
         more = [i for i, limit in enumerate(limits) if limit > level]
         for i in more[:left]:
@@ -83,16 +86,38 @@ def fill(amount: int, limits: Sequence[int]) -> list[int]:
     return given
 
 
+def fill_above(amount: int, limits: Sequence[int], floors: Sequence[int]) -> list[int]:
+    """Divide `amount` as equally as `limits` allow among places that have no less than their floors anyhow.
+
+    Places whose equal part would be below the floor have the floor, and the rest is divided among the others.
+    """
+    given, rest, kept = fill(amount, limits), amount, set[int]()
+    while below := [i for i, got in enumerate(given) if got < floors[i]]:
+        kept.update(below)
+        rest -= sum([floors[i] for i in below])
+        others = [i for i in range(len(limits)) if i not in kept]
+        given = list(floors)
+        for i, got in zip(others, fill(max(0, rest), [limits[i] for i in others]), strict=True):
+            given[i] = got
+    return given
+
+
 def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str, int]:
-    """Return the cores each job is entitled to of `total`: equal among users, then among each user's jobs."""
-    by_user: dict[int, list[JobCores]] = {job.user: [] for job in jobs}
+    """Return the cores each job is entitled to of `total`: equal among users, then among each user's jobs.
+
+    Fixed jobs keep what they have, and no job gets less than its minimum: what is left is divided equally.
+    """
+    by_user = defaultdict[int, list[JobCores]](list)
     for job in jobs:
         by_user[job.user].append(job)
     wishes = [[job.cores if job.fixed else job.maximum for job in theirs] for theirs in by_user.values()]
-    per_user = fill(total, [min(cap or total, sum(wanted)) for wanted in wishes])
+    floors = [[job.cores if job.fixed else job.minimum for job in theirs] for theirs in by_user.values()]
+    least = [sum(kept) for kept in floors]
+    most = [max(least[i], min(cap or total, sum(wanted))) for i, wanted in enumerate(wishes)]
     shares: dict[str, int] = {}
-    for theirs, wanted, cores in zip(by_user.values(), wishes, per_user, strict=True):
-        shares.update(zip([job.name for job in theirs], fill(cores, wanted), strict=True))
+    per_user = fill_above(total, most, least)
+    for theirs, wanted, kept, cores in zip(by_user.values(), wishes, floors, per_user, strict=True):
+        shares.update(zip([job.name for job in theirs], fill_above(cores, wanted, kept), strict=True))
     return shares
 
 
@@ -128,7 +153,7 @@ def admit(
     lenders = [job for job in running if not job.fixed and job.cores > job.minimum]
     shares = equal_shares([*running, new], total, cap) if lenders else {}  # where nobody lends, it gets what is free
     wanted = max(new.minimum, min(new.maximum, max(shares.get(new.name, 0), free)))
-    limits = {j.name: min(j.cores - j.minimum, math.floor(j.cores * sharing_factor + 1e-9)) for j in lenders}
+    limits = {job.name: _may_lend(job.cores, job.minimum, sharing_factor) for job in lenders}
     gentle = {j.name: max(0, min(limits[j.name], j.cores - max(shares[j.name], j.keeps))) for j in lenders}
     others = {j.name for j in lenders if j.user != new.user}
     loans = _take(wanted - free, lenders, gentle, others, room - free)
@@ -148,6 +173,24 @@ def admit(
         limits = {j.name: loans.get(j.name, 0) for j in lenders}
         loans = _take(got - free, lenders, limits, others, room - free)
     return _without(loans, running) | {new.name: got}
+
+
+def could_lend(
+    enough: int, cores: Mapping[str, int], jobs: Sequence[JobCores], total: int, sharing_factor: float
+) -> bool:
+    """Return whether an arrival could have `enough` cores, free and lent ones, where `jobs` have `cores`."""
+    left = enough - total + sum(cores.values())
+    for job in jobs:
+        if left <= 0:
+            break
+        if not job.fixed:
+            left -= max(0, _may_lend(cores[job.name], job.minimum, sharing_factor))
+    return left <= 0
+
+
+def _may_lend(cores: int, minimum: int, sharing_factor: float) -> int:
+    """Return the most of its `cores` that one arrival may take of a job that has at least its minimum."""
+    return min(cores - minimum, math.floor(cores * sharing_factor + 1e-9))
 
 
 def _without(loans: Mapping[str, int], jobs: Sequence[JobCores]) -> dict[str, int]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agent.daemon import Daemon
     from agent.settings import Settings
 
-RULES = tuple(rule.name for rule in fields(Rules))
+RULES = tuple(rule.name for rule in fields(Rules) if rule.name != "free")
 CHANGEABLE = {
     *RULES,
     "grace",
@@ -49,7 +49,7 @@ def tuned(settings: Settings, options: Options) -> Settings:
     return replace(
         settings,
         grace=options.grace,
-        rules=Rules(**{name: getattr(options, name) for name in RULES}),
+        rules=Rules(**{name: getattr(options, name) for name in RULES}, free=settings.quotas.free),
         memory=memory_of(options.memory, settings.topology.memory),
         freeze_file=Path(options.freeze_file) if options.freeze_file else None,
         exclude=Exclusions(find_users(options.exclude_users)[0], options.exclude_programs),

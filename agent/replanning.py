@@ -51,6 +51,8 @@ class Replanning(Seating):
         self._views: dict[str, JobCores] = {}
         """The jobs that have cores, in the order of arrival, as the policy saw them when it was last asked."""
         self._outdated: set[str] = set()
+        self._reasons: dict[str, str] | None = None
+        """What each waiting job waits for, by name; None where that is to be looked for anew."""
         self.event = Event("start", "", 0.0)
 
     @property
@@ -107,6 +109,7 @@ class Replanning(Seating):
     def touch(self, job: Job) -> None:
         """Take in that something about the job or its tasks has changed."""
         self._outdated.add(job.name)
+        self._reasons = None
         self.restless.add(job.name)
         if job.layout.kind != "default":
             self.laid_out.add(job.name)

@@ -21,6 +21,8 @@ class Rules(Value):
     `sharing_factor`: the part of its cores that a running job lends to one arrival at most (0 to 1).
     `max_cpus_per_user`: the CPUs that all jobs of one user may have together; only an order gives more.
     `max_min`: the CPUs that a job may insist on; `max_rigid`: those of a job that never gives any back while it runs.
+    `spare_for_newcomers`: CPUs that an arrival leaves to be lent to a user who has no job, where its user has two or
+    more and is none of the `free` ones, by uid.
     `residence`: seconds for which a job that was resized does not grow again, unless an order says so.
     `margin`: a growth by a smaller part of the job's cores waits, as long as `residence`, whether more comes free.
     """
@@ -29,6 +31,8 @@ class Rules(Value):
     max_cpus_per_user: int = 0
     max_min: int = 0
     max_rigid: int = 0
+    spare_for_newcomers: int = 0
+    free: frozenset[int] = frozenset()
     margin: float = 0.0
     residence: float = 0.0
 

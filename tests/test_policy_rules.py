@@ -301,19 +301,123 @@ class TestMemory:
 
 
 class TestWaiting:
-    """In the order of arrival."""
+    """Shared between users as running is; each user's jobs in the order of arrival."""
+
+    def test_who_has_least_is_next(self) -> None:
+        """Of twenty tasks of one user on two cores those that run end one by one: another user's first is next."""
+        stage = node(MACHINES[0])
+        tasks = [arrive(stage, f"a{n}", uid=1) for n in range(20)]
+        arrive(stage, "b", uid=2)
+        queue = [job.name for job in stage.node.plan.queue()]
+        said = stage.node.why_waiting(tasks[2])
+
+        assert queue == ["b", *(f"a{n}" for n in range(2, 20))]
+        assert stage.node.jobs["b"].waits_for == "needs at least 1 CPU: 0 free, running jobs may lend 0."
+        assert said == "users who have fewer CPUs come first."
+        stage.end(tasks[0])
+        assert {name for name, cores in stage.counts.items() if cores} == {"a1", "b"}
+
+    def test_users_take_turns(self) -> None:
+        """Two users who want all of a node for long have half of it each, whoever came first."""
+        stage = node(MACHINES[1])
+        names = [(uid, f"{name}{n}") for uid, name in enumerate("ab") for n in range(8)]
+        tasks = {name: arrive(stage, name, uid=uid, max_cpus=1) for uid, name in names}
+        for name in [f"a{n}" for n in range(4)]:
+            stage.end(tasks[name])
+            running = [job.user for job in stage.node.jobs.values() if job.cores]
+            assert len(running) == 4
+        assert sorted(running) == [0, 0, 1, 1]
+
+    def test_who_has_least_is_overtaken_by_nobody_either(self) -> None:
+        """A job that needs more than is free, of a user who has nothing, keeps others from what comes free."""
+        stage = node(MACHINES[1])
+        tasks = [arrive(stage, f"a{n}", uid=1, max_cpus=1) for n in range(6)]
+        arrive(stage, "b", uid=2, job_class="rigid", max_cpus=2)
+        stage.end(tasks[0])
+
+        assert stage.counts["a4"] == stage.counts["b"] == 0
+        assert stage.node.why_waiting(tasks[4]) == "users who have fewer CPUs come first."
+        assert stage.node.why_waiting(tasks[5]) == "users who have fewer CPUs come first."
+        stage.end(tasks[1])
+        assert stage.counts["b"] == 2
+
+    @pytest.mark.parametrize("cores", [3, 8, 64])
+    def test_something_is_left_to_lend_to_a_user_who_has_nothing(self, cores: int) -> None:
+        """However many tasks without end one user has, a core less of them run, on all cores, and a newcomer starts."""
+        stage = node([1 << cpu for cpu in range(cores)], spare_for_newcomers=1)
+        tasks = [arrive(stage, f"a{n}", uid=1) for n in range(cores + 5)]
+
+        counts = stage.counts
+        assert sum(counts.values()) == cores
+        assert sum(map(bool, counts.values())) == cores - 1
+        assert stage.node.why_waiting(tasks[cores - 1]) == (
+            "the last CPUs that running jobs can lend are kept for users who run nothing here."
+        )
+        arrive(stage, "b", uid=2)
+        assert stage.counts["b"] == 1
+
+    def test_a_second_job_of_a_user_takes_what_it_can(self) -> None:
+        """Two jobs of one user share two cores, and a third waits for one of them."""
+        stage = node(MACHINES[0], spare_for_newcomers=1)
+        for name in "abc":
+            arrive(stage, name, uid=1)
+
+        assert stage.counts == {"a": 1, "b": 1, "c": 0}
+
+    def test_free_cores_are_left_idle_for_nobody(self) -> None:
+        """One user alone fills the node with jobs of one core, and so do root and the agent's own user with any."""
+        stage = node(spare_for_newcomers=1)
+        for n in range(8):
+            arrive(stage, f"a{n}", uid=1, max_cpus=1)
+        assert stage.counts == {f"a{n}": 1 for n in range(8)}
+        stage = node(spare_for_newcomers=1, free=frozenset({0}))
+        for n in range(8):
+            arrive(stage, f"a{n}", uid=0)
+        assert stage.counts == {f"a{n}": 1 for n in range(8)}
 
     def test_nobody_goes_past_a_job_that_waits_for_cores(self) -> None:
         """A later job that would fit takes what the first one waits for, so it stays behind."""
         stage = node()
         arrive(stage, "a", job_class="rigid", max_cpus=6)
-        arrive(stage, "b", job_class="rigid", max_cpus=4)
-        arrive(stage, "c", max_cpus=1, uid=2)
+        arrive(stage, "b", job_class="rigid", max_cpus=4, uid=2)
+        arrive(stage, "c", max_cpus=1, uid=3)
 
         assert waits(stage) == {
             "b": "needs at least 4 CPUs: 2 free, running jobs may lend 0.",
             "c": "others arrived before it.",
         }
+
+
+class TestBesideJobsThatKeepTheirs:
+    """What rigid jobs have, and what minima need, is kept; the rest is shared equally."""
+
+    def test_a_newcomer_shares_what_a_rigid_job_leaves(self) -> None:
+        """Beside a rigid job with half of the node two others have a quarter each, whoever came first."""
+        stage = node([1 << cpu for cpu in range(100)])
+        arrive(stage, "a")
+        arrive(stage, "d", job_class="rigid", max_cpus=50)
+        arrive(stage, "b")
+
+        assert stage.counts == {"a": 25, "d": 50, "b": 25}
+
+    def test_a_newcomer_shares_what_a_large_minimum_leaves(self) -> None:
+        """A malleable job that insists on half of the node is no different."""
+        stage = node([1 << cpu for cpu in range(100)])
+        arrive(stage, "a")
+        arrive(stage, "d", min_cpus=50, max_cpus=50)
+        arrive(stage, "b")
+
+        assert stage.counts == {"a": 25, "d": 50, "b": 25}
+
+    def test_a_rigid_job_counts_for_its_user(self) -> None:
+        """What the rigid job of a user has is of that user's part: others have half of the node."""
+        stage = node([1 << cpu for cpu in range(100)])
+        arrive(stage, "d", uid=1, job_class="rigid", max_cpus=30)
+        arrive(stage, "a", uid=1)
+        arrive(stage, "b", uid=2)
+
+        assert stage.node.plan._share(stage.node.jobs["b"]) == 50
+        assert stage.node.plan._share(stage.node.jobs["a"]) == 20
 
 
 class TestWholeJobs:
