@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dromlib.cpulist import format_cpulist
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -137,13 +139,16 @@ def _below(path: str, top: str) -> list[str]:
 def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int, str] | None:
     """Return the set that holds for our group, and the file that says so.
 
-    That is what our group or its nearest ancestor states. Where that is not called effective, ancestors narrow it.
+    That is what our group or its nearest ancestor states. Where that is not called effective, ancestors narrow it; one
+    that has nothing of it is passed over with a warning.
     """
     found: tuple[int, str] | None = None
     for group in chain:
         mask, path = next(((m, p) for name in names if (m := root.mask(p := f"{group}/{name}"))), (0, ""))
         if mask and not found:
             found = mask, path
+        elif mask and found and not found[0] & mask:
+            root.leave_out(path, f"its {format_cpulist(mask)} has nothing of {format_cpulist(found[0])} in {found[1]}.")
         elif found and (narrowed := found[0] & mask) not in (0, found[0]):
             found = narrowed, path
         if "effective" in path:

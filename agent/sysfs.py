@@ -124,7 +124,9 @@ def _online(files: Root, seen: list[int], affinity: int) -> int:
         described = [cpu for cpu in seen if files.has_folder(f"{_CPU}/cpu{cpu}/topology")]
         guess = described or sorted({*seen, *parse_cpuinfo(files.long_text("proc/cpuinfo"))})
         online = mask_of(cpu for cpu in guess if files.text(f"{_CPU}/cpu{cpu}/online") != "0") | affinity or 1
-        files.notes.append(f"No list of online CPUs: {format_cpulist(online)} is assumed from what is described.")
+        gaps = mask_of(range(online.bit_length())) & ~online & ~mask_of(seen)
+        cut = f", and CPUs {format_cpulist(gaps)} are not: a part of /sys may be missing" if gaps else ""
+        files.notes.append(f"No list of online CPUs: {format_cpulist(online)} is assumed from what is described{cut}.")
     off = files.mask(f"{_CPU}/offline") | mask_of(c for c in seen if files.text(f"{_CPU}/cpu{c}/online") == "0")
     if both := online & off & ~affinity:
         _note(files, both, "are said to be online and offline: they are left alone.")

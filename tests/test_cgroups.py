@@ -62,11 +62,16 @@ class TestCpuset:
 
     @pytest.mark.parametrize(("above", "allowed"), [("0-1", "1"), ("0-3", "1-2"), ("3", "1-2")])
     def test_a_set_that_is_not_called_effective_is_narrowed(self, plant: Plant, above: str, allowed: str) -> None:
-        """By those of our ancestors, where anything is left then."""
+        """By those of our ancestors, where anything is left then; else the contradiction is told."""
         files = two_by_two() | {"proc/self/cgroup": "3:cpuset:/x/y\n"}
         files |= {"sys/fs/cgroup/cpuset/x/cpuset.cpus": above, "sys/fs/cgroup/cpuset/x/y/cpuset.cpus": "1-2"}
 
-        assert format_cpulist(read_topology(plant(files)).allowed) == allowed
+        topology = read_topology(plant(files))
+
+        own, above_it = (f"/sys/fs/cgroup/cpuset/x/{name}cpuset.cpus" for name in ("y/", ""))
+        told = f"{above_it} is left out: its 3 has nothing of 1-2 in {own}."
+        assert format_cpulist(topology.allowed) == allowed
+        assert (told in topology.warnings) == (above == "3")
 
     def test_container_sees_its_part_of_the_hierarchy(self, plant: Plant) -> None:
         """The part of the hierarchy that is mounted is taken off our path."""

@@ -96,6 +96,25 @@ def test_loose_layout_is_read(tmp_path: Path) -> None:
     assert log.columns()["requested_time"].tolist() == [200] * 3
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r", b"\r\r\n"])
+@pytest.mark.parametrize("chunk", [None, 90, 91, 92])
+def test_lines_may_end_as_on_any_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes, chunk: int | None
+) -> None:
+    """Also where a block of the file ends between a carriage return and a line feed; lines are counted alike."""
+    if chunk:
+        monkeypatch.setattr(swf, "CHUNK_BYTES", chunk)
+    path = tmp_path / "log.swf"
+    path.write_bytes(end.join([b"; Version: 2.2", JOB.encode(), b"", JOB.encode(), b"; the end", JOB.encode(), b""]))
+    log = read_swf(path)
+
+    assert (len(log), log.comments) == (3, ("; Version: 2.2", "; the end"))
+    assert log.lines.tolist() == [2, 4, 6]
+    path.write_bytes(end.join([JOB.encode(), b"1 2 x"]))
+    with pytest.raises(WorkloadError, match=r"line 2"):
+        read_swf(path)
+
+
 def test_fractions_are_rounded_and_counted(tmp_path: Path) -> None:
     """Halves go up; a fraction of nothing is none; each field has its count."""
     path = tmp_path / "log"

@@ -320,6 +320,17 @@ class TestReadTopology:
         assert "CPUs 2-3 are cores in several NUMA nodes" in " ".join(topology.warnings)
         assert "CPUs 5 are in no NUMA node" in " ".join(topology.warnings)
 
+    def test_a_tree_of_which_a_part_is_missing_is_told(self, plant: Plant) -> None:
+        """Where no list says which CPUs there are, and those that are described have gaps or do not begin with 0."""
+        alone = {path: text for path, text in two_by_two().items() if f"{CPU}/cpu3/" in path}
+        topology = read_topology(plant(alone))
+
+        assert topology.online == 0b1000
+        assert topology.warnings[0] == (
+            "No list of online CPUs: 3 is assumed from what is described, and CPUs 0-2 are not: "
+            "a part of /sys may be missing."
+        )
+
     @pytest.mark.parametrize("path", ["offline", "cpu3/online"])
     def test_a_cpu_that_is_online_and_offline_is_left_alone(self, plant: Plant, path: str) -> None:
         """Whichever file says so."""

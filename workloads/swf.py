@@ -36,6 +36,8 @@ _GZIP = b"\x1f\x8b"
 _PLAIN = b"0123456789-. \t\r\n"
 _ODD = re.compile(rb"[-.](?:(?<=[0-9.-]-)|(?<=-)(?![0-9])|(?<![0-9]\.)(?<=\.)|(?<=\.)[0-9]*\.|(?<=-)[0-9]+\.0*[1-9])")
 """Signs and points that stand where no number has them, and negative fractions: numpy would read on."""
+_LINE_END = re.compile(rb"\r*\n|\r")
+"""The ends of lines of all systems: some write a carriage return alone."""
 _COMMENT = re.compile(rb"^[ \t]*;.*$", re.MULTILINE)
 _FRACTION = re.compile(rb"\.([0-9]*)")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
@@ -101,6 +103,8 @@ def _whole_lines(stream: BufferedReader, name: str) -> Iterator[bytes]:
         block, fault = _read_block(stream)
         if not block:
             break
+        if b"\r" in block:
+            block = _LINE_END.sub(b"\n", block)
         cut = block.rfind(b"\n") + 1
         if cut:
             text, rest = rest + block[:cut], block[cut:]
@@ -122,7 +126,8 @@ def _read_block(stream: BufferedReader) -> tuple[bytes, str]:
     """Return the next bytes, none at the end, and what is wrong with the compressed data behind them."""
     block, fault = bytearray(), ""
     try:
-        while len(block) < CHUNK_BYTES and (piece := stream.read1(CHUNK_BYTES)):
+        # What ends a line is not torn apart.
+        while len(block) < CHUNK_BYTES * (1 + block.endswith(b"\r")) and (piece := stream.read1(CHUNK_BYTES)):
             block += piece
     except EOFError:
         fault = "end early,"
