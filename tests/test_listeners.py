@@ -103,7 +103,7 @@ def test_only_an_agent_of_root_or_of_the_same_user_is_asked(
 
 def a_link(folder: Path) -> None:
     """Make a link to a directory of the user's own."""
-    real = folder.with_name("real")
+    real = folder.with_name(f"{folder.name}-real")
     real.mkdir()
     os.chown(real, OTHER, OTHER)
     folder.symlink_to(real)
@@ -158,6 +158,8 @@ def test_a_directory_that_nobody_has_named_must_be_safe(
             folder.rmdir()
         else:
             folder.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            folder.with_name(f"{folder.name}-real").rmdir()
 
     unsafe = f"drom: {folder} is not a directory that only you or root may write: name your agent's with "
     absent = f"drom: no agent answers in {folder}: start one with: drom agent --runtime-dir {folder}\n"
