@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -21,13 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import zmq
 
+from agent import client
 from agent.quotas import MOST_CONNECTIONS
-from agent.runtime import is_believed
+from agent.runtime import fault_of
 from agent.words import escaped
 from agent.zmtp import Exchange, Signals
 from dromlib import signals as events
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
     from agent.remote import Gate, Remote
@@ -258,17 +259,10 @@ def order(
     """
     message = request(name, server.longest, **fields)
     who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
-    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
-        sock.setsockopt(zmq.LINGER, 0)
-        if isinstance(where, Path):
-            _connect(sock, where, server)
-        else:
-            where.connect(sock, server)
-        sock.send(message)
-        if not sock.poll(TIMEOUT_MS):
-            silence = f"for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
-            raise ControlError(f"{who} has not answered {silence}")
-        answer = _object(sock.recv())
+    data = _ask(where, message, server, who) if isinstance(where, Path) else _ask_far(where, message, server)
+    if data is None:
+        raise ControlError(_silence(who))
+    answer = _object(data)
     if "value" not in answer:  # where agents come in we hear a reason
         said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
         kind = NotYetError if answer.get("again") is True else RefusedError
@@ -276,12 +270,47 @@ def order(
     return _plain(answer["value"]) if server is AGENT else answer["value"]
 
 
-def _connect(sock: zmq.Socket[bytes], runtime_dir: Path, server: Service) -> None:
-    address = endpoint(runtime_dir, "control")
+def _silence(who: str) -> str:
+    return f"{who} has not answered for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
+
+
+def _ask_far(where: Remote, message: bytes, server: Service) -> bytes | None:
+    """Return the answer of a server on another node, None when there is none in time. Raises `ControlError`."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.setsockopt(zmq.LINGER, 0)
+        where.connect(sock, server)
+        sock.send(message)
+        return sock.recv() if sock.poll(TIMEOUT_MS) else None
+
+
+def _ask(runtime_dir: Path, message: bytes, server: Service, who: str) -> bytes | None:
+    """Return the answer of a server on this node, None when there is none in time. Raises `ControlError`."""
+    with _connected(runtime_dir, server) as connection:
+        try:
+            return client.ask(connection, message)
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise ControlError(f"{who} closed the connection: it has ended, or has too many: try again.") from error
+
+
+def _connected(runtime_dir: Path, server: Service) -> socket.socket:
+    """Return a connection to the control socket in a runtime directory. Raises `ControlError`."""
+    path = Path(endpoint(runtime_dir, "control").removeprefix("ipc://"))
     _check_owner(runtime_dir)
-    if not _listens(runtime_dir / "control"):
-        raise ControlError(f"no {server.name} answers in {runtime_dir}: start one with: {server.command} {runtime_dir}")
-    sock.connect(address)
+    try:
+        return client.connect(path, TIMEOUT_MS / 1000, trusted=server is not AGENT)
+    except client.StrangerError as error:
+        msg = f"the {server.name} in {runtime_dir} is user {error.uid}'s, not root's or yours: {_ELSEWHERE}"
+        raise ControlError(msg) from error
+    except TimeoutError as error:
+        raise ControlError(_silence(f"the {server.name} in {runtime_dir}")) from error
+    except OSError as error:
+        start = f"start one with: {server.command} {runtime_dir}"
+        raise ControlError(f"no {server.name} answers in {runtime_dir}: {start}") from error
+
+
+_ELSEWHERE = "say where your agent is with DROM_RUNTIME_DIR."
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON values
@@ -294,8 +323,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON values
 
 
 def _check_owner(runtime_dir: Path) -> None:
-    if not is_believed(runtime_dir, os.geteuid()):
-        raise ControlError(f"{runtime_dir} belongs to another user: say where your agent is with DROM_RUNTIME_DIR.")
+    if fault := fault_of(runtime_dir, os.geteuid()):
+        raise ControlError(f"{runtime_dir} {fault}: {_ELSEWHERE}")
 
 
 def is_order(message: bytes) -> bool:
@@ -317,19 +346,9 @@ def _object(data: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _listens(path: Path) -> bool:
-    """Say whether somebody listens on the socket at `path`: a killed agent leaves the file behind."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except OSError:
-            return False
-    return True
-
-
 def signals(runtime_dir: Path, slot: int | None = None) -> Iterator[dict[str, Any]]:
     """Yield the agent's events, of one slot or of all, until the caller stops. The registry holds the truth."""
-    _check_owner(runtime_dir)
+    _connected(runtime_dir, AGENT).close()
     with zmq.Context() as context, events.subscribe(context, runtime_dir, slot) as sock:
         while True:
             yield events.event(sock.recv())

@@ -56,12 +56,23 @@ def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None =
 
 def fallback(uid: int) -> Path:
     """Return the directory of a user who has no other: anybody may have made it."""
-    return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `is_believed`
+    return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `fault_of`
 
 
-def is_believed(path: Path, uid: int) -> bool:
-    """Say whether a user may believe who answers in a runtime directory; see `fallback`."""
-    return path != fallback(uid) or not os.path.lexists(path) or path.lstat().st_uid in (uid, 0)
+def fault_of(path: Path, uid: int) -> str:
+    """Return why a user must not trust what is in a runtime directory, empty if there is no reason; as in libdrom.
+
+    A fallback has to be a directory, no link, of this user or root, in which nobody else may write. Directories that
+    an administrator or the user has named are trusted.
+    """
+    if path != fallback(uid) or not os.path.lexists(path):
+        return ""
+    about = path.lstat()
+    if about.st_uid not in (uid, 0):
+        return "belongs to another user"
+    if not stat.S_ISDIR(about.st_mode):
+        return "is no directory"
+    return "may be changed by other users" if about.st_mode & 0o022 else ""
 
 
 def make_open(path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 import stat
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,17 +212,69 @@ class TestOrders:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a directory of another user")
     def test_who_makes_our_directory_is_not_believed(self, server: Server, folder: Path) -> None:
-        """Where nobody says where the agent is, anybody may have made the directory in which it would be."""
+        """Where nobody says where the agent is, anybody may have made the directory in which it would be, or a link."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runtime, "fallback", lambda _: folder)
             assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
+
+            def refused() -> list[str]:
+                said = []
+                for attempt in (lambda: order(folder, "ps"), lambda: next(signals(folder))):
+                    with pytest.raises(ControlError) as caught:
+                        attempt()
+                    said.append(str(caught.value))
+                return said
+
+            elsewhere = "say where your agent is with DROM_RUNTIME_DIR."
             os.chown(folder, 4711, -1)
-            sentence = f"{folder} belongs to another user: say where your agent is with DROM_RUNTIME_DIR."
-            for attempt in (lambda: order(folder, "ps"), lambda: next(signals(folder))):
-                with pytest.raises(ControlError) as caught:
-                    attempt()
-                assert str(caught.value) == sentence
+            assert refused() == [f"{folder} belongs to another user: {elsewhere}"] * 2
+            os.chown(folder, 0, -1)
+            folder.chmod(0o777)
+            assert refused() == [f"{folder} may be changed by other users: {elsewhere}"] * 2
+            folder.chmod(0o755)
+            link = folder.with_name(f"{folder.name}-link")
+            link.symlink_to(folder)
+            patch.setattr(runtime, "fallback", lambda _: link)
+            with pytest.raises(ControlError, match=f"^{link} is no directory: {elsewhere}$"):
+                order(link, "ps")
+            link.unlink()
         assert ask(server, lambda: order(folder, "ps"), lambda *_: 2) == 2
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a socket of another user")
+    def test_a_strangers_socket_gets_no_order(self, folder: Path) -> None:
+        """Who listens is asked of the kernel: the name of a socket says nothing."""
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(folder / "control"))
+            os.seteuid(4711)
+            try:
+                listening.listen()
+            finally:
+                os.seteuid(0)
+            listening.setblocking(False)
+            for attempt in (lambda: order(folder, "ps"), lambda: next(signals(folder))):
+                with pytest.raises(
+                    ControlError, match=rf"^the agent in {folder} is user 4711's, not root's or yours: "
+                ):
+                    attempt()
+                with listening.accept()[0] as accepted:
+                    assert accepted.recv(100) == b""
+
+    def test_an_agent_that_hangs_up_is_not_waited_for(self, folder: Path) -> None:
+        """The command ends at once, with a sentence."""
+        with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor(1) as pool:
+            listening.bind(str(folder / "control"))
+            listening.listen()
+            asked = pool.submit(order, folder, "ps")
+            listening.accept()[0].close()
+            with pytest.raises(ControlError, match=rf"^the agent in {folder} closed the connection: it has ended, or "):
+                asked.result(SECONDS)
+
+    def test_one_command_too_many_reads_why(self, folder: Path) -> None:
+        """The agent answers it without reading the order."""
+        with closing(Server(folder, 0o666, share=lambda _: 0)) as server:
+            uid = os.geteuid()
+            with pytest.raises(ControlError, match=rf"^user {uid} has 0 commands connected to the agent"):
+                ask(server, lambda: order(folder, "ps"), lambda *_: 1)
 
     def test_what_an_agent_says_moves_no_cursor(self, server: Server, folder: Path) -> None:
         """It may be another user's: what it refuses with keeps its lines, and no value breaks one of a terminal."""

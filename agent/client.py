@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One question and one answer over a server's control socket on this node, without libzmq.
+
+libzmq neither says which user listens at a socket nor that a connection has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from agent.processes import peer_credentials
+from agent.zmtp import MORE, frame
+from dromlib.subscription import COMMAND, GREETING, IS_READY, LONG
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_READY = IS_READY + b"\x0bSocket-Type" + len(b"DEALER").to_bytes(4, "big") + b"DEALER"
+AGAIN = 0.01
+"""Seconds after which a server is tried again whose queue of connections is full."""
+LARGEST = 1 << 30
+"""Bytes of an answer beyond which what listens is no server of ours."""
+
+
+class StrangerError(Exception):
+    """Raised when a user who is neither root nor the caller listens at a socket."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__(uid)
+        self.uid = uid
+
+
+def connect(path: Path, seconds: float, *, trusted: bool = False) -> socket.socket:
+    """Return a connection to the socket at `path`; its operations wait so many seconds.
+
+    `trusted`: it does not matter which user listens there. Raises `StrangerError`, TimeoutError and other OSErrors.
+    """
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(seconds)
+        _call(made, path, time.monotonic() + seconds)
+        if not trusted:
+            _check_listener(made)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _call(connection: socket.socket, path: Path, until: float) -> None:
+    """Connect, also where the server's queue is full for a while."""
+    while error := connection.connect_ex(os.fspath(path)):
+        if error != errno.EAGAIN:
+            raise OSError(error, os.strerror(error))
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(AGAIN)
+
+
+def _check_listener(connection: socket.socket) -> None:
+    uid = peer_credentials(connection)[1]
+    if uid not in (0, os.geteuid()):
+        raise StrangerError(uid)
+
+
+def ask(connection: socket.socket, message: bytes) -> bytes:
+    """Return the answer to a message.
+
+    Raises TimeoutError, ConnectionError when the other side hangs up or does not speak ZMTP, and other OSErrors.
+    """
+    _send(connection, GREETING + frame(_READY, COMMAND))
+    greeting = _read(connection, len(GREETING))
+    if greeting[0] != GREETING[0] or greeting[10] < GREETING[10]:
+        raise ConnectionError("what listens there does not speak ZMTP 3")
+    while True:
+        kind = _read(connection, 1)[0]
+        length = int.from_bytes(_read(connection, 8 if kind & LONG else 1), "big")
+        if length > LARGEST or kind & MORE:
+            raise ConnectionError("what listens there sends no answers")
+        body = _read(connection, length)
+        if not kind & COMMAND:
+            return body
+        if body.startswith(IS_READY):  # libzmq takes no message before it has sent this
+            _send(connection, frame(message))
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    """Send to a server, which may refuse without reading: then its answer is there."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(data)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = connection.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionResetError("the other side has hung up")
+        data += piece
+    return bytes(data)
