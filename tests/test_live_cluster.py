@@ -21,7 +21,7 @@ from agent.steward import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
-from scheduler.live import admission, explaining
+from scheduler.live import admission, explaining, survivors
 from scheduler.live.dispatch import LONGEST_PAUSE
 from scheduler.live.jobs import FINAL
 from scheduler.live.lifecycle import MOST_LOSSES, SOON
@@ -1484,3 +1484,55 @@ def test_a_job_that_the_policy_places_wrongly_waits_and_says_why(tmp_path: Path)
     here.cluster.cancel(wrong.number, here.now, "cancelled by ann")
     here.settle(ends=True)
     assert free.state == "completed"
+
+
+def test_a_job_that_survives_sigkill_is_told_and_its_node_left_alone(tmp_path: Path) -> None:
+    """After a while no start is expected there; once it has ended, jobs start again by themselves."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    here.settle()
+    hangs, node = here.submit(spec()), here.nodes["n0"]
+    assert hangs
+    here.settle()
+    waits = here.submit(spec())
+    assert waits
+    here.turn()
+    assert explaining.expected_start(waits, here.cluster, here.now) is not None
+    here.cluster.cancel(hangs.number, here.now, "cancelled by root")
+    here.turn()
+    node.inbox.clear()
+    assert here.cluster.next_look() <= here.now + here.cluster.settings.kill_wait + survivors.PATIENCE
+    found = here.cluster.nodes["n0"]
+    here.turn(here.cluster.settings.kill_wait + survivors.PATIENCE - 1)
+    assert found.state == "up"
+    here.turn(1.0)
+
+    assert (found.state, found.busy) == ("busy", "job 1 was killed and does not end: see the log of the node's agent")
+    assert explaining.why(hangs, here.cluster) == "it was killed and does not end on n0"
+    assert explaining.explain(hangs, here.cluster, here.now)[1].startswith(
+        "It was cancelled by root: it was killed and does not end, and has its cores until it does. See "
+    )
+    assert explaining.expected_start(waits, here.cluster, here.now) is None
+    assert explaining.why(waits, here.cluster).startswith("1 of its nodes cannot start jobs now: job 1 was killed")
+    here.turn(100.0)
+    assert (waits.state, found.state) == ("pending", "busy")
+    node.end((hangs.number, 1), -signal.SIGKILL)
+    here.settle()
+    assert (hangs.state, waits.state, found.state, found.busy) == ("cancelled", "running", "up", "")
+    here.store.close()
+
+
+def test_the_next_scheduler_finds_a_job_that_survives_sigkill(tmp_path: Path) -> None:
+    """It counts from its own start."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 1)
+    here.settle()
+    hangs = here.submit(spec())
+    assert hangs
+    here.settle()
+    here.cluster.cancel(hangs.number, here.now, "cancelled by root")
+    here.turn()
+    here.crash()
+    here.join(here.nodes["n0"])
+    here.nodes["n0"].inbox.clear()
+    here.turn(here.cluster.settings.kill_wait + survivors.PATIENCE)
+    assert here.cluster.survivors.jobs == {hangs.number}
+    here.store.close()

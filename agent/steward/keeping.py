@@ -35,8 +35,9 @@ class Attempt:
     `state` is starting, running, ending (drom-step has died, processes may be left), ended or refused. `keeper` and
     `pid` are those of drom-step and of the program (0: not known yet); `pidfd` is the keeper's and `told` what it says,
     -1: closed; an earlier agent's keeper tells nothing. `status` is what it left when it died, None: nothing. An order
-    for other cores is `due` at that second of CLOCK_MONOTONIC, and every process is to be gone by `kill_at`. `unsent`
-    signals wait for one to get them.
+    for other cores is `due` at that second of CLOCK_MONOTONIC, and what is left at `kill_at` is killed, again and
+    again. It was `killed` first at that second, and `survives` when that has not ended it in time. `unsent` signals
+    wait for a process to get them.
     """
 
     start: Start
@@ -51,6 +52,8 @@ class Attempt:
     note: str = ""
     due: float | None = None
     kill_at: float | None = None
+    killed: float | None = None
+    survives: bool = False
     unsent: list[int] = field(default_factory=list)
 
     @property

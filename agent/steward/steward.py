@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from agent import processes
 from agent.jobs import Refused, Reservation
 from agent.steward import launching, protocol, spool
-from agent.steward.keeping import Attempt, Keeping, send_signal
+from agent.steward.keeping import PATIENCE, Attempt, Keeping, send_signal
 from agent.steward.link import Link
 from agent.steward.remote import Remote
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 AGAIN = 0.1
 """Seconds between two looks at an attempt whose processes are to be gone."""
+MOST_NAMED = 4
+"""Processes that a line of the log names."""
+SELDOM = 5.0
+"""The same once they have survived SIGKILL for `PATIENCE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +326,14 @@ class Steward(Nobody):
         job = self._node.jobs.get(attempt.name)
         steps = self._remote.steps.any_live(attempt)
         killed = None in {one.status for one in (attempt, *self._remote.steps.attempts(attempt))}
+        if attempt.survives and attempt.kill_at is not None and now < attempt.kill_at:
+            return
         if killed or steps or (job and job.reserved and job.present):
             stats = self._scan()
             left = self._processes_of(attempt, stats)
             if killed:
                 left |= self._keeping.orphans_of(attempt.start.job, attempt.start.uid, stats)
-            send_signal(signal.SIGKILL, left, stats)
+            self._kill(attempt, left, stats, now)
             if left or steps or (job and job.reserved and job.present):
                 return
         self._restless.discard(attempt)
@@ -352,6 +358,19 @@ class Steward(Nobody):
         if wanted.signal != signal.SIGKILL:
             attempt.unsent.append(wanted.signal)
         self._restless.add(attempt)
+
+    def _kill(self, attempt: Attempt, pids: set[int], stats: dict[int, Stat], now: float) -> None:
+        """Kill processes of an attempt, and say so once where they survive that: they hang in the kernel."""
+        send_signal(signal.SIGKILL, pids, stats)
+        attempt.killed = now if attempt.killed is None else attempt.killed
+        if pids and not attempt.survives and now - attempt.killed >= PATIENCE:
+            attempt.survives = True
+            states = [(pid, processes.read_stat(pid)) for pid in sorted(pids)[:MOST_NAMED]]
+            shown = " ".join(f"{pid}:{stat.state}:{processes.command(pid)}" for pid, stat in states if stat)
+            reason = "SIGKILL does not end them: their cores are not free until they end, or the node is booted again."
+            about = {"job": attempt.name, "attempt": attempt.start.attempt, "processes": shown}
+            self._log("job_kill_failed", **about, reason=reason)
+        attempt.kill_at = now + (SELDOM if attempt.survives else AGAIN)
 
     def _send(self, attempt: Attempt, number: int) -> bool:
         """Send a signal to the processes of an attempt; say whether there are any."""
@@ -404,8 +423,8 @@ class Steward(Nobody):
         while attempt.pidfd >= 0 and attempt.unsent and self._send(attempt, attempt.unsent[0]):
             del attempt.unsent[0]
         if attempt.kill_at is not None and now >= attempt.kill_at:
-            attempt.kill_at = now + AGAIN
-            self._send(attempt, signal.SIGKILL)
+            stats = self._scan()
+            self._kill(attempt, self._processes_of(attempt, stats), stats, now)
         watched = attempt.pidfd >= 0 or not attempt.lives
         rests = attempt.due is None and attempt.kill_at is None and not attempt.unsent
         if rests and watched and attempt.state != "ending":

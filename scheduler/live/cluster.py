@@ -17,7 +17,19 @@ from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
 from scheduler.live import admission, launching
 from scheduler.live.dispatch import Resize, Start
-from scheduler.live.jobs import CANCELLED, ON_NODES, PENDING, REQUEUE, RUNNING, STARTING, TIMEOUT, Job, Node, User
+from scheduler.live.jobs import (
+    CANCELLED,
+    ENDING,
+    ON_NODES,
+    PENDING,
+    REQUEUE,
+    RUNNING,
+    STARTING,
+    TIMEOUT,
+    Job,
+    Node,
+    User,
+)
 from scheduler.live.membership import Membership
 from scheduler.live.spec import Spec, name_of, sized
 
@@ -105,6 +117,7 @@ class Cluster(Membership):
     def turn(self, now: float) -> None:
         """Do what is due: look for silent agents, ask the policy, and order what it wants."""
         self._look_at_nodes(now)
+        self._look_for_survivors(now)
         controller = self.controller
         if controller is None:
             return
@@ -179,7 +192,7 @@ class Cluster(Membership):
 
     def next_look(self) -> float:
         """Return when `turn` has something to do at the latest."""
-        looks = [self.dispatch.wake, self._nodes_due]
+        looks = [self.dispatch.wake, self._nodes_due, self.survivors.next_look]
         if controller := self.controller:
             late = [job for number in controller.late if (job := self.jobs.get(number)) and job.state == RUNNING]
             looks += [self._due(controller, job) for job in late]
@@ -260,5 +273,7 @@ class Cluster(Membership):
         controller.restore(job.number, self._demand(job), cores, started, job.limit)
         for name in job.left:
             self.dispatch.holds(self.nodes[name].index, job.number, job.shares[name])
+        if job.state == ENDING:
+            self.survivors.ends(job.number, now)
         if job.state == STARTING and not job.acknowledged:
             self._unsure[job.number] = set(job.left)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def why(job: Job, cluster: Cluster) -> str:
     """Return a few words on why a job is in its state."""
     if job.state != PENDING:
-        return job.reason or _ended(job)
+        return _survives(job, cluster) or job.reason or _ended(job)
     if job.held:
         return _held(job)
     if others := cluster.waits_for(job.number):
@@ -51,6 +51,11 @@ def _outside(job: Job, cluster: Cluster) -> str:
     if not cluster.turns.waits(job):
         return ""
     return f"{job.user.name} may run {counted(cluster.settings.max_running, 'job')} at once here, and has as many"
+
+
+def _survives(job: Job, cluster: Cluster) -> str:
+    """Return where a job does not end although it was killed; empty if it does."""
+    return f"it was killed and does not end on {', '.join(job.left)}" if job.number in cluster.survivors.jobs else ""
 
 
 def _ended(job: Job) -> str:
@@ -217,6 +222,10 @@ def _ending(job: Job, cluster: Cluster) -> str:
         ends = f"It is to end, as {job.reason.removesuffix('.')}"
     else:
         ends = "Its own program has ended"
+    if job.number in cluster.survivors.jobs:
+        hangs = "a process of it may hang in the kernel, as on a file system that is gone"
+        survives = "it was killed and does not end, and has its cores until it does"
+        return f"{ends}: {survives}. See its agents' logs: {hangs}."
     if job.launcher in job.left:
         return f"{ends}: it was asked to end, and is killed after {duration(cluster.settings.kill_wait)} at the latest."
     return f"{ends}: what is left of it is killed."

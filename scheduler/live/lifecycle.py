@@ -23,6 +23,7 @@ from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FAILED, FINAL, NODE_
 from scheduler.live.launching import start_of
 from scheduler.live.quotas import Holdings, Turns
 from scheduler.live.spec import remains
+from scheduler.live.survivors import Survivors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -94,6 +95,7 @@ class Lifecycle:
         """When something may follow from the silence of a node, or one is no longer put off: not before."""
         self._began = 0.0
         """When this scheduler took over, from when on the silence of nodes counts that it has not heard yet."""
+        self.survivors = Survivors(settings.kill_wait)
         self._strangers: dict[str, set[tuple[int, int]]] = {}
         """Attempts, by node, that were given up while it was silent and are killed there: no job starts before."""
 
@@ -262,6 +264,8 @@ class Lifecycle:
         if begins and job.left:
             job.state = ENDING
             self._record(job, now, "ending", verdict=job.verdict)
+        if job.left:
+            self.survivors.ends(job.number, now)
         if begins or job.launcher not in job.left:
             for name in job.left:
                 self._kill(name, job)
@@ -295,6 +299,7 @@ class Lifecycle:
             self.controller.ended(job.number, int(now))
         self.rates.pop(job.number, None)
         self.turns.leave(job)
+        self.survivors.has_ended(job.number)
         if job.verdict == REQUEUE:
             self._back_to_queue(job, job.reason, now)
             self._hold_if_often_lost(job, now)

@@ -289,13 +289,27 @@ class Membership(Lifecycle):
 
     def _put_off(self, node: Node, reason: str, now: float) -> None:
         """Let no job start for a while on a node that could not start one, each time for twice as long."""
-        if node.again is not None:
+        if node.busy:
             return
         node.pause = min(2 * node.pause, LONGEST_PAUSE) or FIRST_PAUSE
         node.busy, node.again = reason, now + node.pause
         self._nodes_due = min(self._nodes_due, node.again)
         self._warn("node_busy", node=node.name, pause_seconds=node.pause, reason=reason)
         self._refresh(node)
+
+    def _look_for_survivors(self, now: float) -> None:
+        """Let no job start on nodes where one was killed and does not end, until it has."""
+        for number in self.survivors.find(now):
+            job = self.jobs[number]
+            self._record(job, now, "kill_failed", nodes=list(job.left))
+        kept = {name: number for number in sorted(self.survivors.jobs) for name in self.jobs[number].left}
+        for name in kept.keys() ^ self.survivors.kept.keys():
+            node = self.nodes[name]
+            node.busy, node.again = "", None
+            if name in kept:
+                node.busy = f"job {kept[name]} was killed and does not end: see the log of the node's agent"
+            self._refresh(node)
+        self.survivors.kept = kept
 
     def _try_again(self, now: float) -> None:
         """Let jobs start again on nodes that have been put off for long enough."""

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 NODE_STATES = ("up", "drained", "busy", "gone", "down")
 JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)
-EVENTS = ("submitted", "placed", "started", "ordered", "resized", "resize_failed", "requeued", *sorted(FINAL))
+HAPPENED = ("submitted", "placed", "started", "ordered", "resized", "resize_failed", "kill_failed", "requeued")
+EVENTS = (*HAPPENED, *sorted(FINAL))
 
 
 class Counts:
@@ -101,7 +102,9 @@ class ClusterCollector:
             held.add_metric([node.name], cluster.dispatch.held(node.index))
         stuck = GaugeMetricFamily("drom_scheduler_stuck", "1 while the queue cannot be written, and nothing begins.")
         stuck.add_metric([], self._counts.stuck)
-        yield from (total, held, stuck)
+        survivors = GaugeMetricFamily("drom_scheduler_unkillable_jobs", "Jobs that were killed and do not end.")
+        survivors.add_metric([], len(cluster.survivors.jobs))
+        yield from (total, held, stuck, survivors)
         yield from self._running()
 
     def _running(self) -> Iterator[Metric]:

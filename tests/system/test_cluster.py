@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,6 @@ from tests.clusters import cluster, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.clusters import Cluster
 
@@ -479,3 +479,33 @@ def test_tasks_start_whatever_a_node_is_called(here: Cluster, words: tuple[str, 
 
     out = (here.folder / "out").read_text(encoding="utf-8").splitlines()
     assert [line for line in out if "plm:rsh: Warning: setpgid" not in line] == [socket.gethostname()] * ranks
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+"""Where control groups of version 1 are: SIGKILL does not end a process in a frozen one, which is in state D."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not FREEZER.is_dir(), reason="takes cgroups of version 1")
+def test_a_process_that_cannot_be_killed_is_told(here: Cluster) -> None:
+    """The agent's log names it, drom nodes and drom job say why the node waits, and it all goes by itself."""
+    job = here.submit("--nodes", "1", "--output", "out", endless(here, "hangs"))
+    pid = await_pid(here, "hangs")
+    group = FREEZER / f"drom-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+        (group / "freezer.state").write_text("FROZEN", encoding="ascii")
+        here.ask("cancel", job=job)
+        (name,) = here.job(job)["shares"]
+        here.agents[name].await_log(f"level=warning event=job_kill_failed job=drom-{job} attempt=1 .*{pid}:D:sleep")
+        wait_until(lambda: "was killed" in here.ask("job", job=job)["reason"], lambda: here.log)
+        (node,) = [node for node in here.ask("nodes")["nodes"] if node["name"] == name]
+        assert (node["state"], node["busy"].partition(":")[0]) == ("busy", f"job {job} was killed and does not end")
+        assert [value for _, value in samples(here.metrics(), "drom_scheduler_unkillable_jobs")] == [1.0]
+        assert f"event=job_kill_failed job={job} " in here.log
+    finally:
+        (group / "freezer.state").write_text("THAWED", encoding="ascii")
+        wait_until(lambda: not lives(pid), lambda: pid)
+        group.rmdir()
+    here.await_state(job, "cancelled")
+    wait_until(lambda: {node["state"] for node in here.ask("nodes")["nodes"]} == {"up"}, lambda: here.log)
