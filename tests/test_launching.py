@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -98,7 +102,7 @@ def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "errno", "fault"),
+    ("refused", "number", "fault"),
     [
         ("cwd", 2, "job"),
         *((what, number, "job") for what in ("cwd", "input", "output", "error") for number in (5, 11, 12, 23, 24)),
@@ -121,9 +125,9 @@ def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
         ("user", 23, "busy"),
     ],
 )
-def test_whose_fault_it_is(refused: str, errno: int, fault: str) -> None:
+def test_whose_fault_it_is(refused: str, number: int, fault: str) -> None:
     """What a job asked for is its own fault, whatever comes of it: no user can have a node drained by a path."""
-    found, sentence = launching.why_refused(Status(refused=refused, errno=errno), start(7, "true"), HERE)
+    found, sentence = launching.why_refused(Status(refused=refused, errno=number), start(7, "true"), HERE)
 
     assert (found, sentence[-1]) == (fault, ".")
 
@@ -157,3 +161,36 @@ def test_only_root_starts_programs_of_others() -> None:
         "job",
         "this agent runs as user 1001 and may not start programs as 1000: run it as root.",
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
+@pytest.mark.parametrize("acls", [True, False], ids=["with-acls", "without-acls"])
+def test_a_users_script_is_roots_file(monkeypatch: pytest.MonkeyPatch, *, acls: bool) -> None:
+    """Its user may read and run it, and neither change its mode nor let it grow; no other user may read it."""
+    if not acls:
+
+        def unsupported(*_: object) -> None:
+            raise OSError(errno.EOPNOTSUPP, "")
+
+        monkeypatch.setattr(os, "setxattr", unsupported)
+    with TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        place = Place("n1", Path(folder))
+        job = start(7, "a", script="#!/bin/sh\necho $1 $0", uid=65534, gid=65534, nodes=("n1",))
+        launching.write_script(job, place)
+        path, hosts = launching.script_path(job, place), launching.hosts_path(job, place)
+        tries = f"cat {path} {hosts} && chmod 0700 {path}; echo x >> {path}; echo x >> {hosts}; truncate -s 1M {path}"
+
+        def run(user: int, *command: str) -> str:
+            done = subprocess.run(
+                command, user=user, group=user, extra_groups=[], capture_output=True, text=True, check=False
+            )
+            return done.stdout
+
+        assert run(65534, "sh", str(path), "a") == f"a {path}\n"
+        assert run(65534, "sh", "-c", tries) == f"{job.script}n1 slots=1\n"
+        assert run(65533, "sh", "-c", tries) == ""
+        assert [file.stat().st_uid for file in (path, hosts)] == [0, 0]
+        assert path.read_text(encoding="utf-8") == job.script
+        launching.remove_script(job, place)
+        assert not list(Path(folder).iterdir())

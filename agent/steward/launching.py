@@ -8,6 +8,7 @@ import errno
 import functools
 import os
 import signal
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,10 @@ FULL = (errno.ENOMEM, errno.ENFILE)
 """Why a node cannot run our own programs, which no user can bring about with the path of a job."""
 PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 """What a node lacks now, and may have again without anybody's doing."""
+_ACL_VERSION = 2
+_OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+_NO_ID = 0xFFFFFFFF
+"""The numbers of an access control list as an extended attribute (linux/posix_acl_xattr.h)."""
 LONGEST_SHOWN = 200
 """Characters of a path in a sentence."""
 
@@ -145,7 +150,10 @@ def hosts_path(start: Start, place: Place) -> Path:
 
 
 def write_script(start: Start, place: Place) -> None:
-    """Write the script of a job, and the nodes for its launches, for its user alone. Raises OSError."""
+    """Write the script of a job, and the nodes for its launches, for its user alone to read. Raises OSError.
+
+    The files stay root's where the agent is: users could change the mode of theirs, and fill the file system.
+    """
     if start.script:
         make_open(script_path(start, place).parent)
         _write(script_path(start, place), start.script, 0o500, start)
@@ -158,8 +166,24 @@ def _write(path: Path, text: str, mode: int, start: Start) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
-        if os.geteuid() == 0:
-            os.fchown(fd, start.uid, start.gid)
+        if os.geteuid() == 0 and start.uid != 0:
+            _let_read(fd, mode & 0o500, start)
+
+
+def _let_read(fd: int, mode: int, start: Start) -> None:
+    """Let the user of a job read a file of root's, and execute it if its owner may: the job's group without ACLs."""
+    rights = mode >> 6
+    entries = ((_OWNER, rights, _NO_ID), (_USER, rights, start.uid), (_GROUP, 0, _NO_ID), (_MASK, rights, _NO_ID))
+    acl = struct.pack("<I", _ACL_VERSION) + b"".join(
+        struct.pack("<HHI", *one) for one in (*entries, (_OTHER, 0, _NO_ID))
+    )
+    try:
+        os.setxattr(fd, "system.posix_acl_access", acl)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        os.fchown(fd, -1, start.gid)
+        os.fchmod(fd, mode | rights << 3)
 
 
 def remove_script(start: Start, place: Place) -> None:
