@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from agent.rules import in_words
-from agent.words import clock, left_alone
+from agent.words import clock, cut_to, left_alone, width_of
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def table(
     width: int | None = None,
     *,
     cut: Sequence[Collection[str]] = (),
-    wrapped: str = "",
+    wrapped: str | None = None,
 ) -> list[str]:
     """Return rows under headings, columns as wide as needed, no trailing blanks.
 
@@ -39,7 +39,7 @@ def table(
     the column `wrapped` go on in further lines.
     """
     lines = [headings, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+    widths = [max(width_of(line[i]) for line in lines) for i in range(len(headings))]
     if width:
         whole = dict(zip(headings, widths, strict=True))
         widths = [min(n, ENOUGH) if name == wrapped else n for name, n in whole.items()]
@@ -57,7 +57,7 @@ def table(
             for name, cell, n in zip(headings, line, widths, strict=True)
         ]
         found += [
-            "  ".join(part.ljust(n) for part, n in zip(parts, widths, strict=True)).rstrip()
+            "  ".join(part + " " * (n - width_of(part)) for part, n in zip(parts, widths, strict=True)).rstrip()
             for parts in zip_longest(*cells, fillvalue="")
         ]
     return found
@@ -73,7 +73,7 @@ def _narrow(widths: list[int], some: Sequence[int], excess: int) -> int:
 
 
 def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else cell[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return cell if width_of(cell) <= width else cut_to(cell, width - 1) + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
@@ -121,7 +121,7 @@ def tasks(
     if width:
         _leave_out(cells, width, wraps=wraps)
     lines = list(zip(*cells.values(), strict=True))
-    return table(list(cells), lines, width, cut=[*CUT, ("CPUS",)], wrapped="CPUS" if wraps else "")
+    return table(list(cells), lines, width, cut=[*CUT, ("CPUS",)], wrapped="CPUS" if wraps else None)
 
 
 def _leave_out(columns: dict[str, list[str]], width: int, *, wraps: bool) -> None:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
+import unicodedata
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -64,13 +67,53 @@ def parse_layout(text: str) -> Layout:
 
 def clean_name(text: str) -> str:
     """Return a job's name without characters that would break a line or a label, as short as a slot wants it."""
-    printable = "".join(c if c.isprintable() and c != "\N{REPLACEMENT CHARACTER}" else "_" for c in text).strip()
+    printable = "".join(c if shown and c != "\N{REPLACEMENT CHARACTER}" else "_" for c, shown in _shown(text)).strip()
     return binary.cut_text(printable, binary.NAME_SIZE).rstrip(b"\0").decode()
 
 
 def escaped(text: str) -> str:
-    """Return a text in which nothing breaks a line or moves a cursor: what cannot be printed is escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """Return a text in which nothing breaks a line, moves a cursor or covers what is beside it.
+
+    What cannot be printed is escaped, and so are combining marks without a letter, and more than `MOST_MARKS` on one.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if shown else c.encode("unicode_escape").decode() for c, shown in _shown(text))
+
+
+MOST_MARKS = 2
+"""Combining marks on one letter: no language has many more."""
+
+
+def _shown(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the characters of a text, and whether each can be shown as it is."""
+    left = 0
+    for c in text:
+        if unicodedata.category(c) in ("Mn", "Me"):
+            left -= 1
+            yield c, left >= 0
+        else:
+            left = MOST_MARKS if c.isprintable() and c != " " else 0
+            yield c, c.isprintable()
+
+
+def width_of(text: str) -> int:
+    """Return the columns of a terminal that an `escaped` text takes: none for a mark, two for a wide character."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(c: str) -> int:
+    if unicodedata.category(c) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(c) in "WF" else 1
+
+
+def cut_to(text: str, width: int) -> str:
+    """Return as much of a text as `width` columns show."""
+    if text.isascii():
+        return text[:width]
+    ends = list(itertools.accumulate(map(_columns, text)))
+    return text[: bisect.bisect_right(ends, width)]
 
 
 def duration(seconds: float) -> str:

@@ -25,7 +25,7 @@ from scheduler.series import (
     waiting,
 )
 from workloads.errors import counted
-from workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_axes, save
+from workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_axes, require, save
 from workloads.files import replacing
 
 if TYPE_CHECKING:
@@ -79,7 +79,11 @@ def write(figure: Figure, path: Path, option: str = "--out") -> None:
 
 
 def gantt_figure(schedule: Schedule, name: str, window: Span | None = None, fillers: Ints | None = None) -> Figure:
-    """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour."""
+    """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour.
+
+    Raises WorkloadError when matplotlib is missing.
+    """
+    require()
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 

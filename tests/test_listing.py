@@ -125,3 +125,15 @@ def test_changes_are_told_task_by_task() -> None:
 
     assert listing.changes([row])[1] == "a    0     100  shrink  0-3   0-1  the order"
     assert listing.changes([]) == ["Nothing would change."]
+
+
+def test_a_table_is_straight_whatever_names_are_like() -> None:
+    """Marks take no column, wide characters two, and what is cut fits."""
+    rows = [["e\u0301e\u0301", "x"], ["\u4f5c\u696d", "x"], ["abcdefgh", "x"]]
+    assert listing.table(["NAME", "STATE"], rows) == [
+        "NAME      STATE",
+        "e\u0301e\u0301        x",
+        "\u4f5c\u696d      x",
+        "abcdefgh  x",
+    ]
+    assert listing.table(["NAME"], [["\u4f5c\u696d" * 9]], 8) == ["NAME", "\u4f5c\u696d\u4f5c\N{HORIZONTAL ELLIPSIS}"]

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
+from scheduler.live import admission
 from scheduler.live.admission import check_dependencies
-from scheduler.live.jobs import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING
+from scheduler.live.jobs import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Node
+from scheduler.live.settings import Settings
 from scheduler.live.spec import Dependency, Spec
 
 STATES = {1: PENDING, 2: RUNNING, 3: COMPLETED, 4: FAILED, 5: CANCELLED}
@@ -44,3 +49,25 @@ def test_a_job_that_would_wait_for_good_is_refused(after: list[tuple[str, int]],
         check(*after)
 
     assert str(refused.value) == sentence
+
+
+def node(memory: int) -> Node:
+    """Return a node of so many bytes of memory; 0: nobody knows."""
+    return Node(f"n{memory}", 0, 4, memory=memory)
+
+
+def test_memory_that_no_node_has_is_refused() -> None:
+    """As far as nodes say how much they have; where none does, the user is told that it is not counted."""
+    policy, spec = (
+        load_policy("sd", ["reservations=nodes"]),
+        Spec(command=("true",), folder="/", nodes=1, memory=8 << 30),
+    )
+    admission.check(spec, [node(8 << 30), node(0)], Settings(), policy)
+    for nodes in ([node((8 << 30) - 1)], [node(4 << 30), node(0)]):
+        with pytest.raises(SchedulerError, match=r"^the job asks for 8 GiB of memory on each node, and the "):
+            admission.check(spec, nodes, Settings(), policy)
+    admission.check(spec, [node(0)], Settings(), policy)
+    told = "no node here says how much memory it has, so that --mem does not keep a job from any."
+    assert admission.warning(spec, [node(0)]) == told
+    assert admission.warning(spec, [node(8 << 30)]) == ""
+    assert admission.warning(replace(spec, memory=0), [node(0)]) == ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -491,3 +493,12 @@ def test_a_long_queue_is_cut_with_a_line_that_says_so(
     assert asked == [("queue", fields)]
     last = "These are 3 of 20,000 jobs: see all with --limit 0, or choose with --me, --user, --state and --name."
     assert (capsys.readouterr().out.splitlines()[-1] == last) == ("--json" not in words)
+
+
+@pytest.mark.parametrize("option", ["--gantt", "--html"])
+def test_without_matplotlib_it_is_said_what_to_install(tmp_path: Path, option: str) -> None:
+    """Before anybody is asked: it is no fault of drom."""
+    code = "import sys; sys.modules['matplotlib'] = None; from agent.cli import run_app; run_app()"
+    words = ("queue", "--scheduler", str(tmp_path), option, str(tmp_path / "a.svg"))
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "drom: Drawing needs matplotlib: run pip install 'drom[plots]'.\n")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scheduler.schedule import Schedule, schedule_of
 from scheduler.series import CORES, NODES, Grid, grid_of, unit_of
 from scheduler.simulation import Machine
 from tests.schedules import Row, simulation
+from workloads.errors import WorkloadError
 from workloads.figures import save
 
 if TYPE_CHECKING:
@@ -114,3 +116,10 @@ def test_where_nothing_can_be_written(sharing: str, tmp_path: Path) -> None:
     """A sentence names the file."""
     with pytest.raises(SchedulerError, match=r"gantt\.png cannot be written: No such file or directory"):
         draw_all(shared(sharing), "sd", tmp_path / "none", "png")
+
+
+def test_a_chart_without_matplotlib_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever picture is drawn first."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(WorkloadError, match=r"^Drawing needs matplotlib: run pip install 'drom\[plots\]'\.$"):
+        gantt_figure(None, "x")  # type: ignore[arg-type] # it is not looked at

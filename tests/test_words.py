@@ -105,3 +105,24 @@ def test_names_are_harmless() -> None:
     """No character of a name breaks a line or a label."""
     assert words.clean_name(" a\nb\x1b[2J\ufffd ") == "a_b_[2J_"
     assert len(words.clean_name("\N{SNOWMAN}" * 99).encode()) == 63
+
+
+def test_marks_cover_nothing_beside_them() -> None:
+    """Two on a letter are shown, as languages have them; those without a letter, and more, are escaped."""
+    for text in ("caf\u00e9", "cafe\u0301", "\u1ec7", "e\u0302\u0323", "\u4f5c\u696d", "\u0915\u0941\u0902"):
+        assert words.escaped(text) == words.clean_name(text) == text
+    assert words.escaped("a" + "\u0301" * 5 + "b") == "a\u0301\u0301" + r"\u0301" * 3 + "b"
+    assert words.clean_name("\u0301" * 3 + "a") == "___a"
+    assert words.escaped("a \u20dd\u200b\x1b[m") == r"a \u20dd\u200b\x1b[m"
+
+
+def test_a_text_has_a_width() -> None:
+    """Of wide characters it is double, and marks have none: so tables are straight."""
+    assert [words.width_of(text) for text in ("ab", "e\u0301", "\u4f5c\u696d", "a\u4f5c")] == [2, 1, 4, 3]
+    assert [words.cut_to("\u4f5ce\u0301bc", width) for width in (1, 2, 3, 4, 9)] == [
+        "",
+        "\u4f5c",
+        "\u4f5ce\u0301",
+        "\u4f5ce\u0301b",
+        "\u4f5ce\u0301bc",
+    ]

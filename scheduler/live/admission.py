@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent.rules import in_words
 from agent.words import counted, duration
 from scheduler.errors import SchedulerError
 from scheduler.live.controller import ANYWHERE
@@ -61,6 +62,12 @@ def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy)
         msg = f"{why_not}: leave out --constraint, --mem and --resources, or have the scheduler run with --policy sd."
         raise SchedulerError(msg)
     nodes = list(nodes)
+    if spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
+        msg = (
+            f"the job asks for {in_words(spec.memory)} of memory on each node, and the largest here has "
+            f"{in_words(most)}: ask for less with --mem."
+        )
+        raise SchedulerError(msg)
     fit = len(usable(spec, nodes))
     if fit < spec.nodes:
         lacking = {what for node in nodes for what in _lacks(spec, node)}
@@ -68,9 +75,16 @@ def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy)
         msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."
         raise SchedulerError(msg)
     if settings.max_time and spec.time > settings.max_time:
-        most = duration(settings.max_time)
-        msg = f"the job asks for {duration(spec.time)}, and jobs here may take {most}: ask for less with --time."
+        longest = duration(settings.max_time)
+        msg = f"the job asks for {duration(spec.time)}, and jobs here may take {longest}: ask for less with --time."
         raise SchedulerError(msg)
+
+
+def warning(spec: Spec, nodes: Iterable[Node]) -> str:
+    """Return what the user of a job that is taken in should know, in a sentence; empty if nothing."""
+    if spec.memory and not any(node.memory for node in nodes):
+        return "no node here says how much memory it has, so that --mem does not keep a job from any."
+    return ""
 
 
 _BOUNDS = ("least_factor", "most_factor")

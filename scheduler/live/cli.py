@@ -41,6 +41,7 @@ from scheduler.live.spec import (
     parse_time,
 )
 from scheduler.live.waiting import await_all
+from workloads import figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,6 +248,8 @@ def submit(
         while left := count - len(answer["jobs"]):
             more = _ask(scheduler, "submit", jobs=[values], count=min(left, MOST_AT_ONCE))
             answer = more | {"jobs": answer["jobs"] + more["jobs"]}
+        for text in answer.get("warnings", ()):
+            typer.echo(f"drom: warning: {text}", err=True)
     finally:  # those before a refusal are submitted
         if answer["jobs"]:
             output.emit(answer) if json else output.say(_submitted(answer["jobs"], parsable=parsable))
@@ -352,6 +355,8 @@ def queue(
         raise typer.BadParameter(_FILES)
     if last is not None and not (every or files):
         raise typer.BadParameter("--last is of jobs that are over: give --all with it, --gantt, --html or --out.")
+    if gantt or html:
+        figures.require()
     if files:
         _tell_history(_ask(scheduler, "history", last=last or 100_000), gantt, out, html)
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent import listing
 from agent.rules import in_words
-from agent.words import LAST_MOMENT, clock, counted, duration, escaped, iso
+from agent.words import LAST_MOMENT, clock, counted, cut_to, duration, escaped, iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def queue(value: dict[str, Any]) -> list[str]:
     rows = [
         [
             str(job["job"]),
-            job["name"][:24],
+            cut_to(job["name"], 24),
             job["user"],
             job["state"],
             _age(job, value["time"]),

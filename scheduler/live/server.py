@@ -22,7 +22,7 @@ from agent.signalling import Signals
 from agent.steward import protocol as say
 from agent.words import counted, duration
 from scheduler.errors import SchedulerError
-from scheduler.live import explaining
+from scheduler.live import admission, explaining
 from scheduler.live.choosing import choice_of
 from scheduler.live.clock import Clock
 from scheduler.live.cluster import Cluster
@@ -440,7 +440,9 @@ class Server:
         except Exception:
             self.cluster.discard(self._jobs_after(newest))
             raise
-        return {"schema_version": SCHEMA_VERSION, "jobs": [job.number for job in itertools.chain(*jobs)]}
+        numbers = [job.number for job in itertools.chain(*jobs)]
+        said = dict.fromkeys(admission.warning(spec, self.cluster.nodes.values()) for spec in parsed)
+        return {"schema_version": SCHEMA_VERSION, "jobs": numbers, "warnings": [text for text in said if text]}
 
     def _jobs_after(self, newest: int | None) -> list[Job]:
         """Return the jobs that have come after the one that was the newest, in the order in which they came."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _Written = TypeVar("_Written")
 _ENDED = ",".join("?" * len(FINAL))
 _MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew"
+_LOCKED = "another program has locked it, as a backup does: wait until that has ended"
 LOCK_SECONDS = 0.05
 """Seconds for which a write waits where another program, as one that makes a backup, has locked the queue."""
 MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 400), (("ordered", "resized", "limit"), 4000)
@@ -71,7 +72,7 @@ class UnwritableError(SchedulerError):
         if self.is_full:
             self.why = f"{error}: make room on its disk"
         elif _is_locked(error):
-            self.why = "another program has locked it, as a backup does: wait until that has ended"
+            self.why = _LOCKED
         super().__init__(f"the queue {path} cannot be written: {self.why}.")
 
 
@@ -135,6 +136,8 @@ class Store:
         """Return why the queue cannot be opened or read, with what to do."""
         if isinstance(error, NewerError):
             return f"the queue {self._path} is of a newer drom: {error}: use that one, or move it away to begin anew."
+        if isinstance(error, sqlite3.Error) and _is_locked(error):
+            return f"the queue {self._path} cannot be {done}: {_LOCKED}."
         reason = error.strerror if isinstance(error, OSError) else error
         return f"the queue {self._path} cannot be {done}: {reason}: {_MEND}."
 
