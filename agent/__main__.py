@@ -9,8 +9,10 @@ import signal
 import sys
 from typing import NoReturn
 
+from agent.process_title import set_title
+
 SERVE = "_serve"
-"""First argument of the process that `drom agent` becomes."""
+"""First argument of the process that `drom agent` becomes. The second is a descriptor, the others are shown by `ps`."""
 
 
 def main() -> None:
@@ -25,10 +27,13 @@ def main() -> None:
         # Until the daemon has its own handlers, Ctrl-C just ends it: nothing is open yet.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == [SERVE]:
+        set_title("drom-agent", *sys.argv[3:])
         from agent import service
 
-        service.main(*sys.argv[2:])
+        service.main(sys.argv[2])
         return
+    if sys.argv[1:2] == ["scheduler"]:
+        set_title("drom-scheduler", *sys.argv[2:])
     from agent.cli import run_app
 
     run_app()

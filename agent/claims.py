@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.words import cpus_are, escaped
 from dromlib.cpulist import cpus, mask_of
@@ -122,9 +121,7 @@ def runtime_dir_of(pid: int, proc: str = "/proc") -> str:
     """Return the runtime directory of the agent `pid`, as its command line says it; empty when it does not."""
     with suppress(OSError, ValueError, IndexError):
         words = Path(f"{proc}/{pid}/cmdline").read_bytes().decode().split("\0")
-        options: Any = json.loads(words[words.index("_serve") + 1])
-        path = options.get("runtime_dir", "") if isinstance(options, dict) else ""
-        return escaped(str(path))
+        return escaped(words[words.index("--runtime-dir") + 1])
     return ""
 
 

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from agent.topology import Topology
 
 
+COMPILE = """
+import os
+from agent.process_title import set_title
+set_title("drom-compile")
+os.nice(19)
+from agent.distribution import kernel
+kernel()
+"""
+"""What the process does that compiles the kernel."""
+
+
 class Placer:
     """The distribution kernel of one machine, as `agent.placement.Place`; its unit is the "core" or the "thread"."""
 
@@ -30,7 +41,7 @@ class Placer:
         self._distributor = Distributor(usable_cores(machine, unit), use=None if warm else distribution.plain_kernel())
         self.compiler: subprocess.Popen[bytes] | None = None
         if not warm:
-            command = interpreter.python("import os; os.nice(19); from agent.distribution import kernel; kernel()")
+            command = interpreter.python(COMPILE)
             self.compiler = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def __call__(self, seats: Sequence[Seat]) -> dict[Key, int] | None:

@@ -53,26 +53,31 @@ def become(options: Options, sources: Sources) -> None:
     Raises `TopologyError` or `ControlError` with a sentence.
     """
     find_machine(options.topology, options.emulate)
-    described = [json.dumps(asdict(part)) for part in (options, sources)]
+    file = os.memfd_create("drom-options", 0)  # which the agent inherits: others need not read it in `ps`
+    os.write(file, json.dumps([asdict(part) for part in (options, sources)]).encode())
+    shown = ("--runtime-dir", str(Path(options.runtime_dir).absolute()))
     try:
-        os.execv(sys.executable, interpreter.drom(SERVE, *described))  # noqa: S606
+        os.execv(sys.executable, interpreter.drom(SERVE, str(file), *shown))  # noqa: S606
     except OSError as error:
         python = sys.executable or "this Python"
         msg = f"this user cannot run {python} ({error.strerror}): use one in a folder that is open to him."
         raise ControlError(msg) from error
 
 
-def main(described: str, sources: str = "{}") -> None:
-    """Be the agent that `become` described, and read its configuration again from `sources` when told to."""
+def main(descriptor: str) -> None:
+    """Be the agent that `become` described in the file of this descriptor."""
     sys.excepthook = _crashed
     # An agent does no linear algebra: where SciPy is installed, numba would load it and its BLAS for nothing.
     sys.modules["scipy"] = None  # type: ignore[assignment]
-    values: dict[str, Any] = json.loads(described)
+    with open(int(descriptor), "rb") as file:
+        file.seek(0)
+        values: dict[str, Any]
+        values, sources = json.load(file)
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     options = Options(**values)
     _keep_descriptors()
     try:
-        run(find_machine(options.topology, options.emulate), options, Sources(**json.loads(sources)))
+        run(find_machine(options.topology, options.emulate), options, Sources(**sources))
     except LoopError as error:
         sys.stderr.write(failure(f"drom: the agent ends, and programs run on where they are: {error}") + "\n")
         sys.exit(EXIT_STATUS)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -49,8 +48,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_what_another_agent_manages_is_refused_with_its_name(file: Path) -> None:
     """The sentence has the CPUs in question, the pid and the runtime directory; nothing is held after it."""
-    described = json.dumps({"runtime_dir": "/run/other"})
-    with holding(file, 0b0110, "_serve", described) as other:
+    with holding(file, 0b0110, "--runtime-dir", "/run/other") as other:
         mine = Claims(file)
         with pytest.raises(ClaimError) as caught:
             mine.take(0b0111)
@@ -194,7 +192,7 @@ def test_what_is_no_file_is_refused(file: Path, kind: str) -> None:
         assert said.startswith(f"cannot claim CPUs in {file}: ")
 
 
-@pytest.mark.parametrize("words", ["", "_serve", "_serve\0{", "_serve\0[]", "_serve\0{}"])
+@pytest.mark.parametrize("words", ["", "drom-agent", "drom-agent\0--runtime-dir"])
 def test_a_command_line_that_is_no_agent_names_no_directory(tmp_path: Path, words: str) -> None:
     """It is only a name for people."""
     (tmp_path / "7").mkdir()
