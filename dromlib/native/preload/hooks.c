@@ -52,6 +52,11 @@ static unsigned opened, looked_at;    /* how often the program has opened files;
 static _Thread_local bool has_opened;
 static int busy;
 
+static void *jump_to_dlopen(const char *path, int flags);
+static void *jump_to_dlsym(void *handle, const char *name);
+static struct hook of_dlopen = {.front = {"dlopen", (void *)jump_to_dlopen}};
+static struct hook of_dlsym = {.front = {"dlsym", (void *)jump_to_dlsym}};
+
 static int compare(const void *a, const void *b)
 {
     return strcmp(((const struct hook *)a)->front.name, ((const struct hook *)b)->front.name);
@@ -63,17 +68,26 @@ static void add_hooks(const struct front *fronts, size_t count, bool is_plain)
         hooks[hook_count++] = (struct hook){.front = fronts[i], .is_plain = is_plain};
 }
 
-static void *jump_to_dlopen(const char *path, int flags);
-static void *jump_to_dlsym(void *handle, const char *name);
-static const struct front loader_fronts[] = {{"dlopen", (void *)jump_to_dlopen}, {"dlsym", (void *)jump_to_dlsym}};
-#define LOADER_FRONTS (sizeof loader_fronts / sizeof *loader_fronts)
+/* Most processes never come to this. */
+static void make_hooks(void)
+{
+    add_hooks(mpi_fronts, mpi_front_count, false);
+    add_hooks(call_fronts, call_front_count, true);
+    add_hooks(entry_fronts, entry_front_count, true);
+    qsort(hooks, hook_count, sizeof *hooks, compare);
+}
 
-static struct hook *find_hook(const char *name)
+static struct hook *find_hook(const char *name, bool has_version)
 {
     struct hook key = {.front = {name, NULL}};
-    if (strncmp(name, "MPI_", 4) != 0 && strncmp(name, "mpi_", 4) != 0 && strncmp(name, "GOMP_", 5) != 0 &&
-        strncmp(name, "omp_", 4) != 0 && strcmp(name, "dlopen") != 0 && strcmp(name, "dlsym") != 0)
+    if (name[0] == 'd')
+        return strcmp(name, "dlopen") == 0 ? &of_dlopen : strcmp(name, "dlsym") == 0 ? &of_dlsym : NULL;
+    bool is_mpi = strncmp(name, "MPI_", 4) == 0 || strncmp(name, "mpi_", 4) == 0;
+    bool is_plain = !has_version && (strncmp(name, "GOMP_", 5) == 0 || strncmp(name, "omp_", 4) == 0);
+    if (!is_mpi && !is_plain)
         return NULL;
+    if (hook_count == 0)
+        make_hooks();
     return bsearch(&key, hooks, hook_count, sizeof *hooks, compare);
 }
 
@@ -133,9 +147,9 @@ static void find_slots(const struct dl_phdr_info *info, const struct dynamic *d,
         if (index == 0 || (type != JUMP && type != POINTER && type != WORD) || each->r_addend != 0 ||
             d->symbols[index].st_shndx != SHN_UNDEF)
             continue;
-        struct hook *hook = find_hook(d->names + d->symbols[index].st_name);
         bool has_version = d->versions && (d->versions[index] & 0x7fff) > 1;
-        if (!hook || (hook->is_plain && has_version) || !has_room())
+        struct hook *hook = find_hook(d->names + d->symbols[index].st_name, has_version);
+        if (!hook || !has_room())
             continue;
         struct slot *slot = &slots[slot_count++];
         *slot = *of_file;
@@ -216,20 +230,26 @@ static bool is_of_runtime(const void *function)
     return is;
 }
 
+static void find_target(struct hook *hook)
+{
+    if (hook->target || !hook->is_wanted)
+        return;
+    void *target = dlsym(RTLD_DEFAULT, hook->front.name);
+    if (hook->is_plain)
+        target = is_of_runtime(target) ? target : NULL;
+    else if (!target)
+        target = find_mpi(hook->front.name);
+    hook->target = target;
+    if (!target)
+        dlerror(); /* the program's next question about errors is not about this one */
+}
+
 static void find_targets(void)
 {
-    for (struct hook *hook = hooks; hook < hooks + hook_count; hook++) {
-        if (hook->target || !hook->is_wanted)
-            continue;
-        void *target = dlsym(RTLD_DEFAULT, hook->front.name);
-        if (hook->is_plain)
-            target = is_of_runtime(target) ? target : NULL;
-        else if (!target)
-            target = find_mpi(hook->front.name);
-        hook->target = target;
-        if (!target)
-            dlerror(); /* the program's next question about errors is not about this one */
-    }
+    find_target(&of_dlopen);
+    find_target(&of_dlsym);
+    for (struct hook *hook = hooks; hook < hooks + hook_count; hook++)
+        find_target(hook);
 }
 
 static void protect(const struct range *pages, int protection)
@@ -301,13 +321,6 @@ void hook_files(void)
         return; /* another thread is about it, or one that is no more since a fork */
     has_opened = false;
     __atomic_store_n(&looked_at, now, __ATOMIC_RELAXED);
-    if (hook_count == 0) {
-        add_hooks(loader_fronts, LOADER_FRONTS, false);
-        add_hooks(mpi_fronts, mpi_front_count, false);
-        add_hooks(call_fronts, call_front_count, true);
-        add_hooks(entry_fronts, entry_front_count, true);
-        qsort(hooks, hook_count, sizeof *hooks, compare);
-    }
     for (int i = 0; i < TRIES && !look(); i++)
         ;
     __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
@@ -329,7 +342,7 @@ static void hook_new_files(void)
 /* A file that is being opened is hooked before the program can ask for one of its functions. */
 JUMPS static void *jump_to_dlopen(const char *path, int flags)
 {
-    void *(*real)(const char *, int) = find_hook("dlopen")->target;
+    void *(*real)(const char *, int) = of_dlopen.target;
     forget_unloaded();
     hook_new_files();
     __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
@@ -339,7 +352,7 @@ JUMPS static void *jump_to_dlopen(const char *path, int flags)
 
 JUMPS static void *jump_to_dlsym(void *handle, const char *name)
 {
-    void *(*real)(void *, const char *) = find_hook("dlsym")->target;
+    void *(*real)(void *, const char *) = of_dlsym.target;
     hook_new_files();
     return real(handle, name);
 }
