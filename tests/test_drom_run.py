@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WAIT_SECONDS = 60
-THREADS = {
-    "OMP_NUM_THREADS": "8",
-    "NUMBA_NUM_THREADS": "8",
-    "NUMBA_THREADING_LAYER_PRIORITY": "omp tbb workqueue",
-}
+THREADS = dict.fromkeys(("NUMBA_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"), "8")
 """What a program is told of its threads that can be granted at most 8 CPUs."""
 OURS = ("DROM_TASK", "DROM_RUNTIME_DIR", "DROM_CPUS", "DROM_MAX_CPUS", *THREADS, "XDG_RUNTIME_DIR")
 SHOW = f"""
@@ -332,12 +328,12 @@ def test_threads_set_by_the_user_stay(tmp_path: Path, name: str, value: str) -> 
 @pytest.mark.parametrize("inner", [4, 16])
 def test_threads_set_by_an_outer_launch_are_not_the_users(tmp_path: Path, inner: int) -> None:
     """A launch below a launch counts its own CPUs; what the user has set in between stays."""
-    threads = ("sh", "-c", "echo $OMP_NUM_THREADS $NUMBA_NUM_THREADS")
-    again = f"{native.run_path()} --runtime-dir {tmp_path} sh -c 'echo $OMP_NUM_THREADS $NUMBA_NUM_THREADS'"
+    threads = ("sh", "-c", "echo $GOMAXPROCS $NUMBA_NUM_THREADS")
+    again = f"{native.run_path()} --runtime-dir {tmp_path} sh -c 'echo $GOMAXPROCS $NUMBA_NUM_THREADS'"
     answers = [lambda knock: knock.grant(1, max_cpus=8), *3 * [lambda knock: knock.grant(1, max_cpus=inner)]]
     with open_door(tmp_path, *answers):
-        done = run("--runtime-dir", tmp_path, "sh", "-c", f"{again}; {again}; OMP_NUM_THREADS=3 {again}")
-        mine = run("--runtime-dir", tmp_path, *threads, OMP_NUM_THREADS=str(inner + 1), DROM_SET_OMP_NUM_THREADS="2")
+        done = run("--runtime-dir", tmp_path, "sh", "-c", f"{again}; {again}; GOMAXPROCS=3 {again}")
+        mine = run("--runtime-dir", tmp_path, *threads, GOMAXPROCS=str(inner + 1), DROM_SET_GOMAXPROCS="2")
 
     assert (done.stdout, done.stderr) == (f"{inner} {inner}\n" * 2 + f"3 {inner}\n", "")
     assert mine.stdout == f"{inner + 1} {inner}\n"
@@ -512,14 +508,30 @@ def test_no_terminal_wait_is_needed_to_be_interrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"), [((), True), (("--malleability", "bind-only"), False), (("--class", "rigid"), False)]
 )
-def test_only_what_follows_grants_is_told_which_threads_to_make(
+def test_only_what_follows_grants_is_told_how_many_threads_to_make(
     tmp_path: Path, words: tuple[str, ...], told: bool
 ) -> None:
-    """A program whose threads stay as they are keeps numba's own choice, on which it may fork after parallel work."""
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
-        done = run("--runtime-dir", tmp_path, *words, "--", "env")
+    """A program whose threads stay as they are finds nothing of them, also below a launch of one that follows."""
+    again = f"{native.run_path()} --runtime-dir {tmp_path} {' '.join(words)} -- env"
+    with open_door(tmp_path, *2 * [lambda knock: knock.grant(1, max_cpus=8, flags=layout.HEADER_EMULATED)]):
+        done = run("--runtime-dir", tmp_path, "--", "sh", "-c", f"exec {again}")
 
-    assert ("NUMBA_THREADING_LAYER_PRIORITY=omp tbb workqueue\n" in done.stdout) == told
+    found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    assert {name: found.get(name) for name in THREADS} == {name: THREADS[name] if told else None for name in THREADS}
+    assert not [name for name in found if "OMP_NUM_THREADS" in name or name.startswith("NUMBA_THREADING")]
+    assert {name for name in found if name.startswith("DROM_SET_")} == {f"DROM_SET_{name}" for name in THREADS if told}
+
+
+def test_a_program_into_which_nothing_is_loaded_is_told_its_number_of_threads(tmp_path: Path) -> None:
+    """A static program with OpenMP has no other way to make threads for CPUs that come later."""
+    program = tmp_path / "p"
+    text = '#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv("OMP_NUM_THREADS")); return 0; }'
+    subprocess.run(["gcc", "-static", "-xc", "-", "-o", program], input=text, text=True, check=True)
+    with open_door(tmp_path, *2 * [lambda knock: knock.grant(1, max_cpus=8, flags=layout.HEADER_EMULATED)]):
+        done = run("--runtime-dir", tmp_path, "--", program)
+        limited = run("--runtime-dir", tmp_path, "--", program, OMP_THREAD_LIMIT="5")
+
+    assert (done.stdout, limited.stdout) == ("8\n", "5\n")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def end(scheduler: StandIn, agent: Agent, *jobs: int) -> None:
 def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
     """It finds itself where it was submitted from, on its cores; its output and its end are kept until forgotten."""
     script = (
-        'echo "$DROM_JOB_ID $DROM_JOB_NAME $DROM_NODE $DROM_NODELIST $DROM_NTASKS $DROM_CPUS $OMP_NUM_THREADS $MINE"; '
+        'echo "$DROM_JOB_ID $DROM_JOB_NAME $DROM_NODE $DROM_NODELIST $DROM_NTASKS $DROM_CPUS $DROM_MAX_CPUS $MINE"; '
     )
     script += "pwd; cat; echo bad >&2; exit 3"
     (tmp_path / "in").write_text("asked\n", encoding="utf-8")

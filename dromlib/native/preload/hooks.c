@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +49,7 @@ static unsigned long long known_subs; /* how many files have ever been unloaded 
 static size_t known_files;            /* the loader appends new ones to its list */
 static unsigned opened, looked_at;    /* how often the program has opened files; when this was looked at last */
 static _Thread_local bool has_opened;
+static bool has_setter;
 static int busy;
 
 static void *jump_to_dlopen(const char *path, int flags);
@@ -354,7 +354,14 @@ JUMPS static void *jump_to_dlsym(void *handle, const char *name)
 {
     void *(*real)(void *, const char *) = of_dlsym.target;
     hook_new_files();
+    if (name && strncmp(name, "omp_set_num_threads", 19) == 0)
+        __atomic_store_n(&has_setter, true, __ATOMIC_RELAXED);
     return real(handle, name);
+}
+
+bool is_setter_known(void)
+{
+    return __atomic_load_n(&has_setter, __ATOMIC_RELAXED);
 }
 
 /* A tool is opened for regions alone. */

@@ -9,6 +9,7 @@
 #ifndef DROM_HOOKS_H
 #define DROM_HOOKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -45,6 +46,9 @@ extern const size_t mpi_front_count, call_front_count, entry_front_count;
 
 /* What a function of MPI is in this process, or NULL. */
 void *find_mpi(const char *name);
+
+/* Whether the program has asked the loader for a function that sets a number of threads: it may have set one past us. */
+bool is_setter_known(void);
 
 /* Replace addresses in the files that have been loaded since. Outside the loader's callbacks and outside signal handlers. */
 void hook_files(void);

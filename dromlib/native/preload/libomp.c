@@ -84,6 +84,12 @@ static void implicit_task(int endpoint, dompt_data *parallel, dompt_data *task, 
     }
 }
 
+/* The runtime starts anew in a forked child, and goes on calling us. */
+static void begin_child(void)
+{
+    forget_size(llvm);
+}
+
 static int initialize(dompt_lookup lookup, int device, dompt_data *data)
 {
     (void)device, (void)data;
@@ -92,6 +98,7 @@ static int initialize(dompt_lookup lookup, int device, dompt_data *data)
     get_place_num = (dompt_get_place_num)lookup("ompt_get_place_num");
     if (!set_callback)
         return 0;
+    dromi_at_fork(NULL, NULL, begin_child);
     set_callback(DOMPT_THREAD_BEGIN, (dompt_function)thread_begin);
     set_callback(DOMPT_PARALLEL_BEGIN, (dompt_function)parallel_begin);
     set_callback(DOMPT_PARALLEL_END, (dompt_function)parallel_end);

@@ -53,6 +53,7 @@ struct runtime {
     int (*get_team_size)(int);
     int (*get_proc_bind)(void);
     int (*get_num_procs)(void);
+    int (*get_thread_limit)(void);
     void *entry[GOMP_ENTRY_COUNT]; /* by entry_of() */
     const struct runtime *next;
 };
@@ -130,6 +131,8 @@ static inline void *entry_of(const struct runtime *runtime, enum gomp_entry whic
  * is right. `set_now` is what seems to be set; 1 may be a region of one thread. Returns the value for such a clause: 0, as the
  * program said, or a number. */
 unsigned size_region(struct site *site, const struct runtime *runtime, int set_now);
+/* A runtime has started anew: what was set in the calling thread is set no more. */
+void forget_size(const struct runtime *runtime);
 /* In whose regions the threads of each runtime are. */
 extern struct object *forking[RUNTIMES_MOST + 1];
 

@@ -32,6 +32,11 @@ static int one_at(int unused)
     return 1;
 }
 
+static int most(void)
+{
+    return INT_MAX;
+}
+
 static void nothing(int unused)
 {
     (void)unused;
@@ -40,7 +45,7 @@ static void nothing(int unused)
 /* Where nothing is found. */
 const struct runtime no_runtime = {
     .number = RUNTIMES_MOST, .get_max_threads = one, .set_num_threads = nothing, .get_level = zero, .get_thread_num = zero,
-    .get_num_threads = one, .get_team_size = one_at, .get_proc_bind = zero, .get_num_procs = one,
+    .get_num_threads = one, .get_team_size = one_at, .get_proc_bind = zero, .get_num_procs = one, .get_thread_limit = most,
 };
 static const char *const entry_names[] = {
 #define NAME(name, version) #name,
@@ -103,6 +108,7 @@ static struct runtime *read_runtime(const void *base, const char *path)
     FIND(in, runtime, get_team_size, one_at);
     FIND(in, runtime, get_proc_bind, zero);
     FIND(in, runtime, get_num_procs, one);
+    FIND(in, runtime, get_thread_limit, most);
     for (int i = 0; i < GOMP_ENTRY_COUNT; i++)
         runtime->entry[i] = find(in, entry_names[i]);
     return runtime;

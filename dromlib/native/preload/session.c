@@ -64,6 +64,7 @@ static void look_for_places(void)
 static void read_environment(void)
 {
     dromi_keep_settings();
+    session.sized = getenv("OMP_NUM_THREADS") != NULL;
     look_for_places();
     const char *malleability = dromi_setting("DROM_MALLEABILITY");
     if (malleability && strcmp(malleability, "bind-only") == 0)

@@ -13,6 +13,7 @@ struct session {
     uint64_t seen;         /* number of the grant in force */
     uint32_t ncpus;        /* its CPUs; 0: this process is not managed */
     uint32_t serial;       /* changes with every grant */
+    bool sized;            /* the user has said how many threads there are to be */
     bool pinned;           /* the environment may ask for threads bound one by one */
     bool yielded;          /* the program has attached by itself */
     bool placing;          /* threads are to be bound in the next region: always if so, else after a growth */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hooks.h"
 #include "openmp.h"
 
 enum mode { UNKNOWN, AUTO, NEXT_REGION };
@@ -40,6 +41,20 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
+/* What drom-run has written down of the launch; 1 where it has not launched the program. */
+static int most_cpus(void)
+{
+    static int known;
+    int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (now == 0) {
+        const char *said = dromi_setting("DROM_MAX_CPUS");
+        uint64_t number;
+        now = said && dromi_number(&said, &number) && number >= 1 && number <= DROM_MAX_MASK_BITS ? (int)number : 1;
+        __atomic_store_n(&known, now, __ATOMIC_RELAXED);
+    }
+    return now;
+}
+
 static int follow_grant(const struct team *team)
 {
     uint32_t ncpus = __atomic_load_n(&session.ncpus, __ATOMIC_RELAXED);
@@ -55,11 +70,25 @@ __attribute__((noinline, cold)) static bool heed(struct team *team, int size, co
     return is_old;
 }
 
+/* A runtime counts the CPUs that the program was launched on. Those that it can come to have count instead, as far as the user's
+ * limits allow, unless the user or the program has set a number. They are not in the environment as OMP_NUM_THREADS: other
+ * programs obey that, too (nproc). */
+__attribute__((noinline, cold)) static int widen(const struct runtime *runtime, int size)
+{
+    int cpus = most_cpus(), most = least(size > cpus ? size : cpus, runtime->get_thread_limit());
+    if (most == size || session.sized || getenv("OMP_NUM_THREADS") || is_setter_known())
+        return size;
+    runtime->set_num_threads(most);
+    return runtime->get_max_threads();
+}
+
 /* Outside regions. Not every setter passes by us: some have the runtime's function from its handle. */
 static struct team *team_in(const struct runtime *runtime)
 {
     struct team *team = &teams[runtime->number];
     int size = runtime->get_max_threads();
+    if (__builtin_expect(team->ceiling == 0, 0))
+        size = widen(runtime, size);
     if (__builtin_expect(size != team->size, 0))
         heed(team, size, &team->ours);
     return team;
@@ -90,13 +119,19 @@ static int wanted(struct site *site, const struct runtime *runtime, const struct
     return keeps_threads(site->object, runtime) ? WHOLE : answer_region(&site->object->answers, &site->place, follow_grant(team));
 }
 
+void forget_size(const struct runtime *runtime)
+{
+    if (runtime->number < RUNTIMES_MOST)
+        teams[runtime->number] = (struct team){0};
+}
+
 unsigned size_region(struct site *site, const struct runtime *runtime, int set_now)
 {
     if (runtime->number >= RUNTIMES_MOST)
         return 0;
     struct team *team = &teams[runtime->number];
     struct object **mine = &forking[runtime->number];
-    if (__builtin_expect(set_now != team->size && set_now > 1, 0))
+    if (__builtin_expect(set_now != team->size && (set_now > 1 || team->ceiling == 0), 0))
         team_in(runtime);
     if (__atomic_load_n(mine, __ATOMIC_RELAXED) != site->object)
         __atomic_store_n(mine, site->object, __ATOMIC_RELAXED);
@@ -189,20 +224,6 @@ void obey_num_threads(struct site *site, int count)
     bool is_old = heed(team, runtime->get_max_threads(), &told);
     if (!object->is_blas)
         keep_number(&object->answers, &site->place, is_old && team->size < team->ceiling ? team->size : WHOLE);
-}
-
-/* What drom-run has written down of the launch; 1 where it has not launched the program. */
-static int most_cpus(void)
-{
-    static int known;
-    int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (now == 0) {
-        const char *said = dromi_setting("DROM_MAX_CPUS");
-        uint64_t number;
-        now = said && dromi_number(&said, &number) && number >= 1 && number <= DROM_MAX_MASK_BITS ? (int)number : 1;
-        __atomic_store_n(&known, now, __ATOMIC_RELAXED);
-    }
-    return now;
 }
 
 /* drom-run launches the program on fewer CPUs with as many threads as it can ever use. Alone it would find as many CPUs as

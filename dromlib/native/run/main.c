@@ -45,19 +45,23 @@ static void fill_request(struct drom_request_message *request, const struct opti
     request->flags = options->strict ? DROM_REQUEST_STRICT : 0;
 }
 
-/* Unless the user has set it. What another drom-run above us has set, which DROM_SET_<name> repeats, is not the user's. */
+/* Unless the user has set it. What another drom-run above us has set, which DROM_SET_<name> repeats, is not the user's. 0: take
+ * that out. */
 static void export_number(const char *name, uint32_t value)
 {
     char text[16], repeated[64];
     snprintf(text, sizeof text, "%" PRIu32, value);
     snprintf(repeated, sizeof repeated, "DROM_SET_%s", name);
     const char *now = getenv(name), *ours = getenv(repeated);
-    if (now && !(ours && strcmp(now, ours) == 0)) {
+    bool is_users = now && !(ours && strcmp(now, ours) == 0);
+    if (is_users || value == 0)
         unsetenv(repeated);
-        return;
-    }
-    setenv(name, text, 1);
-    setenv(repeated, text, 1);
+    else
+        setenv(repeated, text, 1);
+    if (!is_users && value == 0)
+        unsetenv(name);
+    else if (!is_users)
+        setenv(name, text, 1);
 }
 
 /* What the user's limits leave of so many threads: LLVM's runtime complains of more. */
@@ -72,13 +76,23 @@ static uint32_t within_limits(uint32_t threads)
     return threads;
 }
 
+/* For runtimes that make as many threads as there are CPUs when the program is launched, and never more. OpenMP's are told by what
+ * is loaded into the program, for many programs obey OMP_NUM_THREADS that have no OpenMP (nproc). */
+static void export_most(uint32_t cpus, bool is_loaded)
+{
+    static const char *const NAMES[] = {"NUMBA_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++)
+        export_number(NAMES[i], cpus);
+    export_number("OMP_NUM_THREADS", is_loaded ? 0 : within_limits(cpus));
+}
+
 /* Then the program is to run as if there were no agent. */
 static bool only_observes(const struct answer *answer)
 {
     return answer->reply.max_cpus == 0;
 }
 
-static void export_grant(const struct answer *answer, const char *dir, const char *cpus, bool follows)
+static void export_grant(const struct answer *answer, const char *dir, const char *cpus)
 {
     char task[48];
     snprintf(task, sizeof task, "%" PRId32 ":%" PRIu64, answer->reply.pid, answer->reply.start_time);
@@ -89,14 +103,7 @@ static void export_grant(const struct answer *answer, const char *dir, const cha
     setenv("DROM_CPUS", cpus, 1);
     char most[16];
     snprintf(most, sizeof most, "%" PRIu32, answer->reply.max_cpus);
-    setenv("DROM_MAX_CPUS", most, 1); /* for omp_get_num_procs() */
-    /* What is bound to fewer CPUs would be launched with fewer threads, and numba's can never be more: on oneTBB, its own
-     * first choice, they stay as few as the CPUs at the launch. */
-    export_number("OMP_NUM_THREADS", within_limits(answer->reply.max_cpus));
-    export_number("NUMBA_NUM_THREADS", answer->reply.max_cpus);
-    /* On OpenMP, processes cannot be forked off after parallel work, as they can on oneTBB: not where nothing is won. */
-    if (follows)
-        setenv("NUMBA_THREADING_LAYER_PRIORITY", "omp tbb workqueue", 0);
+    setenv("DROM_MAX_CPUS", most, 1);
 }
 
 /* Agents read no more than the beginning of an environment. */
@@ -112,7 +119,7 @@ static void move_to_front(const char *name)
     environ[0] = entry;
 }
 
-static void accept_grant(const struct answer *answer, const char *dir, bool follows)
+static void accept_grant(const struct answer *answer, const char *dir)
 {
     static char cpus[DROM_MAX_MASK_BITS * 6];
     uint32_t words = (answer->reply.mask_bits + 63) / 64;
@@ -122,7 +129,7 @@ static void accept_grant(const struct answer *answer, const char *dir, bool foll
         if (rc < 0)
             dromi_say("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
     }
-    export_grant(answer, dir, cpus, follows);
+    export_grant(answer, dir, cpus);
 }
 
 static void leave_unless_optional(const struct options *options, int error, const char *dir)
@@ -150,18 +157,20 @@ int run_command(const char *called, int argc, char **argv)
     struct options options;
     struct drom_request_message request;
     parse_options(&options, called, argc, argv);
-    bool malleable = options.job_class == DROM_CLASS_MALLEABLE;
+    bool malleable = options.job_class == DROM_CLASS_MALLEABLE, is_loaded, follows;
     int error = find_directory(options.runtime_dir, dir);
     fill_request(&request, &options);
     enum verdict verdict = error ? VERDICT_NO_AGENT : ask_for_cpus(dir, &request, &answer, options.wait, &error);
     switch (verdict) {
     case VERDICT_GRANTED:
-        accept_grant(&answer, dir, malleable && options.malleability != MALLEABILITY_BIND_ONLY);
+        accept_grant(&answer, dir);
         if (only_observes(&answer)) {
             preload_nothing();
             break;
         }
-        preload(&options, malleable);
+        is_loaded = preload(&options, malleable);
+        follows = malleable && options.malleability != MALLEABILITY_BIND_ONLY;
+        export_most(follows ? answer.reply.max_cpus : 0, is_loaded);
         if (request.local_size == 0) /* ranks below the command share its CPUs: one that waits gives way */
             setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
         break;

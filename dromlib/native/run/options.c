@@ -30,7 +30,7 @@ static const char HELP[] =
     "\n"
     "DROM_MALLEABILITY and DROM_OPENMP_RUNTIME in the environment stand for these two options where they are not given.\n"
     "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS, DROM_MAX_CPUS and, unless they are set already,\n"
-    "OMP_NUM_THREADS, NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER_PRIORITY in its environment.\n"
+    "NUMBA_NUM_THREADS, GOMAXPROCS and RAYON_NUM_THREADS in its environment, the last three only if it is to follow its grant.\n"
     "Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
 
 static const char *const CLASSES[] = {"malleable", "moldable", "rigid"};

@@ -190,7 +190,7 @@ void preload_nothing(void)
         take_from_list("PYTHONPATH", path);
 }
 
-void preload(const struct options *options, bool malleable)
+bool preload(const struct options *options, bool malleable)
 {
     static const char *const names[] = {"auto", "next-region", "bind-only"};
     char library[PATH_MAX], command[PATH_MAX];
@@ -198,10 +198,10 @@ void preload(const struct options *options, bool malleable)
     setenv("DROM_MALLEABILITY", names[options->malleability], 1);
     preload_nothing();
     if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY)
-        return;
+        return false;
     hook_python();
     if (!find_command(options->command[0], command))
-        return;
+        return false;
     read_program(&program, command);
     const char *reason = why_not(&program, command);
     if (reason)
@@ -216,5 +216,7 @@ void preload(const struct options *options, bool malleable)
     else {
         spare_asan();
         load_around(library, choose_runtime(options, &program, command));
+        return true;
     }
+    return false;
 }

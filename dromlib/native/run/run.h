@@ -50,8 +50,8 @@ void find_rank(struct rank *rank);
 void copy_name(char name[DROM_NAME_SIZE], const char *text);
 
 /* Load drom into the command, so that it becomes malleable as it is; say why not where that is impossible. `malleable`: its
- * grant may change while it runs. */
-void preload(const struct options *options, bool malleable);
+ * grant may change while it runs. Returns whether it is loaded. */
+bool preload(const struct options *options, bool malleable);
 
 /* Put a part behind a list in the environment, whose parts are separated by colons. */
 void put_last(const char *name, const char *part);
