@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
 
-from agent import config, control, output, service
+from agent import config, control, failures, output, service
 from agent.__main__ import launch
 from agent.cli_events import events
 from agent.cli_help import Commands
@@ -120,6 +120,7 @@ def run_app() -> None:
 
     What cannot be done yet is exit 75, as sysexits.h has it for a temporary failure.
     """
+    failures.name_output()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what cannot be written as it is
@@ -146,7 +147,7 @@ def run_app() -> None:
 
 def _nobody_reads() -> int:
     """Return the status of a program of C that writes to a pipe which nobody reads: `| head` has seen enough."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    failures.discard_output()
     return 128 + signal.SIGPIPE
 
 
@@ -163,7 +164,9 @@ def _failed(error: Exception) -> int | str:
     if isinstance(error, MemoryError):
         return "drom: There is not enough memory for what was asked: ask for less, or where there is more."
     if isinstance(error, OSError):
-        return f"drom: {f'{error.filename}: {error.strerror}.' if error.filename and error.strerror else error}"
+        if error.filename == failures.OUTPUT:
+            failures.discard_output()
+        return f"drom: {failures.sentence_of(error)}"
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return f"drom: this is a fault of drom ({what}): report it, with what {DEBUG}=1 in the environment shows."
 

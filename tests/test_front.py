@@ -18,7 +18,7 @@ HOMES = sorted(Path("~/.pyenv/versions").expanduser().glob("3.*")) or [Path("/us
 COMMANDS = {
     "run": ["run", "--runtime-dir", "{none}", "--", "sh", "-c", "echo ran; exit 3"],
     "ps": ["ps", "--runtime-dir", "{none}"],
-    "submit": ["submit", "--queue", "{none}", "--", "true"],
+    "submit": ["submit", "--", "true"],
     "topology": ["topology", "--emulate", "pack:2 core:2", "--json"],
     "agent": ["agent", "--emulate", "core:1", "--runtime-dir", "/dev/null"],
     "version": ["--version"],
@@ -57,7 +57,7 @@ def settings(poisoned: Path) -> dict[str, dict[str, str]]:
 def outcome(command: str, folder: Path, **extra: str) -> tuple[int, str, str]:
     """Return the status, stdout and stderr of a command run in a folder."""
     words = [str(DROM), *(word.format(none=folder.parent / "none") for word in COMMANDS[command])]
-    env = environment(NUMBA_DISABLE_JIT="1", **extra)
+    env = environment(NUMBA_DISABLE_JIT="1", DROM_QUEUE=str(folder.parent / "none"), **extra)
     done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
     return done.returncode, done.stdout, done.stderr
 

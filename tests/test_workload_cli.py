@@ -120,9 +120,9 @@ def test_make_and_plot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["info", "nothing.swf"], "drom: nothing.swf: No such file or directory."),
+        (["info", "nothing.swf"], "drom: nothing.swf: No such file or directory: check its name."),
         (["info", "README.md"], "drom: README.md, line 1, field 1 (job number): '#' is not a number: is this a wor"),
-        (["info", "."], "drom: .: Is a directory."),
+        (["info", "."], "drom: .: Is a directory: name a file."),
         (["info", "LOG", "--rule", "x"], "drom: 'x' is not a cleaning rule: write NAME=CHOICE, where NAME is status, "),
         (["filter", "LOG", "-o", "O", "--where", "size>1"], "drom: The condition 'size>1' asks for 'size', which no j"),
         (["filter", "LOG", "-o", "O", "--where", "job<0"], "drom: No job of LOG is left: nothing is written."),

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sentence for what the operating system refuses: the thing it was refused for, why, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+
+OUTPUT = "standard output"
+REMEDIES = {
+    errno.ENOENT: "check its name",
+    errno.ENOTDIR: "check its name",
+    errno.EISDIR: "name a file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "it is a link to itself",
+    errno.EACCES: "name one that this user may use, or be its owner",
+    errno.EPERM: "name one that this user may use, or be its owner",
+    errno.EEXIST: "choose another name",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOSPC: "make room there, or choose another place",
+    errno.EDQUOT: "make room there, or choose another place",
+    errno.EFBIG: "allow larger files (ulimit -f), or choose another place",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENFILE: "close programs: the whole machine has too many files open",
+    errno.ENOMEM: "ask for less, or where there is more memory",
+    errno.EAGAIN: "allow this user more processes (ulimit -u)",
+    errno.EIO: "check the device with dmesg",
+}
+
+
+class _Output(io.FileIO):
+    """Descriptor 1, whose errors name it."""
+
+    def write(self, data: object) -> int:
+        """Write bytes, as the base class does."""
+        try:
+            return super().write(data)  # type: ignore[arg-type] # any bytes
+        except OSError as error:
+            error.filename = OUTPUT
+            raise
+
+
+def name_output() -> None:
+    """Have errors of standard output name it."""
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
+        buffer = io.BufferedWriter(_Output(1, "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, sys.stdout.encoding, line_buffering=sys.stdout.line_buffering)
+
+
+def discard_output() -> None:
+    """Send what is still to be written to standard output nowhere: nothing can be written there any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def sentence_of(error: OSError) -> str:
+    """Return what an error of the system says to a user."""
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_lost():
+        return "the current folder does not exist any more: change to one that does (cd)."
+    why = error.strerror or str(error) or type(error).__name__
+    remedy = REMEDIES.get(error.errno or 0, "")
+    if error.filename is None:
+        return f"the system refuses what drom needs ({why}): {remedy or 'see drom doctor'}."
+    name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else f"descriptor {error.filename}"
+    return f"{name}: {why}: {remedy}." if remedy else f"{name}: {why}."
+
+
+def _is_lost() -> bool:
+    """Return whether the current folder was deleted."""
+    try:
+        os.stat(os.getcwd())  # noqa: PTH109, PTH116 - both as the system has them
+    except OSError:
+        return True
+    return False
