@@ -6,6 +6,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import config
-from tests.agents import SERVES_METRICS, Programs, affinity, drom, programs, start_agent
+from dromlib.cpulist import parse_cpulist
+from tests.agents import SERVES_METRICS, Programs, affinity, drom, environment, programs, start_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.agents import Agent
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TEXT = (DOCS / "admin.md").read_text(encoding="utf-8")
@@ -102,3 +106,59 @@ def test_observing_shows_what_would_be_done(tmp_path: Path, start: Programs) -> 
         told = agent.cli("explain", "a").stdout
         assert told.endswith("This agent only observes: it changes no mask.\n")
         assert "the agent binds" not in told
+
+
+@pytest.mark.system
+def test_what_an_idle_program_holds(tmp_path: Path, start: Programs) -> None:
+    """Sleeping programs keep their CPUs as busy ones would, down to a minimum, and the settings bound that."""
+    with start_agent(tmp_path, "--emulate", "core:8", "--max-min", "3", "--max-rigid", "2") as agent:
+        start.start(*agent.run("--job", "a", "--min", "3", "--", "sleep", "1000"))
+        agent.await_tasks(a="0-7")
+        start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
+        wait_until(lambda: counts(agent) == {"a": 4, "b": 4}, agent.tasks)
+        start.start(*agent.run("--job", "c", "--class", "rigid", "--cpus", "2", "--", "sleep", "1000"))
+        start.start(*agent.run("--job", "d", "--", "sleep", "1000"))
+        wait_until(lambda: counts(agent).keys() == set("abcd"), agent.tasks)
+        assert agent.cli("resize", "a", "auto").returncode == 0
+        held = counts(agent)
+        assert (held["c"], sum(held.values())) == (2, 8)
+        assert held["a"] >= 3
+
+        for options, sentence in (
+            (["--min", "4"], "a job may insist on at most 3"),
+            (["--class", "rigid", "--cpus", "3"], "a rigid job gets at most 2"),
+        ):
+            done = subprocess.run(
+                agent.run(*options, "--", "true"), env=environment(), capture_output=True, text=True, check=False
+            )
+            assert sentence in done.stderr
+            assert done.returncode != 0
+
+    with start_agent(tmp_path, "--emulate", "core:8", "--max-cpus-per-user", "6", name="other") as agent:
+        start.start(*agent.run("--job", "a", "--", "sleep", "1000"))
+        wait_until(lambda: counts(agent) == {"a": 6}, agent.tasks)
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
+def test_programs_that_are_not_started_with_drom_run_are_unmanaged(tmp_path: Path, start: Programs) -> None:
+    """They are neither bound nor listed, and may run where a job does, until somebody attaches them."""
+    with start_agent(tmp_path, "--topology", "core:2") as agent:
+        start.start(*agent.run("--job", "a", "--", "sleep", "1000"))
+        agent.await_tasks(a="0-1")
+        stranger = start.start("sleep", "1000")
+        os.sched_setaffinity(stranger.pid, {0})
+        assert agent.tasks().keys() == {"a"}
+        assert agent.cli("resize", "a", "1").returncode == 0
+        wait_until(lambda: counts(agent) == {"a": 1}, agent.tasks)
+        assert affinity(stranger.pid) == "0"
+
+        assert agent.cli("attach", str(stranger.pid), "--job", "s").returncode == 0
+        wait_until(lambda: counts(agent) == {"a": 1, "s": 1}, agent.tasks)
+        assert agent.cli("release", "s").returncode == 0
+        wait_until(lambda: agent.tasks().keys() == {"a"}, agent.tasks)
+
+
+def counts(agent: Agent) -> dict[str, int]:
+    """Return how many CPUs each job has."""
+    return {job: parse_cpulist(row["applied"]).bit_count() for job, row in agent.tasks().items() if row["applied"]}
