@@ -179,7 +179,8 @@ def test_the_first_run_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_a_log_that_is_not_there() -> None:
     """File and reason."""
-    assert drom("simulate", "none.swf", "--nodes", "4", code=1)[1] == "drom: none.swf: No such file or directory: check its name.\n"
+    said = drom("simulate", "none.swf", "--nodes", "4", code=1)[1]
+    assert said == "drom: none.swf: No such file or directory: check its name.\n"
 
 
 def test_fractions_are_told(tmp_path: Path) -> None:
