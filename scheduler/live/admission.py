@@ -107,10 +107,13 @@ def may_share(spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> 
     )
 
 
-def dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> tuple[list[int], str]:
-    """Return the jobs that a job still waits for, and why it will wait for good; empty if it need not."""
+def dependencies(after: Iterable[Dependency], state_of: Callable[[int], str | None]) -> tuple[list[int], str]:
+    """Return the jobs that one which is to start `after` some still waits for, and why it will do so for good.
+
+    The reason is empty if it need not.
+    """
     blocking = []
-    for dependency in spec.after:
+    for dependency in after:
         state = state_of(dependency.job)
         outcome = _met(dependency, state)
         if outcome is None:
@@ -126,7 +129,7 @@ def check_dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> Non
         if state_of(dependency.job) is None:
             msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
             raise SchedulerError(msg)
-    _, hopeless = dependencies(spec, state_of)
+    _, hopeless = dependencies(spec.after, state_of)
     if hopeless:
         msg = f"the job could never start, as {hopeless}: leave that out of --dependency, or name another job."
         raise SchedulerError(msg)

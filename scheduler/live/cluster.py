@@ -84,7 +84,7 @@ class Cluster(Membership):
             if not job.is_final:
                 self.holdings.remove(job)
             del self.jobs[job.number]
-            self._awaited.pop(job.number, None)
+            self._dependencies.leave(job)
             self.unsaved.pop(job.number)
         self.entries = [entry for entry in self.entries if entry.job < self._next]
 

@@ -8,7 +8,6 @@ drives it writes first and sends then, so that nothing is asked of a node that a
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent.steward import protocol as say
@@ -18,6 +17,7 @@ from scheduler.fairshare import Usage
 from scheduler.interface import RIGID
 from scheduler.live import admission
 from scheduler.live.controller import ANYWHERE, Demand
+from scheduler.live.dependencies import Dependencies
 from scheduler.live.dispatch import Dispatch
 from scheduler.live.jobs import CANCELLED, CLASSES, ENDING, FAILED, FINAL, NODE_FAIL, PENDING, REQUEUE, Entry, Job, Node
 from scheduler.live.launching import start_of
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from agent.rates import Rates
     from scheduler.compiling import Policy
     from scheduler.live.controller import Controller, Fault
+    from scheduler.live.dependencies import Wait
     from scheduler.live.settings import Settings
-    from scheduler.live.spec import Dependency, Spec
+    from scheduler.live.spec import Spec
 
 
 MOST_LOSSES = 5
@@ -77,10 +78,7 @@ class Lifecycle:
         """The nodes by index; empty where none has it."""
         self._groups: dict[str, Spec] = {}
         """One job of each group of those that may be on the same nodes."""
-        self._dependents: dict[int, set[int]] = {}
-        """Those that wait for a job, by its number."""
-        self._awaited: dict[int, dict[int, list[Dependency]]] = {}
-        """What a job still waits for: by its number, and by that of the other."""
+        self._dependencies = Dependencies()
         self.rates: dict[int, Rates] = {}
         """What running jobs were measured to do, by job, as far as this scheduler has heard."""
         self._unsure: dict[int, set[str]] = {}
@@ -140,23 +138,14 @@ class Lifecycle:
 
     def _offer(self, job: Job, now: float) -> bool:
         """Put a waiting job before the policy if it may start; return whether it is over now, as it never will."""
-        blocking, hopeless = admission.dependencies(job.spec, self.state_of)
-        if hopeless:
-            self._conclude(job, CANCELLED, now, hopeless)
-            return True
-        self._await(job, blocking)
+        if job.spec.after and not self._dependencies.join(job):
+            blocking, hopeless = admission.dependencies(job.spec.after, self.state_of)
+            if hopeless:
+                self._conclude(job, CANCELLED, now, hopeless)
+                return True
+            self._dependencies.begin(job, blocking)
         self._admit(job, now)
         return False
-
-    def _await(self, job: Job, others: Iterable[int]) -> None:
-        """Remember for which others a job waits, and for what of them."""
-        awaited: dict[int, list[Dependency]] = {other: [] for other in others}
-        for dependency in job.spec.after:
-            if dependency.job in awaited:
-                awaited[dependency.job].append(dependency)
-        for other in awaited:
-            self._dependents.setdefault(other, set()).add(job.number)
-        self._awaited[job.number] = awaited
 
     def _admit(self, job: Job, now: float) -> None:
         """Put a waiting job before the policy unless something keeps it from starting."""
@@ -164,35 +153,29 @@ class Lifecycle:
         if self.controller and could and not self.controller.waits(job.number) and self.turns.enter(job):
             self.controller.submit(job.number, self._demand(job), int(now))
 
-    def _offer_after(self, other: int, job: Job, now: float) -> bool:
-        """Look again at what a waiting job wants of another, which has started or is over; return as `_offer`."""
-        awaited = self._awaited.get(job.number, {})
-        if other not in awaited:  # whoever waited was taken back, and another job has its number
-            return False
-        about = replace(job.spec, after=tuple(awaited[other]))
-        blocking, hopeless = admission.dependencies(about, self.state_of)
+    def _look_again(self, other: int, wait: Wait, now: float) -> list[Job]:
+        """Look again at what jobs want of another, which has started or is over; return which of them are over now."""
+        jobs = [self.jobs[number] for number in wait.jobs]
+        blocking, hopeless = admission.dependencies(wait.open[other], self.state_of)
         if hopeless:
-            self._conclude(job, CANCELLED, now, hopeless)
-            return True
-        if blocking:
-            self._dependents.setdefault(other, set()).add(job.number)
-        else:
-            del awaited[other]
-            self._admit(job, now)
-        return False
+            for job in jobs:
+                self._conclude(job, CANCELLED, now, hopeless)
+            return jobs
+        if not blocking and self._dependencies.met(wait, other, jobs[0]):
+            for job in jobs:
+                self._admit(job, now)
+        return []
 
     def _tell_dependents(self, job: Job, now: float) -> None:
         """Consider those that wait for a job which has started or is over, and those that wait for what ends by it."""
         changed = [job]
         for one in changed:
-            for number in sorted(self._dependents.pop(one.number, ())):
-                other = self.jobs.get(number)
-                if other and other.state == PENDING and self._offer_after(one.number, other, now):
-                    changed.append(other)
+            for wait in self._dependencies.on(one.number):
+                changed += self._look_again(one.number, wait, now)
 
     def waits_for(self, number: int) -> list[int]:
         """Return the jobs that a job is to start after and still waits for."""
-        return list(self._awaited.get(number, ()))
+        return self._dependencies.of(self.jobs[number])
 
     def why_not(self, spec: Spec) -> str:
         """Return why the policy cannot be asked about a job that was let in before; empty if it can."""
@@ -317,7 +300,7 @@ class Lifecycle:
         self._tell_dependents(job, now)
 
     def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:
-        self._awaited.pop(job.number, None)
+        self._dependencies.leave(job)
         if not job.is_final:
             self.holdings.remove(job)
         job.state, job.reason, job.ended, job.spec = state, reason, now, remains(job.spec)
@@ -364,7 +347,8 @@ class Lifecycle:
 
     def needed(self) -> set[int]:
         """Return the jobs for which others wait, or once waited that may have to know again how they ended."""
-        return {dependency.job for job in self.jobs.values() if not job.is_final for dependency in job.spec.after}
+        wanted = {id(job.spec): job.spec.after for job in self.jobs.values() if job.spec.after and not job.is_final}
+        return {dependency.job for after in wanted.values() for dependency in after}
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Drop jobs that are over and were deleted from the queue."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -93,8 +93,8 @@ class Spec:
         return not self.script and (self.nodes > 1 or self.tasks > 1)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as JSON values."""
-        return asdict(self)
+        """Return the specification as JSON values, which are its own."""
+        return {name: getattr(self, name) for name in _NAMES}
 
 
 def size_of(spec: Spec) -> int:
@@ -259,6 +259,7 @@ _RANGES = (
     ("memory", "--mem", 0, 1 << 60),
     ("umask", "the umask", 0, 0o777),
 )
+_NAMES = tuple(item.name for item in fields(Spec))
 _INNER = {"resources": int, "environment": str}
 _TYPES: dict[str, type] = {item.name: type(item.default) for item in fields(Spec) if item.name not in _INNER}
 
