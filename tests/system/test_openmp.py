@@ -478,19 +478,22 @@ long FUNCTION(long n);
 long FUNCTION(long n)
 {
     long total = 0;
+    int members = 0, told = 0;
     omp_set_num_threads(2);
-    if (omp_get_max_threads() != 2)
-        return -1;
-#pragma omp parallel reduction(+ : total)
+#pragma omp parallel reduction(+ : total, members, told)
     {
         int index = omp_get_thread_num(), count = omp_get_num_threads();
         for (long i = n * index / count; i < n * (index + 1) / count; i++)
             total += i * omp_get_team_size(1);
+        members++;
+        told += count;
     }
-    return total;
+    if (told != members * members)
+        return -told;
+    return total + omp_get_max_threads() * 10000000L + omp_get_num_procs() * 100000000L;
 }
 """
-"""A library that splits its work by hand; its sum has the size of its team in it."""
+"""A library that splits its work by hand; its answer has all that it is told of threads in it."""
 ASKER = """
 #include <dlfcn.h>
 #include <omp.h>
@@ -498,7 +501,7 @@ ASKER = """
 long parts(long n);
 int main(int argc, char **argv)
 {
-    int size = 0;
+    int size = 0, members = 0;
     long (*sum)(long) = 0;
 #ifdef LINKED
     sum = parts;
@@ -508,10 +511,16 @@ int main(int argc, char **argv)
 #endif
     for (int i = 0; i < 3; i++) {
         omp_set_num_threads(2);
+        members = 0;
 #pragma omp parallel
+        {
+#pragma omp atomic
+            members++;
 #pragma omp single
-        size = omp_get_num_threads();
-        printf("team %d of %d, sum %ld\\n", size, omp_get_max_threads(), sum ? sum(1000) : -1);
+            size = 10 * omp_get_num_threads() + omp_get_team_size(1);
+        }
+        printf("team %d of %d, told %d %d, answer %ld\\n", members, omp_get_max_threads(), size, omp_get_num_procs(),
+               sum ? sum(1000) : -1);
     }
     return argc < 1;
 }
@@ -519,24 +528,38 @@ int main(int argc, char **argv)
 """A program with regions of its own that has such a library, linked or opened."""
 
 
+INTEL = Path(sys.prefix) / "lib" / "libiomp5.so"
+"""Intel's OpenMP, as PyPI has it."""
+
+
 def made(compiler: str, text: str, target: Path, *flags: str | Path) -> Path:
-    """Compile C with OpenMP."""
+    """Compile C with OpenMP; `intel` is clang with Intel's runtime."""
     source = target.with_suffix(".c")
     source.write_text(text, encoding="utf-8")
-    subprocess.run([compiler, "-O1", "-fopenmp", source, *flags, "-o", target], check=True)
+    if compiler == "intel":
+        compiled = target.with_suffix(".o")
+        shared = [flag for flag in flags if str(flag).startswith(("-D", "-fPIC"))]
+        subprocess.run(["clang", "-O1", "-fopenmp", *shared, "-c", source, "-o", compiled], check=True)
+        runtime = [INTEL, f"-Wl,-rpath,{INTEL.parent}"]
+        subprocess.run(["clang", compiled, *flags, *runtime, "-o", target], check=True)
+    else:
+        subprocess.run([compiler, "-O1", "-fopenmp", source, *flags, "-o", target], check=True)
     return target
 
 
+MATRIX = [f"{main} {library}" for main in ("gcc", "clang", "intel", "none") for library in ("gcc", "clang", "intel")]
+
+
 @pytest.mark.parametrize("way", ["linked", "local", "global", "with another"])
-@pytest.mark.parametrize(
-    "compilers", [f"{main} {library}" for main in ("gcc", "clang", "none") for library in ("gcc", "clang")]
-)
+@pytest.mark.parametrize("compilers", MATRIX)
 def test_each_file_is_answered_by_the_runtime_it_would_have_alone(
     agent: Agent, start: Programs, tmp_path: Path, compilers: str, way: str
 ) -> None:
-    """Whichever compilers made a program and its library, and however that is loaded, sums are those without drom."""
+    """Whichever compilers made a program and its library, however that is loaded, answers are those without drom."""
     if not has_libomp() or not shutil.which("clang") or not shutil.which("gcc"):
         pytest.skip("needs gcc, and clang with its OpenMP library (Debian: clang, libomp-dev)")
+    if "intel" in compilers and not INTEL.exists():
+        pytest.skip("needs Intel's OpenMP (PyPI: intel-openmp)")
     main, library = compilers.split()
     parts = made(library, PARTS, tmp_path / "libparts.so", "-fPIC", "-shared", "-DFUNCTION=parts")
     if way == "with another":
@@ -547,16 +570,21 @@ def test_each_file_is_answered_by_the_runtime_it_would_have_alone(
         parts = both
     text = ASKER
     if main == "none":
-        text = re.sub(r"#pragma.*|#include <omp.h>|omp_set.*", "", text).replace("omp_get_max_threads()", "0")
+        text = re.sub(r"#pragma.*|#include <omp.h>|omp_set.*", "", text)
+        text = re.sub(r"omp_get_\w+\([01]?\)", "0", text)
     flags = ["-DLINKED", "-Wl,--no-as-needed", parts] if way == "linked" else ["-ldl"]
     program = made(main.replace("none", "gcc"), text, tmp_path / "main", *flags, "-Wl,--as-needed")
     opened = {"linked": [], "global": [str(parts), "global"]}.get(way, [str(parts)])
-    alone = subprocess.run([program, *opened], env=environment(), capture_output=True, text=True, check=True)
-    assert "sum 999000\n" in alone.stdout
+    known = environment() | {"KMP_DUPLICATE_LIB_OK": "TRUE"}
+    words = ["taskset", "-c", "0,1", program, *opened]
+    alone = subprocess.run(words, env=known, capture_output=True, text=True, check=True)
+    assert "answer 220999000\n" in alone.stdout
     for choice in ("auto", "libgomp", "libomp"):
-        ours = start.start(*agent.run("--require", "--openmp-runtime", choice, program, *opened))
-        assert ours.wait() == 0, ours.show()
-        assert ours.out == alone.stdout, choice
+        for malleability in ("auto", "next-region", "bind-only"):
+            how = ("--malleability", malleability, "--openmp-runtime", choice)
+            ours = start.start(*agent.run("--require", *how, program, *opened), KMP_DUPLICATE_LIB_OK="TRUE")
+            assert ours.wait() == 0, ours.show()
+            assert ours.out == alone.stdout, how
 
 
 def test_of_two_llvm_runtimes_the_first_is_managed(agent: Agent, start: Programs, tmp_path: Path) -> None:
