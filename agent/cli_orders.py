@@ -228,7 +228,14 @@ def attach(
     ],
     agent: Agent,
     job: Annotated[str, typer.Option("--job", metavar="NAME", help="Name of the job; default: the program's.")] = "",
-    cpus: Annotated[int | None, typer.Option(metavar="N", help="CPUs it can use; default: all.", min=1)] = None,
+    cpus: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="CPUs it can use; default: all. Where cores differ: whole cores that surely have N.",
+            min=1,
+        ),
+    ] = None,
     least: Annotated[
         int | None, typer.Option("--min", metavar="N", help="CPUs below which it must not go.", min=1)
     ] = None,

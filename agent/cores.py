@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from agent.topology import first_cpu
+from agent.words import counted
 from dromlib.cpulist import cpus as cpus_of
 
 if TYPE_CHECKING:
@@ -70,6 +71,24 @@ class Cores:
     @cached_property
     def _widths(self) -> list[int]:
         return sorted(mask.bit_count() for mask in self.masks)
+
+    @cached_property
+    def differ(self) -> bool:
+        """Whether some cores have more hardware threads than others."""
+        return self._widths[:1] != self._widths[-1:]
+
+    @property
+    def noun(self) -> str:
+        """What `shown` counts: CPUs, or cores where these differ and so many of them may have more or fewer CPUs."""
+        return "core" if self.differ else "CPU"
+
+    def shown(self, cores: int) -> int:
+        """Return the number by which people are told of so many cores, in units of `noun`."""
+        return cores if self.differ else self.cpus(cores)
+
+    def amount(self, cores: int) -> str:
+        """Return so many cores in words: ``4 CPUs``, or ``4 cores`` where these differ."""
+        return counted(self.shown(cores), self.noun)
 
     @cached_property
     def names(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from agent import policy
 from agent.jobs import Refused, action_name
 from agent.rules import in_words
 from agent.wishes import UNSAID, Wish, due
-from agent.words import counted, cpu_names, cpus_are, duration, layout_name, left_alone, span_of
+from agent.words import CORES_DIFFER, counted, cpu_names, cpus_are, duration, layout_name, left_alone, span_of
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def explain(
 
 
 def _asked(node: Node, job: Job, user: Callable[[int], str]) -> str:
-    least, most = node.cores.cpus(job.task_min), node.cores.cpus(job.task_max)
-    bounds, ranks = span_of(least, most), len(job.ranks)
+    least, most = node.cores.shown(job.task_min), node.cores.shown(job.task_max)
+    bounds, ranks = span_of(least, most, node.cores.noun), len(job.ranks)
     pids = _listed(str(task.arrival.pid) for task in job.present)
     who = f" (pid{'s' * (ranks > 1)} {pids})" if pids else ""
     tasks = f"one task{who} of {bounds}" if ranks == 1 else f"{ranks} tasks{who} of {bounds} each"
@@ -77,24 +77,25 @@ def _asked(node: Node, job: Job, user: Callable[[int], str]) -> str:
     wishes = f", laid out {layout}{' (or it waits)' if strict else ''}" if layout else ""
     memory = f" and {in_words(job.memory)} of memory" + (" each" if ranks > 1 else "") if job.memory else ""
     attached = " It ran before it was attached." if any(t.arrival.attached for t in job.present) else ""
+    attached += f" {CORES_DIFFER}" if node.cores.differ else ""
     return f"{job.name} is a {job.job_class} job of user {user(job.user)}: {tasks}{memory}{wishes}.{attached}"
 
 
 def _reserved(node: Node, job: Job) -> str:
-    has, most = _cpus(node.cores.cpus(job.cores)), node.cores.cpus(job.reserved)
+    has, most = _many(node, job.cores), node.cores.shown(job.reserved)
     return f"A scheduler holds it at {has} here until it has ended, and may order up to {most}."
 
 
 def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
     others = [view for view in node.plan.running() if view.name != job.name]
     mine = replace(node.plan.view(job), fixed=False)
-    total, cap, cpus = node.plan.total(), node.plan.cap, node.cores.cpus
+    total, cap, shown = node.plan.total(), node.plan.cap, node.cores.shown
     shares = policy.equal_shares([*others, mine], total, cap)
     equal = policy.equal_shares([*others, replace(mine, minimum=0)], total, cap)[job.name]
-    share, here = shares[job.name], f"of the {_cpus(cpus(total))} here"
-    text = f"Its equal share is {cpus(share)} {here}"
+    share, here = shares[job.name], f"of the {_many(node, total)} here"
+    text = f"Its equal share is {shown(share)} {here}"
     if equal < mine.minimum:
-        due = cpus(share)
+        due = shown(share)
         are = "is" if due == 1 else "are"
         text = f"An equal share would be less than its minimum, so {due} {here} {are} due to it"
     elif share >= mine.maximum:
@@ -117,14 +118,14 @@ def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int]
         among = f"user {user(job.user)}, alone here, {has}"
     cap = node.plan.cap
     if cap and len(mine) > 1 and sum(shares[other.name] for other in mine) >= cap:
-        among += f", which may have {_cpus(node.cores.cpus(cap))} together"
+        among += f", which may have {_many(node, cap)} together"
     views = [node.plan.view(other) for other in jobs if other is not job]
     fixed = sum(view.fixed for view in views)
     if fixed:
         among += "; one of the others keeps what it has" if fixed == 1 else f"; {fixed} others keep theirs"
     insist = [view for view in views if not view.fixed and view.minimum == shares[view.name] > shares[job.name]]
     if insist:
-        needs = _listed(f"{view.name} needs at least {node.cores.cpus(view.minimum)}" for view in insist)
+        needs = _listed(f"{view.name} needs at least {_few(node, view.minimum)}" for view in insist)
         among += f"; {needs}"
     return among
 
@@ -136,6 +137,7 @@ def _has(node: Node, job: Job) -> Iterator[str]:
     owns = ledger.owned.get(job.name, 0)
     holds = "has" if states <= {"running", "enforced"} else "is to have"
     text = f"It {holds} {_cpus(has.bit_count())} ({format_cpulist(has)})"
+    text += f" on {counted(node.cores.count(has), 'core')}" if node.cores.differ else ""
     if len(job.ranks) > 1:
         parts = [f"{format_cpulist(mask)} for task {rank}" for rank, mask in sorted(job.targets.items())]
         text += f": {_listed(parts)}"
@@ -225,7 +227,7 @@ def _ordered(node: Node, job: Job, now: float, user: Callable[[int], str]) -> st
     if job.hold is None:
         return ""
     until = "" if job.hold_until is None else f"for another {duration(job.hold_until - now)}, or "
-    return f"{by} holds it at {_cpus(node.cores.cpus(job.hold))} {until}until `drom resize {job.name} auto`."
+    return f"{by} holds it at {_many(node, job.hold)} {until}until `drom resize {job.name} auto`."
 
 
 def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> str:
@@ -242,7 +244,7 @@ def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> st
     if job.rest_until is not None and (text := _rests(node, job, job.rest_until, now)):
         return text
     if plan.cap and not policy.room_of(job.user, plan.running(), plan.total(), plan.cap):
-        most = _cpus(node.cores.cpus(plan.cap))
+        most = _many(node, plan.cap)
         return f"It could use more, but the jobs of user {user(job.user)} have the {most} that one user may have here."
     return ""
 
@@ -274,9 +276,9 @@ def _crowded(node: Node, job: Job) -> str:
         return f"{cpus_are(free)} free, kept for who owns them or for a larger growth."
     others = [view for view in plan.running() if view.name != job.name]
     they = _listed(
-        f"{view.name} keeps its {node.cores.cpus(view.cores)}"
+        f"{view.name} keeps its {_few(node, view.cores)}"
         if view.fixed or view.cores <= view.minimum
-        else f"{view.name} has {node.cores.cpus(view.cores)} and keeps at least {node.cores.cpus(view.minimum)}"
+        else f"{view.name} has {_few(node, view.cores)} and keeps at least {_few(node, view.minimum)}"
         for view in sorted(others, key=lambda view: -view.cores)
     )
     less = ""
@@ -375,7 +377,7 @@ def _heeded(node: Node, job: Job, wish: Wish) -> str:
     if job.hold is not None or job.pinned:
         return "that counts when the order for it is over"
     keeps = node.plan.view(job).keeps
-    left = f"arrivals leave it {_cpus(node.cores.cpus(keeps))} where they can"
+    left = f"arrivals leave it {_many(node, keeps)} where they can"
     if keeps < node.cores.sure_of(wish.least) * len(job.ranks):
         bounded = keeps < job.task_max * len(job.ranks)
         left += f", the most that {'a job may insist on here' if bounded else 'it may have'}"
@@ -397,6 +399,16 @@ def _mode(node: Node, job: Job) -> Iterator[str]:
         yield f"No process of it asks for grants: the agent binds {whose} threads, which stay as many as they are."
     if any(task.enforced for task in tasks):
         yield f"It did not apply its newest grant within {duration(node.grace)}: the agent bound it."
+
+
+def _many(node: Node, cores: int) -> str:
+    """Return a number of cores for people, with its noun."""
+    return node.cores.amount(cores)
+
+
+def _few(node: Node, cores: int) -> str:
+    """Return a number of cores for people, without the noun where that is CPUs."""
+    return _many(node, cores) if node.cores.differ else str(node.cores.shown(cores))
 
 
 def _cpus(count: int) -> str:

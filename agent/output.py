@@ -12,7 +12,7 @@ from agent import events, listing
 from agent.config import toml
 from agent.topology import warnings_of
 from agent.users import user_name
-from agent.words import counted
+from agent.words import CORES_DIFFER, counted
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def topology(machine: Topology, *, as_json: bool) -> None:
     kind = ["KIND"] if any(core.kind for core in machine.cores) else []
     headings = ["PACKAGE", "NUMA", *(name.upper() for name in parts), *kind, "CORES", "THREADS"]
     table([*headings, "CPUS", "FIRST CORE", "ALLOWED"], _alike_cores(machine, parts))
+    if len({core.cpus.bit_count() for core in machine.cores}) > 1:
+        print(f"\n{CORES_DIFFER} `drom agent --unit thread` hands out CPUs one by one.")
     if machine.numa:
         print()
         rows = [[str(node.os), _bytes(node.memory), format_cpulist(node.cpus) or "none"] for node in machine.numa]

@@ -22,7 +22,7 @@ from agent.ledger import Move
 from agent.policy import Wait
 from agent.replanning import Misplaced, Replanning
 from agent.rules import in_words
-from agent.words import counted, cpus_are, span_of
+from agent.words import cpus_are, span_of
 from dromlib import layout
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Plan(Replanning):
         if not job.planned & self.avoided:
             return ""
         if (lost := job.planned & self.lost) and self._must_leave(job):
-            needs = self.cores.cpus(job.cores if job.frozen else job.task_min * len(job.ranks))
+            needs = self.cores.amount(job.cores if job.frozen else job.task_min * len(job.ranks))
             return (
-                f"{cpus_are(lost)} gone, and there is no room elsewhere for the {counted(needs, 'CPU')} that job "
+                f"{cpus_are(lost)} gone, and there is no room elsewhere for the {needs} that job "
                 f"{job.name} needs: it runs where the kernel lets it."
             )
         if job.frozen:
@@ -122,13 +122,15 @@ class Plan(Replanning):
         That is, the first job of the user whose jobs have fewest cores; those of one user are in the order of arrival,
         which also decides between users.
         """
+        jobs = [job for job in self.jobs.values() if not job.cores]
+        if len(jobs) < 2:
+            return jobs
         has: Counter[int] = Counter()
+        for view in self.running():
+            has[view.user] += view.cores
         waiting: dict[int, deque[tuple[int, Job]]] = {}
-        for place, job in enumerate(self.jobs.values()):
-            if job.cores:
-                has[job.user] += job.cores
-            else:
-                waiting.setdefault(job.user, deque()).append((place, job))
+        for place, job in enumerate(jobs):
+            waiting.setdefault(job.user, deque()).append((place, job))
         heap = [(has[user], theirs[0][0], user) for user, theirs in waiting.items()]
         heapq.heapify(heap)
         found: list[Job] = []
@@ -192,10 +194,10 @@ class Plan(Replanning):
 
     def _counts_with(self, new: JobCores) -> dict[str, int] | Wait:
         """Return the cores of every job once a waiting one runs as well, or why it has to wait."""
-        could, cap, cpus = self.total() + self.cores.count(self.busy), self.cap, self.cores.cpus
-        if beyond := policy.never(new, could, cap, cpus=cpus):
+        could, cap = self.total() + self.cores.count(self.busy), self.cap
+        if beyond := policy.never(new, could, cap, told=self.cores):
             return beyond
-        counts = policy.admit(new, self.running(), self.total(), self.rules.sharing_factor, cap, cpus=cpus)
+        counts = policy.admit(new, self.running(), self.total(), self.rules.sharing_factor, cap, told=self.cores)
         if not isinstance(counts, Wait) and self._takes_the_last(new, counts):
             return Wait("the last CPUs that running jobs can lend are kept for users who run nothing here.", "user")
         return counts
@@ -404,9 +406,9 @@ class Plan(Replanning):
 
     def fix(self, job: Job, cores: int, now: float) -> None:
         """Give a job just so many cores, by an order. Raises `Refused`. Then others are to be handed what is left."""
-        counts = policy.hold(job.name, cores, self.running(), self.total(job.planned), self.cores.cpus)
+        counts = policy.hold(job.name, cores, self.running(), self.total(job.planned), self.cores)
         if isinstance(counts, Wait):
-            raise Refused(f"job {job.name} cannot have {counted(self.cores.cpus(cores), 'CPU')}: {counts.reason}")
+            raise Refused(f"job {job.name} cannot have {self.cores.amount(cores)}: {counts.reason}")
         self._replan(counts, "order", now, {(job.name, rank): 0 for rank in job.ranks})
         job.hold, job.hold_until, job.hold_by = cores, None, self.event.by
         self.touch(job)
@@ -457,7 +459,7 @@ class Plan(Replanning):
             raise Refused(msg)
         rest = sum(self.cores.count(target) for rank, target in job.targets.items() if rank != task.rank)
         total = self.total(job.targets[task.rank])
-        counts = policy.hold(job.name, self.cores.count(mask) + rest, self.running(), total, self.cores.cpus)
+        counts = policy.hold(job.name, self.cores.count(mask) + rest, self.running(), total, self.cores)
         if isinstance(counts, Wait):
             raise Refused(f"these CPUs cannot be had: {counts.reason}")
         self._replan(counts, "order", now, {(job.name, task.rank): mask})

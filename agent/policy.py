@@ -13,7 +13,7 @@ What fixed jobs have, and what minima need beyond an equal share, is kept: the r
 
 A site may cap what one user's jobs have together (`cap`, cores; 0: no cap). Beyond the cap they share among themselves.
 
-People count CPUs: `cpus` tells reasons how many a number of cores has.
+People count CPUs: `told` says in reasons how many a number of cores has.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import heapq
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agent.copies import Value
 from agent.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
 
@@ -53,9 +53,28 @@ class JobCores(Value):
     keeps: int = 0
 
 
-def one_each(cores: int) -> int:
-    """Return the CPUs of cores without hardware threads."""
-    return cores
+class Counting(Protocol):
+    """How people are told of numbers of cores; `agent.cores.Cores` is one."""
+
+    @property
+    def noun(self) -> str:
+        """What is counted."""
+
+    def shown(self, cores: int) -> int:
+        """Return how many of these so many cores are."""
+
+
+class OneEach:
+    """Cores of one CPU each."""
+
+    noun = "CPU"
+
+    def shown(self, cores: int) -> int:
+        """Return the CPUs of so many cores."""
+        return cores
+
+
+ONE_EACH = OneEach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +140,16 @@ def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str
     return shares
 
 
-def never(new: JobCores, could: int, cap: int, *, cpus: Callable[[int], int] = one_each) -> Wait | None:
+def never(new: JobCores, could: int, cap: int, *, told: Counting = ONE_EACH) -> Wait | None:
     """Return why a job can never run where `could` cores are handed out at most; None where it can.
 
     The machine, or the rules, have changed since it was let in, or may do so.
     """
-    needs = f"needs at least {counted(cpus(new.minimum), 'CPU')}"
+    needs = f"needs at least {counted(told.shown(new.minimum), told.noun)}"
     if new.minimum > could:
-        return Wait(f"{needs}: this node hands out {cpus(could)} now.", "none")
+        return Wait(f"{needs}: this node hands out {told.shown(could)} now.", "none")
     if cap and new.minimum > cap:
-        return Wait(f"{needs}: the jobs of one user get {cpus(cap)} together here now.", "none")
+        return Wait(f"{needs}: the jobs of one user get {told.shown(cap)} together here now.", "none")
     return None
 
 
@@ -141,7 +160,7 @@ def admit(
     sharing_factor: float,
     cap: int = 0,
     *,
-    cpus: Callable[[int], int] = one_each,
+    told: Counting = ONE_EACH,
 ) -> dict[str, int] | Wait:
     """Return the cores of every job once `new` runs as well, or why it has to wait.
 
@@ -162,10 +181,10 @@ def admit(
     got = free + sum(loans.values())
     if got < new.minimum:
         lent = sum(_take(new.minimum - left, lenders, limits).values())
-        needs = f"needs at least {counted(cpus(new.minimum), 'CPU')}"
+        needs = f"needs at least {counted(told.shown(new.minimum), told.noun)}"
         if left + lent < new.minimum:
-            return Wait(f"{needs}: {cpus(max(0, left))} free, running jobs may lend {cpus(lent)}.")
-        return Wait(f"{needs}: its user's jobs may have {counted(cpus(cap), 'CPU')} together.", "user")
+            return Wait(f"{needs}: {told.shown(max(0, left))} free, running jobs may lend {told.shown(lent)}.")
+        return Wait(f"{needs}: its user's jobs may have {counted(told.shown(cap), told.noun)} together.", "user")
     got = min(got, wanted)
     if loans:
         # Tasks get equal counts (D26), but what is free is nobody's loss.
@@ -207,7 +226,7 @@ def room_of(user: int, running: Sequence[JobCores], total: int, cap: int) -> int
 
 
 def hold(
-    name: str, cores: int, running: Sequence[JobCores], total: int, cpus: Callable[[int], int] = one_each
+    name: str, cores: int, running: Sequence[JobCores], total: int, told: Counting = ONE_EACH
 ) -> dict[str, int] | Wait:
     """Return the cores of every job once an order has set job `name` to `cores`, or why that cannot be.
 
@@ -218,7 +237,7 @@ def hold(
     lenders = [job for job in others if not job.fixed]
     loans = _take(cores - free, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if free + sum(loans.values()) < cores:
-        most = counted(cpus(max(0, free + sum(loans.values()))), "CPU")
+        most = counted(told.shown(max(0, free + sum(loans.values()))), told.noun)
         return Wait(f"at most {most} can be had: the other jobs are at their minimum.")
     return _without(loans, others) | {name: cores}
 

@@ -145,9 +145,16 @@ def counted(number: float, noun: str) -> str:
     return f"{number if isinstance(number, int) else format(number, 'g')} {noun}{'' if number == 1 else 's'}"
 
 
-def span_of(least: int, most: int) -> str:
+CORES_DIFFER = (
+    "Cores here differ in their CPUs: jobs get and share whole cores, and N CPUs are asked for as the cores that "
+    "surely have as many, so perhaps more."
+)
+"""What a number of CPUs means where some cores have more hardware threads than others."""
+
+
+def span_of(least: int, most: int, noun: str = "CPU") -> str:
     """Return numbers of CPUs from `least` to `most`: ``1 CPU``, ``2 to 4 CPUs``."""
-    return f"{least} to {counted(most, 'CPU')}" if least < most else counted(most, "CPU")
+    return f"{least} to {counted(most, noun)}" if least < most else counted(most, noun)
 
 
 def cpu_names(mask: int) -> str:

@@ -13,6 +13,8 @@ from agent.layouts import Layout
 from agent.node import Node
 from agent.rules import Rules
 from agent.wishes import Wish
+from agent.words import CORES_DIFFER
+from dromlib.cpulist import format_cpulist
 from tests.nodes import MACHINES, make_node
 
 ANN, BEN, CLO = 1000, 1001, 1002
@@ -102,6 +104,25 @@ class TestWhatItAsked:
         """A name that nobody has is one sentence."""
         with pytest.raises(Refused, match=r"^no job is called b: see `drom ps`\.$"):
             explain(story.node, "b", 0.0)
+
+
+class TestWhereCoresDiffer:
+    """Where some cores have two CPUs and some one, jobs are told of cores, and how many CPUs they have by that."""
+
+    def test_a_rigid_job_has_more_cpus_than_it_asked_for(self) -> None:
+        """Three cores of two CPUs and four of one: what surely holds four CPUs is four cores, which have seven here."""
+        story = Story([0b11, 0b1100, 0b110000, *(1 << cpu for cpu in range(6, 10))])
+        story.arrive("a", job_class="rigid", max_cpus=4)
+        story.arrive("b", BEN, min_cpus=4)
+        said = [text for _, text in explain(story.node, "a", story.now)]
+        cpus = story.node.jobs["a"].planned
+
+        assert said[:3] == [
+            "a is a rigid job of user 1000: one task (pid 100) of 4 cores. " + CORES_DIFFER,
+            "Its equal share is 4 of the 7 cores here, the most it can use.",
+            f"It has {cpus.bit_count()} CPUs ({format_cpulist(cpus)}) on 4 cores, all its own.",
+        ]
+        assert story.told("b", "waits") == ["It waits: needs at least 4 cores: 3 free, running jobs may lend 0."]
 
 
 class TestAJobOfAScheduler:

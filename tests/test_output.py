@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent import output
 from agent.synthetic import synthetic_topology
+from agent.words import CORES_DIFFER
 
 if TYPE_CHECKING:
     import pytest
@@ -175,6 +176,18 @@ def test_a_machine_is_told_for_people(capsys: pytest.CaptureFixture[str]) -> Non
         "warning: It is odd.",
         "warning: The CPU quota of 2.5 CPUs has room for 1 core of 4: CPUs 0-1 are managed of 0-7.",
     ]
+
+
+def test_it_is_told_what_cpus_mean_where_cores_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where some cores have two CPUs and some one, a sentence below the cores tells what jobs get."""
+    machine = synthetic_topology("core:3 pu:2")
+    cores = (replace(machine.cores[0], cpus=1, kind="efficiency"), *machine.cores[1:])
+    output.topology(replace(machine, cores=cores), as_json=False)
+    said = capsys.readouterr().out
+    output.topology(machine, as_json=False)
+
+    assert f"\n\n{CORES_DIFFER} `drom agent --unit thread` hands out CPUs one by one.\n" in said
+    assert CORES_DIFFER not in capsys.readouterr().out
 
 
 def test_a_machine_without_nodes_and_memory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dromlib import layout
+from dromlib.cpulist import cpus, parse_cpulist
 from tests.agents import (
     SECONDS,
     Agent,
@@ -206,6 +207,45 @@ def test_a_user_has_so_many_tasks_and_others_still_register(folder: Path, start:
         programs = [start.start(*agent.run("--min", "1", "sleep", "1000")) for _ in range(5)]
         agent.await_log(r"(?s)(event=task_started .*){8}")
         assert len(agent.tasks()) == len(programs)
+        start.kill()
+
+
+def as_user(uid: int, *command: str) -> list[str]:
+    """Return the command line of a user's command."""
+    return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", *command]
+
+
+def crowd_of(agent: Agent, start: Programs, many: int) -> list[Program]:
+    """Start so many programs that never end, as one user; return them once all are registered."""
+    crowd = [start.start(*as_user(ATTACKER, *agent.run("--job", f"a{n}", "sleep", "1000"))) for n in range(many)]
+    wait_until(lambda: len(agent.tasks()) == many, lambda: agent.log)
+    return crowd
+
+
+def test_waiting_is_shared_between_users(agent: Agent, start: Programs) -> None:
+    """A user whose first task comes after twenty of another one gets the next core that comes free."""
+    crowd = crowd_of(agent, start, 20)
+    late = start.start(*as_user(VICTIM, *agent.run("--job", "b", "sleep", "1000")))
+    late.await_err("waiting: needs at least 1 CPU: 0 free")
+    running = [program for program in crowd if f'pid={program.pid} old="" new=' in agent.log]
+    assert len(running) == 2
+    running[0].kill()
+    agent.await_log("event=task_started job=b ")
+    assert agent.log.count("event=task_started") == 3
+
+
+def test_endless_tasks_of_one_user_leave_a_core_to_another(folder: Path, start: Programs) -> None:
+    """However many tasks a user starts, another user's first one starts at once, and no core was idle before."""
+    with start_agent(folder, "--emulate", "core:8") as agent:
+        crowd_of(agent, start, 12)
+        rows = agent.tasks().values()
+        assert sum(row["state"] != "waiting" for row in rows) == 7
+        targets = [cpu for row in rows for cpu in cpus(parse_cpulist(row["target"]))]
+        assert sorted(targets) == list(range(8))
+        kept = "the last CPUs that running jobs can lend are kept for users who run nothing here."
+        assert kept in [row["detail"] for row in rows]
+        start.start(*as_user(VICTIM, *agent.run("--job", "b", "sleep", "1000")))
+        agent.await_log("event=task_started job=b ")
         start.kill()
 
 

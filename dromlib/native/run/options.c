@@ -14,7 +14,7 @@ static const char HELP[] =
     "\n"
     "  --runtime-dir DIR   where the agent listens (default: $DROM_RUNTIME_DIR, /run/drom, $XDG_RUNTIME_DIR/drom)\n"
     "  --job NAME          name of the job (default: the command's)\n"
-    "  --cpus N            CPUs to ask for (default: all the node has)\n"
+    "  --cpus N            CPUs to ask for (default: all the node has); where cores differ, whole cores that surely have N\n"
     "  --min N             CPUs below which the job must not go (default: one per task)\n"
     "  --class CLASS       malleable (default), moldable or rigid\n"
     "  --distribution D    compact, spread or per-socket=N; with a quoted ! after it, wait rather than make do\n"
