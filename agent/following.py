@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -147,13 +148,12 @@ class Following:
         That is the task of its nearest ancestor that is the first process of one, or was seen in one, `pid` included.
         An ancestor also belongs to the task `named` if it is of that task's user and has it in its environment.
         """
-        tasks = self._node
-        if not tasks.tasks:
-            return None
-        above = processes.lineage(pid, most=MOST_ANCESTORS)
+        find = self._node.find
+        oldest = min((task.arrival.start_time for task in self._node.tasks.values()), default=sys.maxsize)
+        above = processes.lineage(pid, most=MOST_ANCESTORS, since=oldest)
         for who in above:
             first = self._last and self._last.task_of(who)
-            if task := tasks.find(*who) or (tasks.find(*first) if first else None):
+            if task := find(*who) or (find(*first) if first else None):
                 return task
         return named if named and any(_names(who, named) for who in above[1:]) else None
 

@@ -208,13 +208,16 @@ def named_in(entries: Iterable[bytes]) -> Identity | None:
     return None
 
 
-def lineage(pid: int, proc: str = "/proc", most: int = sys.maxsize) -> list[Identity]:
-    """Return the process `pid` and its ancestors, the nearest first, at most so many; empty when it is gone."""
+def lineage(pid: int, proc: str = "/proc", most: int = sys.maxsize, since: int = 0) -> list[Identity]:
+    """Return the process `pid` and its ancestors, the nearest first; empty when it is gone.
+
+    At most so many are returned, and none that started before `since` (clock ticks since boot).
+    """
     found: dict[int, Identity] = {}
     latest = sys.maxsize
     while pid not in found and len(found) < most and (stat := read_stat(pid, proc)):
-        if stat.start_time > latest:
-            break  # the parent has ended, and its pid is another's
+        if not since <= stat.start_time <= latest:
+            break  # too old; or too young: the parent has ended, and its pid is another's
         found[pid] = Identity(pid, latest := stat.start_time)
         pid = stat.ppid
     return list(found.values())

@@ -94,6 +94,20 @@ class TestStat:
         assert processes.lineage(12, str(tmp_path)) == [Identity(12, 7), Identity(11, 7), Identity(10, 7)]
         assert processes.lineage(13, str(tmp_path)) == []
 
+    def test_a_lineage_ends_with_who_is_too_old_or_has_anothers_pid(self, tmp_path: Path) -> None:
+        """Ancestors are older than their descendants; those before a moment are left out, and so are too many."""
+        for pid, ppid, start in ((10, 1, 5), (11, 10, 7), (12, 11, 7), (13, 12, 9), (14, 13, 8)):
+            (tmp_path / str(pid)).mkdir()
+            (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {ppid}{' 0' * 17} {start} 0")
+
+        def pids(pid: int, **bounds: int) -> list[int]:
+            return [who.pid for who in processes.lineage(pid, str(tmp_path), **bounds)]
+
+        assert pids(13) == [13, 12, 11, 10]
+        assert pids(13, since=7) == [13, 12, 11]
+        assert pids(13, most=2) == [13, 12]
+        assert pids(14) == [14]
+
 
 class TestPidfd:
     """Descriptors that stand for a process."""
