@@ -328,7 +328,8 @@ app.command("demo-cluster")(demo_cluster)
 @ended_by_sigterm()
 def bench(
     what: Annotated[
-        str, typer.Argument(metavar="node|openmp|resize-cost|faults|day|simulate|cluster", help="What to measure.")
+        str,
+        typer.Argument(metavar="node|openmp|resize-cost|faults|hostile|day|simulate|cluster", help="What to measure."),
     ] = "node",
     runs: Annotated[int, typer.Option(help="Runs of each measurement of the node, or days.", min=5)] = 5,
     cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
@@ -339,7 +340,7 @@ def bench(
 ) -> None:
     """Measure the node agent, its recovery from faults, what resizes cost programs, the simulator or a live cluster.
 
-    Prints medians and spread.
+    Prints medians and spread. `hostile` measures orders while another user attacks the agent's sockets.
     """
     if what == "node":
         from agent import bench as benchmark
@@ -357,6 +358,10 @@ def bench(
         from agent.bench_faults import faults
 
         output.bench(faults(runs), as_json=json)
+    elif what == "hostile":
+        from agent.bench_hostile import hostile_users
+
+        output.bench(hostile_users(runs), as_json=json)
     elif what == "day":
         from agent.bench_day import simulate
 
@@ -370,5 +375,6 @@ def bench(
 
         output.bench(cluster.measure(runs), as_json=json)
     else:
-        msg = f"there is no benchmark {what!r}: choose node, openmp, resize-cost, faults, day, simulate or cluster."
+        known = "node, openmp, resize-cost, faults, hostile, day, simulate or cluster"
+        msg = f"there is no benchmark {what!r}: choose {known}."
         raise typer.BadParameter(msg)

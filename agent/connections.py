@@ -26,17 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-BACKLOG = 1024
-"""Connections that the kernel keeps until they are accepted."""
+BACKLOG = 128
+"""Connections that the kernel keeps until they are accepted: behind a flood of them others wait for as many. A process
+that connects then waits its turn in the kernel, unless its socket is non-blocking."""
 SILENCE = 5.0
 """Seconds that a new connection may stay open without a message."""
 RESERVE = 32 + NEEDED
 """Descriptors that connections leave for the agent's own work and for its other sockets; of few they leave half."""
 DEAF = 0.5
 """Seconds for which no connection is accepted after the kernel has refused one, as where descriptors run out."""
-PER_TURN = 64
-"""Connections that are accepted, and messages that are read, in one turn."""
-TURN_SECONDS = 0.005
+TURN_SECONDS = 0.002
 """Seconds after which a turn is over."""
 LOOK = 0.5
 """Seconds from one look at which connections have taken too long to the next."""
@@ -57,10 +56,10 @@ class Connection:
     patience: float | None = None
     """Seconds that bytes may be kept for the connection before it is closed; None: for as long as it likes."""
 
-    def __init__(self, accepted: socket.socket, since: float) -> None:
+    def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float) -> None:
         self.socket = accepted
         self.fd = accepted.fileno()
-        self.pid, self.uid = peer_credentials(accepted)[:2]
+        self.pid, self.uid = pid, uid
         self.since = since
         self.closes_at: float | None = since + SILENCE
         self.unsent = bytearray()
@@ -111,7 +110,7 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
+def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET, backlog: int = BACKLOG) -> socket.socket:
     """Return a listening, non-blocking socket at `path`, which the caller has locked; an old one there is replaced.
 
     Raises OSError, also where something else is there.
@@ -121,7 +120,7 @@ def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET) -> socket.s
     try:
         listening.bind(os.fspath(path))
         path.chmod(mode)
-        listening.listen(BACKLOG)
+        listening.listen(backlog)
     except OSError:
         listening.close()
         raise
@@ -144,9 +143,10 @@ def send(connection: socket.socket, message: bytes, fds: Sequence[int] = ()) -> 
 
 
 class Connections(Generic[C]):
-    """The connections to a socket of type `kind` at `path`, each made by `make` and given to `handler`.
+    """The connections to a socket of type `kind` at `path`, each made by `make`, greeted and given to `handler`.
 
-    `share` returns how many a user may have. `fd` is readable while `serve` has work. Raises OSError.
+    `make` has the parameters of `Connection`, and `greeting` is sent to every connection first. `share` returns how
+    many a user may have. `fd` is readable while `serve` has work. Raises OSError.
     """
 
     def __init__(
@@ -154,14 +154,16 @@ class Connections(Generic[C]):
         path: Path,
         kind: int,
         share: Callable[[int], int],
-        make: Callable[[socket.socket, float], C],
+        make: Callable[[socket.socket, int, int, float], C],
         handler: Handler[C],
         *,
+        greeting: bytes = b"",
         mode: int = 0o666,
+        backlog: int = BACKLOG,
         most_held: int = MOST_HELD,
     ) -> None:
         self._share, self._make, self._handler = share, make, handler
-        self._most_held = most_held
+        self._greeting, self._most_held = greeting, most_held
         self._users: dict[int, _User[C]] = {}
         self._open: dict[int, C] = {}
         """The open connections by descriptor number, for what epoll reports."""
@@ -172,7 +174,7 @@ class Connections(Generic[C]):
         self._look_at = 0.0
         limit = raise_fd_limit()
         self._last_fd = limit - min(RESERVE, limit // 2)
-        self._listening = listen(path, mode, kind)
+        self._listening = listen(path, mode, kind, backlog)
         with ExitStack() as opened:
             opened.callback(self._listening.close)
             self._epoll = select.epoll()
@@ -190,23 +192,21 @@ class Connections(Generic[C]):
         return self._open.get(connection.fd) is connection
 
     def serve(self, seconds: float = TURN_SECONDS) -> None:
-        """Have messages read, users in turn, and accept connections, each for so many seconds at most."""
+        """Have messages read, users in turn, for so many seconds at most, and accept for as many of CPU time."""
         now = time.monotonic()
+        until = now + seconds
         self.tend(now)
-        left = PER_TURN
-        while left > 0:
+        while True:
             ready, called = self._ready()
-            for connection in ready[:left]:
+            for connection in ready:
                 if self.is_open(connection):
                     self._attend(connection)
-                if time.monotonic() >= now + seconds:
-                    left = 0
+                if (now := time.monotonic()) >= until:
                     break
             if called:  # after the messages: a connection that has ended makes room for another
-                self._accept(time.monotonic() + seconds)
-            elif not ready:
+                self._accept(time.thread_time() + seconds)
+            if called or not ready or now >= until:
                 return
-            left -= len(ready) + called
 
     def tend(self, now: float) -> None:
         """Close the connections that have taken too long, and accept others again if it is time."""
@@ -247,7 +247,7 @@ class Connections(Generic[C]):
             self.close(connection)
 
     def _accept(self, until: float) -> None:
-        for _ in range(PER_TURN):
+        while time.thread_time() < until:
             try:
                 accepted, _ = self._listening.accept()
             except (BlockingIOError, ConnectionError):
@@ -258,28 +258,34 @@ class Connections(Generic[C]):
                 return
             accepted.setblocking(False)
             self._take_in(accepted)
-            if time.monotonic() >= until:
-                return
 
     def _take_in(self, accepted: socket.socket) -> None:
-        uid = peer_credentials(accepted)[1]
+        pid, uid, _ = peer_credentials(accepted)
         user = self._users.get(uid)
         has = len(user.connections) if user else 0
         crowded = accepted.fileno() > self._last_fd
-        if crowded or has >= self._share(uid):
-            with accepted, suppress(OSError):
-                if refusal := self._handler.refusal(uid, None if crowded else has):
-                    with suppress(BlockingIOError):
-                        accepted.recv(DISCARDED)
-                    accepted.send(refusal)
+        try:
+            if crowded or has >= self._share(uid):
+                self._refuse(accepted, self._handler.refusal(uid, None if crowded else has))
+                return
+            if self._greeting:
+                accepted.send(self._greeting)
+        except OSError:  # the peer has hung up
+            accepted.close()
             return
-        connection = self._make(accepted, time.monotonic())
+        connection = self._make(accepted, pid, uid, time.monotonic())
         self._users.setdefault(uid, _User()).connections[connection] = None
         self._open[connection.fd] = connection
         if not self._watch(connection.fd):
             self.close(connection)
-        elif connection.unsent:
-            self.flush(connection)
+
+    @staticmethod
+    def _refuse(accepted: socket.socket, sentence: bytes) -> None:
+        with accepted:
+            if sentence:
+                with suppress(BlockingIOError):
+                    accepted.recv(DISCARDED)
+                accepted.send(sentence)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ class Visit(Connection):
     A process that has been offered the seat of a task that runs waits for nothing: its answer is awaited.
     """
 
-    def __init__(self, accepted: socket.socket, since: float) -> None:
-        super().__init__(accepted, since)
+    def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float) -> None:
+        super().__init__(accepted, pid, uid, since)
         self.kind = ""
         self.who: Identity | None = None
         self.task: Task | None = None

@@ -9,9 +9,10 @@ bytes of unfinished messages and unread answers.
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.connections import MOST_HELD, SILENCE, Connection, Connections
+from agent.connections import BACKLOG, MOST_HELD, SILENCE, Connection, Connections
 from dromlib.signals import slot_of
 from dromlib.subscription import COMMAND, GREETING, IS_READY, LONG
 
@@ -72,9 +73,8 @@ def _message(longest: int, command: Callable[[bytes], object]) -> Generator[int,
 class Line(Connection):
     """A connection over which ZMTP is spoken."""
 
-    def __init__(self, accepted: socket.socket, since: float, longest: int, hello: bytes) -> None:
-        super().__init__(accepted, since)
-        self.unsent += hello
+    def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float, *, longest: int) -> None:
+        super().__init__(accepted, pid, uid, since)
         self._longest = longest
         self._have = bytearray()
         self._speech = _speech(longest, self._obey)
@@ -125,7 +125,8 @@ class Line(Connection):
 class Exchange:
     """A socket of type `kind` at `path`. `share` returns how many connections a user may have.
 
-    Messages have at most `longest` bytes, and who has not read what was sent to him is not heard. `gone` is called with
+    Messages have at most `longest` bytes, and who has not read what was sent to him is not heard. `most_held` and
+    `backlog` are as in `Connections`. `gone` is called with
     a connection that is closed, and a connection that is one too many gets the message that `refusal` returns for a
     user and the number of his connections (None: descriptors run out). `fd` is readable while `serve` has work.
     """
@@ -141,16 +142,24 @@ class Exchange:
         gone: Callable[[Line], object] = lambda _: None,
         refusal: Callable[[int, int | None], bytes] = lambda *_: b"",
         most_held: int = MOST_HELD,
+        backlog: int = BACKLOG,
     ) -> None:
         self._gone, self._refusal = gone, refusal
         self._heed: Callable[[Line, bytes | None], object] = lambda *_: None
         about = IS_READY + b"\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
         self._hello = GREETING + frame(about, COMMAND)
-
-        def make(accepted: socket.socket, since: float) -> Line:
-            return Line(accepted, since, longest, self._hello)
-
-        self.lines = Connections(path, socket.SOCK_STREAM, share, make, self, mode=mode, most_held=most_held)
+        make = partial(Line, longest=longest)
+        self.lines = Connections(
+            path,
+            socket.SOCK_STREAM,
+            share,
+            make,
+            self,
+            greeting=self._hello,
+            mode=mode,
+            most_held=most_held,
+            backlog=backlog,
+        )
         self.fd = self.lines.fd
 
     def serve(self, heed: Callable[[Line, bytes | None], object], seconds: float) -> None:
@@ -203,12 +212,23 @@ class Signals:
     """Bytes that may wait for a subscriber before he misses signals."""
     MOST_HELD = 1 << 20
     """Bytes that may wait for all subscribers of one user."""
+    BACKLOG = 1024
+    """Connections that wait to be accepted: subscribers' sockets do not wait for a place there."""
 
     def __init__(self, path: Path, mode: int, slots: int, share: Callable[[int], int]) -> None:
         self._slots = slots
         self._wanted: dict[Line, set[int | None]] = {}
         self._listeners: dict[int | None, dict[Line, None]] = {}
-        self._exchange = Exchange(path, mode, b"XPUB", share, self.LONGEST, gone=self._gone, most_held=self.MOST_HELD)
+        self._exchange = Exchange(
+            path,
+            mode,
+            b"XPUB",
+            share,
+            self.LONGEST,
+            gone=self._gone,
+            most_held=self.MOST_HELD,
+            backlog=self.BACKLOG,
+        )
         self.fd = self._exchange.fd
 
     def serve(self, seconds: float) -> None:

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `drom bench hostile` measures, with few tasks and orders."""
+
+from __future__ import annotations
+
+from agent import bench_agent, bench_hostile, bench_scale
+
+
+def test_orders_are_answered_beside_hostile_users() -> None:
+    """Each figure is there, and the agent keeps little of what it is sent."""
+    with bench_agent.running_agent("--emulate", "core:4") as agent, bench_scale.crowd(agent) as programs:
+        agent.folder.parent.chmod(0o711)
+        for slot in range(3):
+            programs.arrive(slot)
+        found = bench_hostile.situations(agent, 8)
+
+    assert found.keys() == bench_hostile.FIGURES.keys()
+    assert all(found[key] > 0 for key in found if key != "memory")
+    assert found["memory"] < 2 * bench_hostile.FIGURES["memory"].reach  # type: ignore[operator]
