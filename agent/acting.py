@@ -7,8 +7,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from agent import affinity
 from agent.jobs import Action, Bind, Done, Forget, Publish, Start, Task
+from agent.narrowed import Narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,6 +64,7 @@ class Acting:
         self.report = report
         self.spreading = spreading
         self.torn = False
+        self.narrowed = Narrowed(node)
         self._queue: deque[Action] = deque()
         self._binds: dict[int, Bind] = {}
         self._over: list[Task] = []
@@ -99,6 +100,7 @@ class Acting:
             elif isinstance(action, Start):
                 self._start(action)
             elif isinstance(action, Forget):
+                self.narrowed.forget(action.task)
                 self._over.append(action.task)
             elif isinstance(action, Done):
                 self.report.done(action)
@@ -134,9 +136,8 @@ class Acting:
 
     def bind_threads(self, masks: Mapping[int, int]) -> set[int]:
         """Bind every thread of the tasks in the slots to these CPUs; return the slots where some could not be."""
-        rules = {slot: affinity.to(mask) for slot, mask in masks.items()}
         failed = set()
-        for slot, result in affinity.walk(rules, self.following.processes_of_all).items():
+        for slot, result in self.narrowed.bind(masks, self.following.processes_of_all).items():
             if result.failed:
                 self.report.bind_failed(self.node.tasks[slot], result)
                 failed.add(slot)
@@ -147,6 +148,7 @@ class Acting:
         if self.node.tasks.get(task.slot) is not task:
             return
         self.registry.publish(task, action.epoch, action.mask, action.reason)
+        self.narrowed.granted(task, action.mask)
         self.report.granted(action)
 
     def _bind_waiting(self) -> None:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.processes import threads
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound="Hashable")
 Rule = Callable[[int], "int | None"]
 """From the mask a thread has to the one it is to get, or None when it is to keep its own."""
+Part = Callable[[K, int, int, int, int], int]
+"""From the task, process, id and mask of a thread, and the one its rule says, to the one it is to get."""
 
 MAX_PASSES = 64
 """Walks after which a program that goes on changing its masks is given up on."""
@@ -105,10 +108,12 @@ def walk(
     proc: str = "/proc",
     *,
     most: int = MAX_PASSES,
+    part: Part[K] | None = None,
 ) -> dict[K, Result]:
     """Treat the threads of several tasks, each by its rule, in at most so many passes.
 
-    `find` returns the pids of those asked for, all at once.
+    `find` returns the pids of those asked for, all at once. `part` returns what a thread gets of the mask that its rule
+    says, from its task, process, id and present mask.
     """
     tallies = {key: _Tally() for key in rules}
     moved = set(rules)
@@ -117,8 +122,12 @@ def walk(
     while going := [key for key in rules if key in moved and passes[key] < most]:
         for key, pids in find(going).items():
             passes[key] += 1
-            visits = [tallies[key].visit(tid, rules[key]) for pid in pids for tid in threads(pid, proc)]
-            if not any(visits):
+            rule, tally, changed = rules[key], tallies[key], False
+            for pid in pids:
+                own = partial(part, key, pid) if part else None
+                for tid in threads(pid, proc):
+                    changed |= tally.visit(tid, rule, own)
+            if not changed:
                 moved.discard(key)
         if time.thread_time() >= until:
             most = min(most, FEW_PASSES)
@@ -134,21 +143,23 @@ class _Tally:
     denied: set[int] = field(default_factory=set)
     invalid: set[int] = field(default_factory=set)
 
-    def visit(self, tid: int, wanted: Rule) -> bool:
+    def visit(self, tid: int, wanted: Rule, part: Callable[[int, int, int], int] | None) -> bool:
         """Treat one thread, unless it has been left as it was; say whether that changed anything."""
         if tid in self.seen:
             return False
-        if self._set(tid, wanted):
+        if self._set(tid, wanted, part):
             self.changed.add(tid)
             return True
         self.seen.add(tid)
         return False
 
-    def _set(self, tid: int, wanted: Rule) -> bool:
+    def _set(self, tid: int, wanted: Rule, part: Callable[[int, int, int], int] | None) -> bool:
         try:
             before = mask_of(os.sched_getaffinity(tid))
             mask = wanted(before)
-            if mask is None:
+            if mask is not None and part:
+                mask = part(tid, before, mask)
+            if mask is None or mask == before:
                 self.kept.add(tid)
                 return False
             os.sched_setaffinity(tid, cpus(mask))

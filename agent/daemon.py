@@ -166,7 +166,8 @@ class Daemon:
         self.acting.audience, self.acting.failed = self.admission, self.guard.failed
         self.post = Post(self.mailboxes, self.acting, self.admission.unseat)
         self.pacing = Pacing(self.node, self.mailboxes.read)
-        self.repairing = Repairing(self.node, self.following.processes_of_all, self.report, binds=self.binds)
+        find = self.following.processes_of_all
+        self.repairing = Repairing(self.node, find, self.report, binds=self.binds, narrowed=self.acting.narrowed)
         self.obeying = Obeying(self)
         membership = self.settings.membership
         self.steward = Steward(self, membership) if membership else Nobody()

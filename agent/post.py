@@ -37,7 +37,7 @@ class Post:
         """When threads were looked at, by slot."""
         self.missed = False
         """Whether mail has come that could not be dealt with: `read_all` finds it."""
-        self.widening = Widening(acting.node, acting.following.processes_of_all)
+        self.widening = Widening(acting.node, acting.following.processes_of_all, acting.narrowed)
 
     def read(self) -> None:
         """Read what has come since the last time."""
@@ -92,7 +92,9 @@ class Post:
         rules = {task.slot: affinity.within(task.held) for task in due}
         self._late |= dict.fromkeys(rules, now)
         find = self._acting.following.processes_of_all
-        for slot, result in affinity.walk(rules, find, most=affinity.FEW_PASSES).items():
+        for slot, result in affinity.walk(
+            rules, find, most=affinity.FEW_PASSES, part=self._acting.narrowed.part
+        ).items():
             if result.changed:
                 self._acting.report.confined(tasks[slot], result.changed)
 
@@ -105,7 +107,8 @@ class Post:
         self._restless = _recent(self._restless, time.monotonic())
         believed = {slot: grant for slot, grant in said.items() if slot not in leaving.keys() & self._restless}
         rules = {slot: affinity.within(mask) for slot, mask in leaving.items() if slot in believed}
-        for slot, result in affinity.walk(rules, self._acting.following.processes_of_all).items():
+        find = self._acting.following.processes_of_all
+        for slot, result in affinity.walk(rules, find, part=self._acting.narrowed.part).items():
             if result.changed:
                 self._acting.report.confined(tasks[slot], result.changed)
             if result.failed:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agent import affinity
+from agent.narrowed import Narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -38,12 +39,19 @@ class Repairing:
     """
 
     def __init__(
-        self, node: Node, find: Callable[[Collection[int]], dict[int, set[int]]], report: Report, *, binds: bool
+        self,
+        node: Node,
+        find: Callable[[Collection[int]], dict[int, set[int]]],
+        report: Report,
+        *,
+        binds: bool,
+        narrowed: Narrowed | None = None,
     ) -> None:
         self._node = node
         self._find = find
         self._report = report
         self._binds = binds
+        self._narrowed = narrowed or Narrowed(node)
         self._due = 0.0
         self._astray: set[int] = set()
 
@@ -58,7 +66,7 @@ class Repairing:
             return
         begin = time.thread_time()
         rules = {slot: affinity.within(task.held) for slot, task in self._node.tasks.items() if task.started}
-        results = affinity.walk(rules, self._find, most=affinity.FEW_PASSES)
+        results = affinity.walk(rules, self._find, most=affinity.FEW_PASSES, part=self._narrowed.part)
         moved = {slot: result.changed for slot, result in results.items() if result.changed}
         for slot, threads in moved.items():
             self._report.repaired(self._node.tasks[slot], threads, again=slot in self._astray)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent import affinity
+from agent.narrowed import Narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -24,12 +25,15 @@ DELAY = 0.1
 class Widening:
     """Gives the CPUs that tasks have by then to their threads with masks of before.
 
-    `find` returns the pids of tasks, by slot.
+    `find` returns the pids of tasks, by slot; `narrowed` knows which threads have masks of their own.
     """
 
-    def __init__(self, node: Node, find: Callable[[Collection[int]], dict[int, set[int]]]) -> None:
+    def __init__(
+        self, node: Node, find: Callable[[Collection[int]], dict[int, set[int]]], narrowed: Narrowed | None = None
+    ) -> None:
         self._node = node
         self._find = find
+        self._narrowed = narrowed or Narrowed(node)
         self._masks: dict[int, tuple[Task, set[int]]] = {}
         self._due: float | None = None
 
@@ -37,6 +41,7 @@ class Widening:
         """Take in that a task has more CPUs than the `old` ones, at `now` on the monotonic clock."""
         known, masks = self._masks.setdefault(task.slot, (task, set()))
         self._masks[task.slot] = (task, {*masks, old} if known is task else {old})
+        self._narrowed.granted(task, old)
         if self._due is None:
             self._due = now + DELAY
 
@@ -50,11 +55,12 @@ class Widening:
             return
         tasks = [(task, masks) for task, masks in self._masks.values() if self._node.tasks.get(task.slot) is task]
         self._due = now + DELAY  # where this fails
-        rules = {task.slot: affinity.instead_of(masks, task.applied) for task, masks in tasks}
+        own = self._narrowed.in_force
+        rules = {task.slot: affinity.instead_of(masks | own(task), task.applied) for task, masks in tasks}
         responders = {task.slot: task.responder[0] for task, _ in tasks if task.responder}
 
         def others(slots: Collection[int]) -> dict[int, set[int]]:
             return {slot: pids - {responders.get(slot)} for slot, pids in self._find(slots).items()}
 
-        affinity.walk(rules, others)
+        affinity.walk(rules, others, part=self._narrowed.part)
         self._masks, self._due = {}, None
