@@ -47,7 +47,7 @@ def test_the_commands_of_operations_are_there() -> None:
     shown = set(re.findall(r"(?:^|or: )drom ((?:[a-z]+)(?: (?:check|show|reload))?)", shells, re.MULTILINE))
 
     of_config = {"config check", "config reload"}
-    assert shown == of_config | {"attach", "doctor", "drain", "events", "explain", "nodes", "ps", "scheduler"}
+    assert shown == of_config | {"attach", "doctor", "drain", "events", "explain", "nodes", "ps", "queue", "scheduler"}
     for command in shown:
         assert drom(*command.split(), "--help").returncode == 0
     for link in re.findall(r"\]\(([^)#]+)", text):
