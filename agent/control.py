@@ -38,6 +38,8 @@ _Opened = TypeVar("_Opened")
 PROTOCOL = 1
 MAX_MESSAGE = 1 << 16
 """Bytes of a request to an agent; who sends a longer one is hung up on."""
+MOST_BRACKETS = 1 << 15
+"""Lists and objects of an order, and brackets in its texts: each list takes 60 bytes of memory and some time."""
 PER_TURN = 32
 TURN_SECONDS = 0.005
 """Requests that are answered, and for how long, before the agent looks at the rest of the world again."""
@@ -203,6 +205,8 @@ def _encoded(value: dict[str, Any]) -> bytes:
 
 
 def _order(message: bytes | None) -> dict[str, Any]:
+    if message and message.count(b"[") + message.count(b"{") > MOST_BRACKETS:
+        raise ControlError(f"an order has at most {MOST_BRACKETS} opening brackets: put such data into a file.")
     try:
         order = None if message is None else json.loads(message)
     except (ValueError, RecursionError):  # brackets may be nested deeper than the parser goes

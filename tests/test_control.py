@@ -99,7 +99,7 @@ class TestOrders:
             [b'{"order": 1, "protocol": 1}'],
             [b'{"order": "ps", "protocol": 1}', b"more"],
             [b"", b'{"order": "ps", "protocol": 1}'],
-            [b"[" * 60_000],
+            [b"[" * 30_000],
         ],
     )
     def test_malformed_orders_are_refused(self, server: Server, folder: Path, frames: list[bytes]) -> None:

@@ -38,6 +38,10 @@ MAX_MESSAGE = 8 << 20
 LONGEST_PATH = LONGEST_SENTENCE = 4095
 MOST_STRINGS = 1 << 16
 """The most arguments, variables, nodes or jobs of a message."""
+MOST_WORDS = 256
+"""The most features, and counted resources, of a node."""
+MOST_ON_NODE = 4096
+"""The most jobs of which an agent tells in a message."""
 FAULTS = ("job", "node", "busy")
 """Why a job does not run on a node: for what it asked, for a defect, and for now."""
 STATES = ("running", "ended", "refused")
@@ -118,21 +122,27 @@ def _one_of(words: tuple[str, ...]) -> Callable[[object], str]:
     return check
 
 
-def _many(of: Callable[[object], Any], least: int = 0) -> Callable[[object], tuple[Any, ...]]:
+def _many(of: Callable[[object], Any], least: int = 0, most: int = MOST_STRINGS) -> Callable[[object], tuple[Any, ...]]:
     def check(value: object) -> tuple[Any, ...]:
-        if not isinstance(value, list) or not least <= len(value) <= MOST_STRINGS:
+        if not isinstance(value, list) or len(value) < least:
             raise ValueError("a list" if not least else "a list that is not empty")
+        if len(value) > most:
+            msg = f"a list of at most {most}"
+            raise ValueError(msg)
         return tuple(of(one) for one in value)
 
     return check
 
 
-def _book(of: Callable[[object], Any]) -> Callable[[object], dict[str, Any]]:
+def _book(of: Callable[[object], Any], most: int = MOST_STRINGS) -> Callable[[object], dict[str, Any]]:
     name = _text(LONGEST_PATH, 1)
 
     def check(value: object) -> dict[str, Any]:
-        if not isinstance(value, dict) or len(value) > MOST_STRINGS or any("=" in key for key in value):
+        if not isinstance(value, dict) or any("=" in key for key in value):
             raise ValueError("an object with names without =")
+        if len(value) > most:
+            msg = f"an object with at most {most} names"
+            raise ValueError(msg)
         return {name(key): of(one) for key, one in value.items()}
 
     return check
@@ -186,11 +196,11 @@ class Hello:
     cores: int = field(metadata=_is(_CORES))
     cpus_per_core: int = field(metadata=_is(_CORES))
     memory: int = field(metadata=_is(_SIZE))
-    resources: dict[str, int] = field(metadata=_is(_book(_whole(0))))
-    features: tuple[str, ...] = field(metadata=_is(_many(_NAME)))
+    resources: dict[str, int] = field(metadata=_is(_book(_whole(0), MOST_WORDS)))
+    features: tuple[str, ...] = field(metadata=_is(_many(_NAME, most=MOST_WORDS)))
     emulated: bool = field(metadata=_is(_switch))
     time: float = field(metadata=_is(_real))
-    jobs: tuple[Known, ...] = field(metadata=_is(_many(lambda value: _fields(Known, value))))
+    jobs: tuple[Known, ...] = field(metadata=_is(_many(lambda value: _fields(Known, value), most=MOST_ON_NODE)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +220,9 @@ class Alive:
 
     node: str = field(metadata=_is(_NAME))
     time: float = field(metadata=_is(_real))
-    paces: tuple[Pace, ...] = field(metadata=_is(_many(lambda value: _fields(Pace, value))), default=())
+    paces: tuple[Pace, ...] = field(
+        metadata=_is(_many(lambda value: _fields(Pace, value), most=MOST_ON_NODE)), default=()
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,16 @@ from scheduler.live.metrics import Counts
 from scheduler.live.pages import PAGE, SCHEMA_VERSION, fill
 from scheduler.live.quotas import Orders
 from scheduler.live.rights import check_rights, is_master, user_of
-from scheduler.live.spec import LONGEST_REQUEST, MOST_AT_ONCE, MOST_JOBS, from_json, name_of, visible
+from scheduler.live.spec import (
+    LONGEST_NAME,
+    LONGEST_REQUEST,
+    MOST_AT_ONCE,
+    MOST_JOBS,
+    MOST_KINDS,
+    from_json,
+    name_of,
+    visible,
+)
 from scheduler.live.starting import STARTING, STARTING_STATUS, Starting
 from scheduler.live.state_folder import SOCKETS
 from scheduler.live.store import Store, UnreadableError, UnwritableError
@@ -426,6 +435,9 @@ class Server:
         specs, count = order.get("jobs"), _number(order, "count", 1)
         if not isinstance(specs, list) or not specs:
             raise ControlError("submit takes a list of jobs: use the drom of this version.")
+        if len(specs) > MOST_KINDS:
+            msg = f"{len(specs)} different jobs are too many for one request, which takes {MOST_KINDS}: use several."
+            raise ControlError(msg)
         if len(specs) * count > MOST_AT_ONCE:
             msg = f"{len(specs) * count} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
             raise ControlError(msg)
@@ -491,6 +503,9 @@ class Server:
         reason = order.get("reason")
         if not isinstance(reason, str) or not isinstance(order.get("node"), str):
             raise ControlError("drain takes a node and a reason: use the drom of this version.")
+        if len(reason) > LONGEST_NAME:
+            msg = f"the reason has {len(reason)} characters, and may have {LONGEST_NAME}: give a shorter --reason."
+            raise ControlError(msg)
         with self._written(user):
             if order.get("forget") is True:
                 self.cluster.forget_node(order["node"])

@@ -36,6 +36,12 @@ MOST_AT_ONCE = 1000
 """Jobs of one request: nobody else is heard while they are written down."""
 MOST_DEPENDENCIES = 256
 """Dependencies of one job: each job of a request and each start of a scheduler checks all of them."""
+MOST_WORDS = 16384
+"""Words of a command."""
+MOST_VARIABLES = 4096
+"""Variables of a job's environment."""
+MOST_KINDS = 100
+"""Different jobs of one request: each is read and checked by itself."""
 MOST_WANTS = 64
 """Features, and counted resources, that one job may ask for."""
 LONGEST_NAME = 1024
@@ -44,8 +50,8 @@ KEPT = 512
 """Characters of a command, and of each path, that are kept of a job that is over."""
 CUT = "..."
 """What stands in place of the rest."""
-LONGEST_PATH = 4096
-"""Characters of a path: the kernel's PATH_MAX."""
+LONGEST_PATH = 4095
+"""Characters of a path: the kernel's PATH_MAX without the zero at its end."""
 
 
 class Dependency(NamedTuple):
@@ -197,8 +203,7 @@ def check(spec: Spec) -> None:
             raise SchedulerError(msg)
     _check_lengths(spec)
     _check_words(spec)
-    if any(not 0 < amount <= MOST for amount in spec.resources.values()):
-        raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
+    _check_wants(spec)
     size = size_of(spec)
     if size > LARGEST:
         has = f"command, script and environment are {size / 1024:.1f} KiB, and a job may have {LARGEST >> 10} KiB"
@@ -223,11 +228,27 @@ def _check_lengths(spec: Spec) -> None:
         if given > MOST_WANTS:
             msg = f"{option} names {given}, and a job may name {MOST_WANTS}: leave some out."
             raise SchedulerError(msg)
+    if len(spec.command) > MOST_WORDS:
+        msg = f"the command has {len(spec.command)} words, and may have {MOST_WORDS}: put them into a file."
+        raise SchedulerError(msg)
+    if len(spec.environment) > MOST_VARIABLES:
+        has = f"the environment has {len(spec.environment)} variables, and a job may have {MOST_VARIABLES}"
+        raise SchedulerError(f"{has}: leave some out with --export.")
     paths = [("--output", spec.output), ("--error", spec.error), ("--input", spec.input), ("--chdir", spec.folder)]
     for option, text, most in [("--job-name", spec.name, LONGEST_NAME), *((*one, LONGEST_PATH) for one in paths)]:
         if len(text) > most:
             msg = f"{option} has {len(text)} characters, and may have {most}: choose a shorter one."
             raise SchedulerError(msg)
+
+
+def _check_wants(spec: Spec) -> None:
+    """Raise SchedulerError for features and counted resources that no node can have."""
+    if not all(re.fullmatch(FEATURE, feature) for feature in spec.constraint):
+        raise SchedulerError("--constraint names features, as bigmem,fast, of at most 32 letters each.")
+    if not all(re.fullmatch(RESOURCE, name) for name in spec.resources):
+        raise SchedulerError("--resources names resources, as gpu=2, of at most 32 letters each.")
+    if any(not 0 < amount <= MOST for amount in spec.resources.values()):
+        raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
 
 
 def _check_words(spec: Spec) -> None:

@@ -51,7 +51,7 @@ _MEND = "mend it or its disk, put a copy of it back, or move it away to begin an
 _LOCKED = "another program has locked it, as a backup does: wait until that has ended"
 LOCK_SECONDS = 0.05
 """Seconds for which a write waits where another program, as one that makes a backup, has locked the queue."""
-MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 400), (("ordered", "resized", "limit"), 4000)
+MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 40), (("ordered", "resized", "limit"), 4000)
 """How many entries of some kinds are kept of a job: then the oldest go."""
 _CUT = (
     "DELETE FROM entries WHERE rowid IN "
