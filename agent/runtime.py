@@ -20,7 +20,7 @@ from dromlib import layout
 from dromlib.layout import HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 SYSTEM_DIR = Path("/run/drom")
 DOOR_PATH_MAX = 107
@@ -59,15 +59,19 @@ def fallback(uid: int) -> Path:
     return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `fault_of`
 
 
-def fault_of(path: Path, uid: int) -> str:
+def fault_of(path: Path, uid: int, environ: Mapping[str, str] | None = None) -> str:
     """Return why a user must not trust what is in a runtime directory, empty if there is no reason; as in libdrom.
 
-    A fallback has to be a directory, no link, of this user or root, in which nobody else may write. Directories that
-    an administrator or the user has named are trusted.
+    One that nobody has named, ``$XDG_RUNTIME_DIR/drom`` or /tmp/drom-UID, has to be a directory, no link, of this user
+    or root, in which nobody else may write.
     """
-    if path != fallback(uid) or not os.path.lexists(path):
+    session = (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR")
+    if path not in (fallback(uid), Path(session or "/") / "drom"):
         return ""
-    about = path.lstat()
+    try:
+        about = path.lstat()
+    except OSError:  # then there is nothing to trust
+        return ""
     if about.st_uid not in (uid, 0):
         return "belongs to another user"
     if not stat.S_ISDIR(about.st_mode):

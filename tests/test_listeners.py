@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.runtime import fault_of
 from dromlib import native
 from tests import native_build
 from tests.agents import SECONDS
@@ -139,7 +140,10 @@ SAFE = [a_folder(OTHER, 0o700), a_folder(OTHER, 0o755), a_folder(0, 0o755)]
 def test_a_directory_that_nobody_has_named_must_be_safe(
     common: Path, make: Callable[[Path], None], *, safe: bool, session: bool
 ) -> None:
-    """Below XDG_RUNTIME_DIR and in /tmp alike it is a directory of the user or of root that nobody else can write."""
+    """Below XDG_RUNTIME_DIR and in /tmp alike it is a directory of the user or of root that nobody else can write.
+
+    That is the rule of libdrom, drom-run and the command line.
+    """
     if Path("/run/drom/door").exists():
         pytest.skip("an agent of this machine comes first")
     if session:
@@ -153,6 +157,7 @@ def test_a_directory_that_nobody_has_named_must_be_safe(
     try:
         make(folder)
         said = run(common, OTHER, **environ)
+        fault = fault_of(folder, OTHER, environ)
     finally:
         if folder.is_dir() and not folder.is_symlink():
             folder.rmdir()
@@ -164,6 +169,7 @@ def test_a_directory_that_nobody_has_named_must_be_safe(
     unsafe = f"drom: {folder} is not a directory that only you or root may write: name your agent's with "
     absent = f"drom: no agent answers in {folder}: start one with: drom agent --runtime-dir {folder}\n"
     assert said == absent if safe else said.startswith(unsafe)
+    assert bool(fault) is not safe
 
 
 def test_a_users_namespace_still_joins_roots_agent(common: Path) -> None:
