@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from agent.node import Node
     from agent.policy import JobCores
 
+END = 12.0
+"""When sentences are asked for: after the last event."""
 CLASSES = ("malleable", "malleable", "malleable", "moldable", "rigid")
 
 
@@ -36,9 +38,11 @@ def nodes(draw: st.DrawFn) -> Node:
         sharing_factor=draw(st.sampled_from([0.25, 0.5, 1.0])),
         max_cpus_per_user=draw(st.sampled_from([0, 0, 0, 3])),
         spare_for_newcomers=draw(st.integers(0, 1)),
+        residence=draw(st.sampled_from([0.0, 0.0, 3.0])),
+        margin=draw(st.sampled_from([0.0, 0.3])),
     )
     node = make_node([1 << cpu for cpu in range(cores)], rules=rules)
-    for now in range(draw(st.integers(1, 12))):
+    for now in range(12 - draw(st.integers(1, 12)), 12):
         what = draw(st.sampled_from(["arrive", "arrive", "arrive", "end", "hold", "auto"]))
         running = [job.name for job in node.jobs.values() if job.cores]
         try:
@@ -53,6 +57,7 @@ def nodes(draw: st.DrawFn) -> Node:
                 node.resize(draw(st.sampled_from(running)), cpus, now, by=0)
         except Refused:
             pass
+        node.tick(now)
         while late := [task for task in node.tasks.values() if len(task.grants) > 1]:
             node.applied(late[0].slot, late[0].epoch, now)
     return node
@@ -164,10 +169,35 @@ class Reader:
             assert self.job.cores == self.mine.maximum
         elif text.startswith("It could use more"):
             assert sum(view.cores for view in self.of_user()) >= self.cap > 0
+        elif found := re.match(r"It was resized lately: it does not grow for another ([\d.]+) s \(residence\)\.", text):
+            assert self.job.rest_until is not None
+            assert float(found[1]) == self.job.rest_until - END
+            assert self.job.last is not None
+            assert self.job.last.before
+        elif "CPU" in text and " free, " in text and not text.startswith("No CPU"):
+            self.idle(text)
         elif text.startswith("No CPU is free: "):
             self.crowded(text)
         else:
             raise AssertionError(f"who checks {text!r}?")
+
+    def idle(self, text: str) -> None:
+        """Which CPUs are free, and why it has not grown into them."""
+        idle = self.node.cores.all & ~self.node.plan.ledger.planned
+        found = re.match(r"CPUs? ([-,0-9]+) (?:is|are) free, (.*)$", text)
+        assert found, text
+        assert parse_cpulist(found[1]) == idle, text
+        rules = self.node.plan.rules
+        waits = r"fewer than (\d+) % of what it has: it waits .* for another ([\d.]+) s \(margin\)\."
+        if small := re.match(waits, found[2]):
+            assert int(small[1]) == 100 * rules.margin
+            assert idle.bit_count() < rules.margin * self.job.cores, text
+            assert self.job.rest_until is not None
+            assert float(small[2]) == self.job.rest_until - END
+        else:
+            owners = {self.node.plan.ledger.owners[n] for n in self.node.cores.numbers(idle)} - {None}
+            assert found[2] == "kept for who owns them or for a larger growth.", text
+            assert owners or rules.margin, text
 
     def crowded(self, text: str) -> None:
         """Who has the CPUs."""
@@ -252,7 +282,7 @@ def test_every_sentence_is_true(node: Node) -> None:
     """What is said of each job of a node is counted anew, by other means."""
     for job in list(node.jobs.values()):
         reader = Reader(node, job)
-        for topic, text in explain(node, job.name, 100.0):
+        for topic, text in explain(node, job.name, END):
             reader.check(topic, text)
 
 
