@@ -102,6 +102,19 @@ def test_a_spool_is_nothing_but_a_spool(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["8.1", "thesis"]
 
 
+def test_folders_that_are_called_as_ours_are_not_removed(tmp_path: Path) -> None:
+    """As those of the versions of a program are; nor is what a link of such a name leads to."""
+    (tmp_path / "python" / "3.11").mkdir(parents=True)
+    (tmp_path / "python" / "3.11" / "bin").write_text("mine", encoding="ascii")
+    with pytest.raises(SpoolError, match=r"^.*/python has something else in it, 3\.11: choose a --spool of its own\.$"):
+        Spool(tmp_path / "python")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "3.12").symlink_to(tmp_path / "python")
+    with pytest.raises(SpoolError, match=r"^.*/links has something else in it, 3\.12: "):
+        Spool(tmp_path / "links")
+    assert (tmp_path / "python" / "3.11" / "bin").read_text(encoding="ascii") == "mine"
+
+
 def test_fields_of_another_version_are_left_out(folder: Folder) -> None:
     """What runs goes on under an agent that is older than the one that started it."""
     path = folder.path / "start.json"

@@ -40,6 +40,8 @@ about to; has written a status; has died without one, or the machine was booted 
 
 OURS = re.compile(r"[1-9]\d{0,17}\.[1-9]\d{0,8}", re.ASCII)
 """What the folder of an attempt is called: its job, and which attempt of it this is."""
+FILES = frozenset({"start.json", "start.new", "pid", "status", "status.new", "cores", "cores.new"})
+"""What is in the folder of an attempt."""
 FIELDS = frozenset(one.name for one in fields(Start))
 
 
@@ -171,10 +173,10 @@ class Spool:
         self.path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if path.stat().st_uid != os.geteuid():
+            if path.stat().st_uid != os.geteuid() or path.lstat().st_uid not in (0, os.geteuid()):
                 msg = f"{path} belongs to another user: choose another --spool."
                 raise SpoolError(msg)
-            if others := [one.name for one in path.iterdir() if not OURS.fullmatch(one.name)]:
+            if others := [one.name for one in path.iterdir() if not _is_attempt(one)]:
                 msg = f"{path} has something else in it, {others[0]}: choose a --spool of its own."
                 raise SpoolError(msg)
             path.chmod(0o700)  # environments are in it
@@ -205,6 +207,14 @@ class Spool:
         with contextlib.suppress(OSError):
             self.path.rmdir()
         os.close(self._lock)
+
+
+def _is_attempt(path: Path) -> bool:
+    """Return whether a path is the folder of an attempt, also of one that was never begun. Raises OSError."""
+    if not OURS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+        return False
+    names = {one.name for one in path.iterdir()}
+    return "start.json" in names or names <= FILES
 
 
 def _lock(path: Path) -> int | None:
