@@ -105,7 +105,7 @@ def loss(rules: Rules, length: int) -> int:
 
 @lean
 def average_slowdown(state: State) -> float:
-    """Return the mean predicted slowdown of running jobs, the cut-off DynAVGSD; 0 if none runs."""
+    """Return the mean predicted slowdown of running jobs, the cut-off DynAVGSD of a pass; 0 if none runs."""
     jobs, total = state.jobs, 0.0
     for job in state.running:
         total += (jobs.ends[job] - jobs.submit[job]) / jobs.requested[job]

@@ -117,8 +117,9 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
     """Schedule the first `depth` jobs one after the other; return when to go on.
 
     A malleable start moves the ends of running jobs, so the pass is made anew after it. Jobs up to the one that started
-    last are then tried statically only: they had their turn. So it is before the first malleable trial after a static
-    start, whose job may be mate at once.
+    last are then tried statically only: they had their turn. It is also made anew before the first malleable trial
+    after a static start, as that job may be mate at once: if `may_find` lets the trial through, by the cut-off of this
+    pass. The new pass has a new cut-off under DynAVGSD (docs/simulate.md has the rule).
     """
     known, i = pass_of(state, options), 0
     while len(known.queue) > 0:

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SD-Policy again, slow and plain, from docs/simulate.md alone: second by second, node by node.
+
+All jobs are malleable. Parameters that are not named have their defaults, but that there is a pass at every event.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.reference_schedules import Job
+
+
+class Sharing(NamedTuple):
+    """A machine and its rules. `cutoff` is MAX_SLOWDOWN, None: DynAVGSD; `ideal` is the runtime model.
+
+    `again` says whether a pass is made anew before the first malleable trial that is due after a static start.
+    """
+
+    nodes: int
+    cores: int
+    guest: int
+    """Cores of a node that a guest has."""
+    cutoff: float | None = None
+    ideal: bool = False
+    depth: int = 100
+    window: int = 86400
+    resolution: int = 60
+    again: bool = True
+
+
+@dataclass
+class Run:
+    """A job that runs: its start, its limit, its cores by node, and the work that is left."""
+
+    job: Job
+    start: int
+    limit: int
+    shares: dict[int, int]
+    left: int = 0
+
+    @property
+    def end(self) -> int:
+        """Its predicted end."""
+        return self.start + self.limit
+
+
+class Hold(NamedTuple):
+    """Nodes that are taken from one time until before another."""
+
+    begin: int
+    end: int
+    nodes: int
+
+
+@dataclass
+class World:
+    """What happens; `residents` has the jobs of each node, its owner first."""
+
+    rules: Sharing
+    residents: list[list[Run]]
+    now: int = 0
+    queue: list[Job] = field(default_factory=list)
+    running: list[Run] = field(default_factory=list)
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def begin(self, job: Job, nodes: Sequence[int], cores: int, limit: int) -> None:
+        """Start a job."""
+        run = Run(job, self.now, limit, dict.fromkeys(nodes, cores), job.run * job.nodes * self.rules.cores)
+        for node in nodes:
+            self.residents[node].append(run)
+        self.running.append(run)
+        self.queue.remove(job)
+        self.starts[job.number] = self.now
+
+    def work(self) -> None:
+        """Let a second pass."""
+        for run in self.running:
+            least = min(run.shares.values()) * len(run.shares)
+            run.left -= sum(run.shares.values()) if self.rules.ideal else least
+        self.now += 1
+
+    def end_those_that_are_done(self) -> bool:
+        """End jobs, in the order of their starts; the owner of each node has what comes free."""
+        over = [run for run in self.running if run.left <= 0 or run.end <= self.now]
+        for run in over:
+            self.running.remove(run)
+            self.ends[run.job.number] = self.now
+            for node, cores in run.shares.items():
+                self.residents[node].remove(run)
+                if self.residents[node]:
+                    self.residents[node][0].shares[node] += cores
+        return bool(over)
+
+    def is_alone(self, run: Run) -> bool:
+        """Return whether a job shares none of its nodes."""
+        return all(len(self.residents[node]) == 1 for node in run.shares)
+
+
+def simulate(jobs: Sequence[Job], rules: Sharing) -> tuple[list[int], list[int]]:
+    """Return the start and the end of each job."""
+    world, coming = World(rules, [[] for _ in range(rules.nodes)]), list(jobs)
+    while coming or world.queue or world.running:
+        happened = world.end_those_that_are_done()
+        while coming and coming[0].submit == world.now:
+            world.queue.append(coming.pop(0))
+            happened = True
+        while happened and Pass(world).go():
+            pass
+        world.work()
+    return [world.starts[job.number] for job in jobs], [world.ends[job.number] for job in jobs]
+
+
+class Pass:
+    """A pass over the queue. The cut-off is that of its begin."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.rules, self.now = world, world.rules, world.now
+        runs, cutoff = world.running, self.rules.cutoff
+        mean = sum((run.end - run.job.submit) / run.job.requested for run in _by_end(runs)) / max(1, len(runs))
+        self.cutoff = mean if cutoff is None else cutoff
+        started = [run.job.number for run in runs if run.start == self.now]
+        self.latest = max(started, default=-1)
+        self.tried = world.queue[: max(0, self.rules.depth - len(started))]
+        ends = [max(run.end for run in there) for there in world.residents if there]
+        self.holds = [Hold(self.now, end, 1) for end in ends]
+        self.starts_static = False
+
+    def go(self) -> bool:
+        """Try one job after the other; return whether another pass is to be made at this second."""
+        for job in self.tried:
+            begin = self.earliest(job)
+            if begin == self.now:
+                free = [node for node, there in enumerate(self.world.residents) if not there]
+                self.world.begin(job, free[: job.nodes], self.rules.cores, job.requested)
+                self.holds.append(Hold(begin, begin + job.requested, job.nodes))
+                self.starts_static = True
+                continue
+            if self.is_due(job, begin):
+                if self.starts_static and self.rules.again:
+                    return True
+                if mates := self.mates(job):
+                    self.share(job, mates)
+                    return True
+            if begin <= self.now + self.rules.window:
+                end, coarse = begin + job.requested, self.rules.resolution
+                self.holds.append(Hold(begin // coarse * coarse, end // coarse * coarse, job.nodes))
+        return False
+
+    def earliest(self, job: Job) -> int:
+        """Return the first time at which a job fits."""
+        moments = {self.now, *(hold.end for hold in self.holds if hold.end > self.now)}
+        return min(moment for moment in moments if self.fits(job, moment))
+
+    def fits(self, job: Job, begin: int) -> bool:
+        """Return whether a job could have its nodes from a time on for as long as it asks."""
+        moments = {begin, *(hold.begin for hold in self.holds if begin < hold.begin < begin + job.requested)}
+        taken = (sum(one.nodes for one in self.holds if one.begin <= at < one.end) for at in moments)
+        return all(self.rules.nodes - nodes >= job.nodes for nodes in taken)
+
+    def stretched(self, length: int) -> int:
+        """Return how long a guest takes."""
+        return -(-length * self.rules.cores // self.rules.guest)
+
+    def cost(self, length: int) -> int:
+        """Return what a guest costs its mates."""
+        return -(-self.stretched(length) * self.rules.guest // self.rules.cores)
+
+    def is_due(self, job: Job, begin: int) -> bool:
+        """Return whether the malleable trial of a job is to be made."""
+        static_end = begin + job.requested if begin <= self.now + self.rules.window else math.inf
+        if job.number <= self.latest or static_end <= self.now + self.stretched(job.requested):
+            return False
+        hosts = [run.job.nodes for run in self.world.running if self.might_host(run, job.requested)]
+        return any(sum(some) == job.nodes for size in (1, 2) for some in itertools.combinations(hosts, size))
+
+    def might_host(self, run: Run, length: int) -> bool:
+        """Return whether a job might take a guest of so many seconds."""
+        guest, rest = self.rules.guest, self.rules.cores - self.rules.guest
+        bound = (run.end - self.now + 2) * guest // rest + 1
+        if self.cutoff < math.inf:
+            waited = run.start - run.job.submit
+            bound = min(bound, int(self.cutoff * run.job.requested) + 1 - waited - run.limit)
+        return self.world.is_alone(run) and length <= bound
+
+    def mates(self, job: Job) -> list[Run]:
+        """Return the jobs that shrink for a guest."""
+        found: list[tuple[float, int, Run]] = []
+        for run in self.world.running:
+            cost = self.cost(job.requested)
+            penalty = (run.start - run.job.submit + run.limit + cost) / run.job.requested
+            outlasts = run.end + cost >= self.now + self.stretched(job.requested)
+            if self.world.is_alone(run) and outlasts and penalty < self.cutoff:
+                found.append((penalty, run.job.number, run))
+        found.sort(key=lambda one: one[:2])
+        best, chosen = math.inf, []
+        for size in (1, 2):
+            for some in itertools.combinations(found, size):
+                impact = sum(penalty for penalty, _, _ in some)
+                if sum(run.job.nodes for _, _, run in some) == job.nodes and impact < best:
+                    best, chosen = impact, [run for _, _, run in some]
+        return chosen
+
+    def share(self, job: Job, mates: list[Run]) -> None:
+        """Start a job as guest of its mates, which may take longer then."""
+        for mate in mates:
+            mate.limit += self.cost(job.requested)
+            for node in mate.shares:
+                mate.shares[node] -= self.rules.guest
+        nodes = [node for mate in mates for node in mate.shares]
+        self.world.begin(job, nodes, self.rules.guest, self.stretched(job.requested))
+
+
+def _by_end(runs: list[Run]) -> list[Run]:
+    """Return running jobs in the order in which their slowdowns are added: of predicted end, then of start."""
+    return sorted(runs, key=lambda run: run.end)
