@@ -190,6 +190,8 @@ class FakeCluster:
             if node.welcome and not self.cluster.alive(node.name, self.now):
                 node.inbox.append(say.Who())
         self.cluster.turn(self.now)
+        while self.cluster.is_behind:
+            self.cluster.turn(self.now)
         self.send()
 
     def send(self, *, survives: bool = True) -> None:

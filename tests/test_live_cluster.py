@@ -24,7 +24,7 @@ from scheduler.interface import NEVER
 from scheduler.live import admission, explaining, survivors
 from scheduler.live.dispatch import LONGEST_PAUSE
 from scheduler.live.jobs import FINAL
-from scheduler.live.lifecycle import MOST_LOSSES, SOON
+from scheduler.live.lifecycle import MOST_LOSSES, SOON, STEPS
 from scheduler.live.spec import Dependency, Spec
 from tests.live_nodes import ANN, SETTINGS, FakeCluster, FakeNode
 
@@ -401,6 +401,34 @@ def test_all_of_a_long_chain_are_cancelled_when_its_first_job_fails(tmp_path: Pa
     states = [job.state for job in list(here.store.newest(1000))[::-1]]
     assert states == ["failed", *["cancelled"] * 601]
     assert len([entry for entry in here.store.history() if entry.what == "cancelled"]) == 601
+    here.store.close()
+
+
+def test_what_follows_for_many_jobs_takes_several_turns(tmp_path: Path) -> None:
+    """So that others are heard between: those that wait for a job are cancelled, or start, a few in each turn."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    first, second = here.submit(spec(hold=True)), here.submit(spec())
+    assert first
+    assert second
+    asks = [spec(after=(Dependency(kind, job.number),)) for kind, job in (("afterok", first), ("afterany", second))]
+    doomed, others = (here.cluster.submit_many(one, ANN, here.now, 3 * STEPS) for one in asks)
+    here.settle()
+    here.cluster.cancel(first.number, here.now, "cancelled by ann")
+    turns = 0
+    while here.cluster.is_behind:
+        assert sum(job.state == "cancelled" for job in doomed) == STEPS * (1 + turns)
+        assert here.cluster.next_look() == 0.0
+        here.cluster.turn(here.now)
+        turns += 1
+    assert turns == 3
+    assert all(job.state == "cancelled" and f"job {first.number}" in job.reason for job in doomed)
+
+    here.send()
+    here.nodes["n0"].end((second.number, 1), 0)
+    here.settle()
+    assert not here.cluster.is_behind
+    assert not any(here.cluster.waits_for(job.number) for job in others)
     here.store.close()
 
 

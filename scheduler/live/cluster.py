@@ -7,6 +7,7 @@ No I/O: times are unix seconds that never fall, and come in as arguments.
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,7 @@ from scheduler.live.jobs import (
     Node,
     User,
 )
+from scheduler.live.lifecycle import STEPS
 from scheduler.live.membership import Membership
 from scheduler.live.spec import Spec, name_of, sized
 
@@ -87,6 +89,7 @@ class Cluster(Membership):
             self._dependencies.leave(job)
             self.unsaved.pop(job.number)
         self.entries = [entry for entry in self.entries if entry.job < self._next]
+        self._affected = deque(one for one in self._affected if one[0] < self._next)
 
     def cancel(self, number: int, now: float, reason: str) -> None:
         """End a job. Raises SchedulerError for one that is over or was never there."""
@@ -118,6 +121,8 @@ class Cluster(Membership):
         """Do what is due: look for silent agents, ask the policy, and order what it wants."""
         self._look_at_nodes(now)
         self._look_for_survivors(now)
+        self._steps = STEPS
+        self._follow(now)
         controller = self.controller
         if controller is None:
             return
@@ -192,6 +197,8 @@ class Cluster(Membership):
 
     def next_look(self) -> float:
         """Return when `turn` has something to do at the latest."""
+        if self.is_behind:
+            return 0.0
         looks = [self.dispatch.wake, self._nodes_due, self.survivors.next_look]
         if controller := self.controller:
             late = [job for number in controller.late if (job := self.jobs.get(number)) and job.state == RUNNING]

@@ -8,6 +8,7 @@ drives it writes first and sends then, so that nothing is asked of a node that a
 from __future__ import annotations
 
 import signal
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from agent.steward import protocol as say
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 MOST_LOSSES = 5
 """How often a job may be lost soon after its start before it is held: it may have been its own doing."""
+STEPS = 200
+"""Jobs that wait for others and are dealt with in one turn: nobody else is heard meanwhile."""
 MOST_KNOWN = 4096
 """Kinds of jobs of which it is remembered whether they may share nodes."""
 SOON = 600.0
@@ -49,6 +52,9 @@ class Lifecycle:
 
     `past` returns the final state of a job that is not kept any more, or None.
     """
+
+    _steps = STEPS
+    """How many jobs that wait for others may be dealt with before the next turn."""
 
     def __init__(self, policy: Policy, settings: Settings, past: Callable[[int], str | None] = lambda _: None) -> None:
         self.policy = policy
@@ -91,6 +97,10 @@ class Lifecycle:
         """What the policy wanted and could not have, as far as somebody was warned of it."""
         self._nodes_due = 0.0
         """When something may follow from the silence of a node, or one is no longer put off: not before."""
+        self._changed: deque[int] = deque()
+        """Jobs that have started or are over, and those that wait for them have yet to be looked at."""
+        self._affected: deque[tuple[int, str]] = deque()
+        """Jobs that wait for nothing any more, or of which a clause says why they never start."""
         self._began = 0.0
         """When this scheduler took over, from when on the silence of nodes counts that it has not heard yet."""
         self.survivors = Survivors(settings.kill_wait)
@@ -153,25 +163,41 @@ class Lifecycle:
         if self.controller and could and not self.controller.waits(job.number) and self.turns.enter(job):
             self.controller.submit(job.number, self._demand(job), int(now))
 
-    def _look_again(self, other: int, wait: Wait, now: float) -> list[Job]:
-        """Look again at what jobs want of another, which has started or is over; return which of them are over now."""
-        jobs = [self.jobs[number] for number in wait.jobs]
+    def _look_again(self, other: int, wait: Wait) -> None:
+        """Note which jobs may start, or never will, as another has started or is over that they wait for."""
         blocking, hopeless = admission.dependencies(wait.open[other], self.state_of)
-        if hopeless:
-            for job in jobs:
-                self._conclude(job, CANCELLED, now, hopeless)
-            return jobs
-        if not blocking and self._dependencies.met(wait, other, jobs[0]):
-            for job in jobs:
-                self._admit(job, now)
-        return []
+        numbers = list(wait.jobs)
+        if hopeless or (not blocking and self._dependencies.met(wait, other, self.jobs[numbers[0]])):
+            self._affected.extend((number, hopeless) for number in numbers)
 
     def _tell_dependents(self, job: Job, now: float) -> None:
         """Consider those that wait for a job which has started or is over, and those that wait for what ends by it."""
-        changed = [job]
-        for one in changed:
-            for wait in self._dependencies.on(one.number):
-                changed += self._look_again(one.number, wait, now)
+        self._changed.append(job.number)
+        self._follow(now)
+
+    def _follow(self, now: float) -> None:
+        """Do what follows for jobs that wait for others, as much of it as a turn allows: the next one goes on."""
+        while self._steps > 0 and (self._affected or self._changed):
+            if not self._affected:
+                other = self._changed.popleft()
+                for wait in self._dependencies.on(other):
+                    self._look_again(other, wait)
+                continue
+            self._steps -= 1
+            number, hopeless = self._affected.popleft()
+            job = self.jobs.get(number)
+            if job is None or job.state != PENDING:
+                continue
+            if hopeless:
+                self._conclude(job, CANCELLED, now, hopeless)
+                self._changed.append(number)
+            else:
+                self._admit(job, now)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is left to do for jobs that wait for others."""
+        return bool(self._affected or self._changed)
 
     def waits_for(self, number: int) -> list[int]:
         """Return the jobs that a job is to start after and still waits for."""
