@@ -258,6 +258,18 @@ def test_a_command_that_is_not_found_is_127(tmp_path: Path) -> None:
     )
 
 
+def test_a_script_without_its_interpreter_is_127_and_named(tmp_path: Path) -> None:
+    """The file is there, and the sentence says that it is not what is missing."""
+    script = tmp_path / "script"
+    script.write_text("#!/nowhere/python\n", encoding="ascii")
+    script.chmod(0o755)
+    with open_door(tmp_path, lambda knock: knock.grant(1)):
+        done = run("--runtime-dir", tmp_path, script)
+
+    why = "No such file or directory: the interpreter in its first line, or its loader, is missing"
+    assert (done.returncode, done.stderr) == (127, f"drom: cannot run '{script}': {why}.\n")
+
+
 def test_a_command_that_is_not_executable_is_126(tmp_path: Path) -> None:
     """A file that cannot be executed is exit 126 and a sentence."""
     with open_door(tmp_path, lambda knock: knock.grant(1)):
