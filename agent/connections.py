@@ -56,6 +56,10 @@ class Connection:
     patience: float | None = None
     """Seconds that bytes may be kept for the connection before it is closed; None: for as long as it likes."""
 
+    hears_end: bool = False
+    """Whether the handler reads from the connection although the peer has closed it. Else what the peer sent last is
+    not read: no answer would reach it."""
+
     def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float) -> None:
         self.socket = accepted
         self.fd = accepted.fileno()
@@ -221,11 +225,14 @@ class Connections(Generic[C]):
     def _ready(self) -> tuple[list[C], bool]:
         """Return the connections with something to do, of each user one, then the next of each; whether others wait."""
         found, called = [], False
-        for fd, _ in self._poll():
+        for fd, events in self._poll():
             if fd == self._listening.fileno():
                 called = True
             elif connection := self._open.get(fd):
-                found.append(connection)
+                if events & select.EPOLLHUP and not connection.hears_end:
+                    self.close(connection)
+                else:
+                    found.append(connection)
             else:
                 self._unwatch(fd)
         found.sort(key=lambda connection: connection.served)

@@ -43,7 +43,7 @@ class Visit(Connection):
 
     def awaits(self, task: Task) -> None:
         """Record that the connection lasts until `task` starts, or its seat is taken."""
-        self.task, self.closes_at = task, None
+        self.task, self.closes_at, self.hears_end = task, None, True
 
 
 class Host(Protocol):

@@ -69,7 +69,7 @@ class Caller(Connection):
 
     def asks(self, request: Request, size: int) -> None:
         """Record a request of `size` bytes, which lasts until it is answered."""
-        self.request, self.size, self.closes_at = request, size, None
+        self.request, self.size, self.closes_at, self.hears_end = request, size, None, True
 
 
 class Hooks:
