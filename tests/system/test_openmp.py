@@ -540,7 +540,7 @@ def made(compiler: str, text: str, target: Path, *flags: str | Path) -> Path:
         compiled = target.with_suffix(".o")
         shared = [flag for flag in flags if str(flag).startswith(("-D", "-fPIC"))]
         subprocess.run(["clang", "-O1", "-fopenmp", *shared, "-c", source, "-o", compiled], check=True)
-        runtime = [INTEL, f"-Wl,-rpath,{INTEL.parent}"]
+        runtime = [str(INTEL), f"-Wl,-rpath,{INTEL.parent}"]
         subprocess.run(["clang", compiled, *flags, *runtime, "-o", target], check=True)
     else:
         subprocess.run([compiler, "-O1", "-fopenmp", source, *flags, "-o", target], check=True)
@@ -576,7 +576,7 @@ def test_each_file_is_answered_by_the_runtime_it_would_have_alone(
     program = made(main.replace("none", "gcc"), text, tmp_path / "main", *flags, "-Wl,--as-needed")
     opened = {"linked": [], "global": [str(parts), "global"]}.get(way, [str(parts)])
     known = environment() | {"KMP_DUPLICATE_LIB_OK": "TRUE"}
-    words = ["taskset", "-c", "0,1", program, *opened]
+    words = ["taskset", "-c", "0,1", str(program), *opened]
     alone = subprocess.run(words, env=known, capture_output=True, text=True, check=True)
     assert "answer 220999000\n" in alone.stdout
     for choice in ("auto", "libgomp", "libomp"):

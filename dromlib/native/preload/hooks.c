@@ -12,7 +12,7 @@
 
 #include "openmp.h"
 
-enum { MOST_HOOKS = 512, SLOTS_AT_FIRST = 256 };
+enum { MOST_HOOKS = 512, MOST_EXEC = 8, SLOTS_AT_FIRST = 256 };
 
 #if defined __x86_64__
 enum { JUMP = R_X86_64_JUMP_SLOT, POINTER = R_X86_64_GLOB_DAT, WORD = R_X86_64_64 };
@@ -55,6 +55,7 @@ static int busy;
 static void *jump_to_dlopen(const char *path, int flags);
 static void *jump_to_dlsym(void *handle, const char *name);
 static struct hook of_dlopen = {.front = {"dlopen", (void *)jump_to_dlopen}};
+static struct hook of_exec[MOST_EXEC];
 static struct hook of_dlsym = {.front = {"dlsym", (void *)jump_to_dlsym}};
 
 static int compare(const void *a, const void *b)
@@ -77,11 +78,23 @@ static void make_hooks(void)
     qsort(hooks, hook_count, sizeof *hooks, compare);
 }
 
+static struct hook *find_exec(const char *name)
+{
+    for (size_t i = 0; i < exec_front_count; i++)
+        if (strcmp(name, exec_fronts[i].name) == 0) {
+            of_exec[i].front = exec_fronts[i];
+            return &of_exec[i];
+        }
+    return NULL;
+}
+
 static struct hook *find_hook(const char *name, bool has_version)
 {
     struct hook key = {.front = {name, NULL}};
     if (name[0] == 'd')
         return strcmp(name, "dlopen") == 0 ? &of_dlopen : strcmp(name, "dlsym") == 0 ? &of_dlsym : NULL;
+    if (name[0] == 'e' || name[0] == 'p')
+        return find_exec(name);
     bool is_mpi = strncmp(name, "MPI_", 4) == 0 || strncmp(name, "mpi_", 4) == 0;
     bool is_plain = !has_version && (strncmp(name, "GOMP_", 5) == 0 || strncmp(name, "omp_", 4) == 0);
     if (!is_mpi && !is_plain)
@@ -248,6 +261,8 @@ static void find_targets(void)
 {
     find_target(&of_dlopen);
     find_target(&of_dlsym);
+    for (size_t i = 0; i < MOST_EXEC; i++)
+        find_target(&of_exec[i]);
     for (struct hook *hook = hooks; hook < hooks + hook_count; hook++)
         find_target(hook);
 }

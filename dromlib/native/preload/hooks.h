@@ -41,8 +41,8 @@ struct front {
     void *ours;
 };
 
-extern const struct front mpi_fronts[], call_fronts[], entry_fronts[];
-extern const size_t mpi_front_count, call_front_count, entry_front_count;
+extern const struct front mpi_fronts[], call_fronts[], entry_fronts[], exec_fronts[];
+extern const size_t mpi_front_count, call_front_count, entry_front_count, exec_front_count;
 
 /* What a function of MPI is in this process, or NULL. */
 void *find_mpi(const char *name);
