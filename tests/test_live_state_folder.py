@@ -83,9 +83,10 @@ def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_belongs_beside_a_queue_may_be_there_before_it(tmp_path: Path) -> None:
-    """An agent's spool, and what a file system of its own has."""
+    """An agent's spool, what a file system of its own has, and the scheduler's own log."""
     for name in ("steward", "spool", "lost+found"):
         (tmp_path / name).mkdir()
+    (tmp_path / "scheduler.log").touch()
     Store(tmp_path).close()
     (tmp_path / "backup.sqlite").write_text("a copy")
     Store(tmp_path).close()

@@ -50,7 +50,7 @@ def _outside(job: Job, cluster: Cluster) -> str:
     """Return why a job is not before the policy, where its user may not run more; empty if it is."""
     if not cluster.turns.waits(job):
         return ""
-    return f"{job.user.name} may run {counted(cluster.settings.max_running, 'job')} at once here, and has as many"
+    return f"user {job.user.name} may run {counted(cluster.settings.max_running, 'job')} at once here, and has as many"
 
 
 def _survives(job: Job, cluster: Cluster) -> str:
@@ -180,7 +180,7 @@ def _share(job: Job, cluster: Cluster) -> list[str]:
     numbers = controller.waiting
     before = [cluster.jobs[number] for number in numbers[: numbers.index(job.number)]]
     others = sum(other.user.uid != job.user.uid for other in before)
-    used = f"{usage.of(job.user.uid) / 3600:.1f} of the {usage.total / 3600:.1f} core-hours that count now"
+    used = f"{usage.of(job.user.uid) / 3600:.3g} of the {usage.total / 3600:.3g} core-hours that count now"
     first = f"{counted(others, 'job')} of other users {'goes' if others == 1 else 'go'} first"
     return [f"User {job.user.name} has used {used}, and {first}."]
 

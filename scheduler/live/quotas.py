@@ -66,15 +66,15 @@ class Holdings:
         (jobs, kept), more = self.of(user), len(specs) * count
         if jobs + more > settings.max_jobs:
             msg = (
-                f"{user.name} has {counted(jobs, 'unfinished job')}, and with {more} more there would be over "
+                f"user {user.name} has {counted(jobs, 'unfinished job')}, and with {more} more there would be over "
                 f"{settings.max_jobs}, which a user may have here: wait until some have ended, or cancel some."
             )
             raise ControlError(msg)
         size = more * ROW + sum(map(size_of, specs))
         if kept + size > settings.max_bytes:
             msg = (
-                f"{in_words(kept)} are kept for the jobs of {user.name}, and with {in_words(size)} more there would be "
-                f"over {in_words(settings.max_bytes)}, which a user may have here: submit equal jobs with --count, "
+                f"{in_words(kept)} are kept for the jobs of user {user.name}, and with {in_words(size)} more there "
+                f"would be over {in_words(settings.max_bytes)}, which a user may have here: submit equal jobs with --count, "
                 "leave variables out with --export, or wait until some jobs have ended."
             )
             raise ControlError(msg)
@@ -95,8 +95,8 @@ class Orders:
             self._left[user.uid] = Share(AT_ONCE * self._rate, now, self._rate)
         if self._left[user.uid].take(now) is None:
             msg = (
-                f"{user.name} gives orders faster than the {self._rate} a second that a user may give here: wait a "
-                "few seconds, and submit equal jobs in one order with --count."
+                f"user {user.name} gives orders faster than the {self._rate} a second that a user may give here: wait "
+                "a few seconds, and submit equal jobs in one order with --count."
             )
             raise ControlError(msg)
 

@@ -16,7 +16,7 @@ QUEUE, LOCK, RESERVE = "queue.sqlite", "queue.lock", "queue.reserve"
 SOCKETS = ("control", "signals", "agents")
 _FILES = frozenset({QUEUE, f"{QUEUE}-wal", f"{QUEUE}-shm", f"{QUEUE}-journal", LOCK, RESERVE})
 _BESIDE = frozenset({"steward", "spool", "lost+found"})
-"""Folders that may be there before a queue: an agent's spool, and what a file system of its own has."""
+"""Folders that may be there before a queue, as logs may: an agent's spool, and what a file system of its own has."""
 
 
 def open_folder(path: Path) -> int:
@@ -57,7 +57,10 @@ def _check_files(path: Path, folder: int) -> None:
         if (name in _FILES and kind != stat.S_IFREG) or (name in SOCKETS and kind != stat.S_IFSOCK):
             msg = f"{path / name} is not a scheduler's: move it away, or choose another folder with --state."
             raise SchedulerError(msg)
-    others = kinds.keys() - _FILES - {name for name in _BESIDE if kinds.get(name) == stat.S_IFDIR}
+    beside = {
+        name for name, kind in kinds.items() if (name in _BESIDE and kind == stat.S_IFDIR) or name.endswith(".log")
+    }
+    others = kinds.keys() - _FILES - beside
     if QUEUE not in kinds and others:
         msg = f"{path} holds files that are not a scheduler's: choose a new or an empty folder with --state."
         raise SchedulerError(msg)
