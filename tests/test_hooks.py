@@ -7,7 +7,7 @@ import os
 import select
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,3 +129,31 @@ def test_who_says_nothing_is_sent_away(asked: Asked) -> None:
         waiting.setblocking(False)
         with pytest.raises(BlockingIOError):
             waiting.recv(10)
+
+
+@pytest.mark.parametrize("ending", ["stays", "hangs up", "half a message", "reset", "floods", "never reads"])
+def test_a_request_costs_nobody_else(asked: Asked, ending: str) -> None:
+    """Whatever its sender does next, another one is answered, and nothing is kept of one that has gone."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    message = request(1)
+    peer = asked.call(message[:-1] if ending == "half a message" else message)
+    peer.setblocking(False)
+    asked.turn()
+    for _ in range({"floods": 200, "never reads": 2}.get(ending, 0)):
+        with suppress(OSError):
+            peer.send(message)
+        asked.turn()
+    if ending == "reset":
+        asked.hooks.answer(f"{1:032x}", "0")  # which is not read
+    if ending in {"hangs up", "reset"}:
+        peer.close()
+    with asked.call(request(2)) as other:
+        asked.turn()
+        asked.hooks.answer(f"{2:032x}", "0")
+        assert other.recv(100) == b"0"
+    assert [int(wanted.number, 16) for wanted in asked.hooks.waiting] == [1] * (ending == "stays")
+    peer.close()
+    asked.turn()
+    assert asked.hooks.waiting == []
+    assert not list(asked.hooks._callers)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
