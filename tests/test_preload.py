@@ -701,6 +701,51 @@ def test_a_runtime_that_would_fail_is_not_used(tmp_path: Path, construct: str) -
     assert re.fullmatch(said, done.stderr.splitlines()[0])
 
 
+WHICH = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv) {
+    char line[4096];
+    int has_llvms = 0;
+    volatile int never = 0;
+#pragma omp parallel
+    ;
+#ifdef TASK
+    if (never)
+#pragma omp task
+        never = 1;
+#endif
+    if (argc > 1 && !dlopen(argv[1], RTLD_NOW))
+        return puts(dlerror());
+    for (FILE *maps = fopen("/proc/self/maps", "r"); fgets(line, sizeof line, maps);)
+        has_llvms |= strstr(line, "libomp") != NULL;
+    puts(has_llvms ? "LLVM" : "GNU");
+    return 0;
+}
+"""
+"""Says on which runtime it is."""
+
+
+def test_llvms_runtime_can_be_insisted_on(tmp_path: Path) -> None:
+    """It is used then even where it may fail."""
+    program = openmp_program(tmp_path, f"#define TASK\n{WHICH}")
+
+    assert run_granted(tmp_path, "--", program).stdout == "GNU\n"
+    insisted = run_granted(tmp_path, "--openmp-runtime", "libomp", "--", program)
+    assert (insisted.stdout, "keeps" in insisted.stderr) == ("LLVM\n", False)
+
+
+def test_a_library_that_a_program_opens_is_not_looked_at(tmp_path: Path) -> None:
+    """What LLVM's runtime may fail in is not known before it is opened; GNU's can be asked for."""
+    library = compiled(tmp_path, "own.so", "-shared", "-fPIC", "-fopenmp", text=UNSOUND["task"])
+    program = openmp_program(tmp_path, WHICH)
+
+    opened = run_granted(tmp_path, "--", program, library)
+    assert (opened.stdout, "keeps" in opened.stderr) == ("LLVM\n", False)
+    assert run_granted(tmp_path, "--openmp-runtime", "libgomp", "--", program, library).stdout == "GNU\n"
+
+
 def test_a_library_of_the_users_is_looked_at_too(tmp_path: Path) -> None:
     """What he loads into a program may need what LLVM's runtime fails in."""
     program = openmp_program(tmp_path, REGION)

@@ -233,3 +233,47 @@ def test_without_an_agent_an_mpi_program_is_as_ever(mpi: Library, start: Program
     program = start.start(*mpi.mpirun(2, *command), **mine)
     assert finish(program) == (0, "right after 1 steps"), program.show()
     assert program.err == ""
+
+
+SPAWN = r"""
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    MPI_Comm other;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_get_parent(&other);
+    int is_first = other == MPI_COMM_NULL;
+    if (is_first)
+        MPI_Comm_spawn(argv[0], MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_SELF, &other, MPI_ERRCODES_IGNORE);
+    printf("%s %d\\n", is_first ? "first" : "spawned", getpid());
+    fflush(stdout);
+    while (access(getenv("STOP"), F_OK))
+        usleep(10000);
+    MPI_Comm_disconnect(&other);
+    return MPI_Finalize();
+}
+"""
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_spawned_processes_belong_to_the_task_of_the_program(start: Programs, tmp_path: Path, *, inside: bool) -> None:
+    """They are children of mpirun: with `mpirun -n 1 drom run` they are known by the environment that it hands on."""
+    mpi = LIBRARIES["openmpi"]
+    source, program, stop = tmp_path / "spawn.c", tmp_path / "spawn", tmp_path / "stop"
+    source.write_text(SPAWN, encoding="utf-8")
+    if not shutil.which(mpi.c):
+        pytest.skip(f"needs {mpi.c}")
+    subprocess.run([mpi.c, str(source), "-o", str(program)], check=True)
+    with start_agent(tmp_path, "--topology", "pack:2 core:1", "--grace", "0.2") as agent:
+        if inside:
+            command = agent.run("--job", "s", "--", *mpi.mpirun(1, program))
+        else:
+            command = mpi.mpirun(1, *agent.run("--job", "s", "--", program))
+        launched = start.start(*command, **extra(mpi, tmp_path), STOP=str(stop))
+        pids = [int(launched.await_out(rf"{who} (\d+)")[1]) for who in ("first", "spawned")]
+        agent.order("resize", job="s", cpus=1)
+        wait_until(lambda: [affinity(pid) for pid in pids] == ["0", "0"], lambda: agent.log)
+        stop.touch()
+        assert launched.wait() == 0
