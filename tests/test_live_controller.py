@@ -157,6 +157,24 @@ def test_groups_of_which_no_job_is_left_are_forgotten() -> None:
     assert (controller.turn(1), controller.nodes_of(0)) == ([0], [NODES - 1])
 
 
+def test_a_node_that_comes_later_is_for_the_groups_that_it_can_host() -> None:
+    """And for none that it cannot, also where it has changed."""
+    controller = cluster("slurm", "interval=1", "reservations=nodes")
+    controller.allow("gpu=1", [0])
+    controller.allow("memory=1", [0])
+    controller.submit(1, Demand(2, 60, group="gpu=1"), 0)
+    controller.submit(2, Demand(1, 60, group="memory=1"), 0)
+    controller.allow_on(NODES, ["gpu=1"])
+    controller.node_up(NODES)
+    controller.allow_on(0, ["gpu=1", "unknown"])
+    assert controller.turn(1) == [1]
+    assert (controller.nodes_of(1), controller.waits(2)) == ([0, NODES], True)
+
+    controller.allow_on(3, ["memory=1"])
+    controller.ended(1, 2)
+    assert (controller.turn(2), controller.nodes_of(2)) == ([2], [3])
+
+
 def test_there_are_as_many_groups_as_jobs_want() -> None:
     """Each job is on the nodes of its own group."""
     count = 3 * GROUPS

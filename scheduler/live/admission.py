@@ -34,7 +34,18 @@ def group_of(spec: Spec) -> str:
 
 def usable(spec: Spec, nodes: Iterable[Node]) -> list[int]:
     """Return the indices of the nodes that have all that a job wants of each."""
-    return [node.index for node in nodes if next(_lacks(spec, node), None) is None]
+    return [node.index for node in _hosts(spec, nodes)]
+
+
+def _hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that lack nothing for a job: there may be thousands, and each submission looks at them."""
+    memory, features, amounts = spec.memory, frozenset(spec.constraint), spec.resources.items()
+    found = [node for node in nodes if memory <= node.memory or not node.memory] if memory else list(nodes)
+    if features:
+        found = [node for node in found if features.issubset(node.features)]
+    if amounts:
+        found = [node for node in found if all(node.resources.get(name, 0) >= amount for name, amount in amounts)]
+    return found
 
 
 def _lacks(spec: Spec, node: Node) -> Iterator[str]:
@@ -62,13 +73,13 @@ def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy)
         msg = f"{why_not}: leave out --constraint, --mem and --resources, or have the scheduler run with --policy sd."
         raise SchedulerError(msg)
     nodes = list(nodes)
-    if spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
+    if spec.memory and spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
         msg = (
             f"the job asks for {in_words(spec.memory)} of memory on each node, and the largest here has "
             f"{in_words(most)}: ask for less with --mem."
         )
         raise SchedulerError(msg)
-    fit = len(usable(spec, nodes))
+    fit = len(_hosts(spec, nodes))
     if fit < spec.nodes:
         lacking = {what for node in nodes for what in _lacks(spec, node)}
         having = f"{counted(fit, 'node')} with {', '.join(sorted(lacking))}" if lacking else counted(fit, "node")
@@ -98,12 +109,13 @@ def may_share(spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> 
     shares = [int(factor * cores + 1e-9) for factor in factors]
     if min(*shares, cores - max(shares)) < spec.tasks:
         return False
-    part = min(*factors, 1 - max(factors))
-    hosts = [node for node in nodes if next(_lacks(spec, node), None) is None]
+    if not spec.memory and not spec.resources:
+        return True
+    part, amounts = min(*factors, 1 - max(factors)), spec.resources.items()
     return all(
         (not node.memory or spec.memory <= part * node.memory)
-        and all(amount <= part * node.resources.get(name, 0) for name, amount in spec.resources.items())
-        for node in hosts
+        and (not amounts or all(amount <= part * node.resources.get(name, 0) for name, amount in amounts))
+        for node in _hosts(spec, nodes)
     )
 
 

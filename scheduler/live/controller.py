@@ -302,6 +302,13 @@ class Controller:
         row[allowed_nodes] = 1
         return forgotten
 
+    def allow_on(self, node: int, groups: Iterable[str]) -> None:
+        """Say for one node the jobs of which groups may be on it: of no others."""
+        self._reach(node)
+        allowed = self._world.nodes.allowed
+        allowed[:, node] = 0
+        allowed[[self._groups[group] for group in groups if group in self._groups], node] = 1
+
     def restore(self, number: int, demand: Demand, cores: dict[int, int], start: int, limit: int) -> None:
         """Take in, after a restart, a job that has run since `start`; `cores` are those it has by node.
 

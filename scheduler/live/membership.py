@@ -13,6 +13,7 @@ from agent.steward import protocol as say
 from agent.words import NODE, counted
 from scheduler.errors import SchedulerError
 from scheduler.interface import AGENT_GONE, NODE_DOWN
+from scheduler.live import admission
 from scheduler.live.controller import Controller
 from scheduler.live.dispatch import FIRST_PAUSE, LONGEST_PAUSE, Dispatch
 from scheduler.live.jobs import (
@@ -72,7 +73,7 @@ class Membership(Lifecycle):
         self.unsaved_nodes[node.name] = node
         self._nodes_due = 0.0
         self._open(message.cores, now)
-        self._regroup()
+        self._regroup_by(node, is_there=True)
         return node
 
     def _free_index(self) -> int:
@@ -94,6 +95,13 @@ class Membership(Lifecycle):
         self._sharing.clear()
         for group in self._groups:
             self._allow(group)
+
+    def _regroup_by(self, node: Node, *, is_there: bool) -> None:
+        """Do the same where one node has come, has changed or has gone."""
+        self._sharing.clear()
+        if self.controller:
+            hosted = (group for group, spec in self._groups.items() if is_there and admission.usable(spec, [node]))
+            self.controller.allow_on(node.index, hosted)
 
     def _refresh(self, node: Node) -> None:
         """Tell the policy whether jobs may start on a node."""
@@ -179,7 +187,7 @@ class Membership(Lifecycle):
         self._strangers.pop(name, None)
         self.unsaved_nodes.pop(name, None)
         self.gone_nodes.append(name)
-        self._regroup()
+        self._regroup_by(node, is_there=False)
 
     def _known(self, name: str) -> Node:
         node = self.nodes.get(name)
