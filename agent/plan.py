@@ -150,7 +150,7 @@ class Plan(Replanning):
         while queue:
             job = queue.popleft()
             tried.add(job.name)
-            if behind := _behind(job, ahead):
+            if behind := self._behind(job, ahead):
                 job.waits_for = behind
                 continue
             wait = self._wait_for_memory(job) or self._admit(job, now)
@@ -166,13 +166,24 @@ class Plan(Replanning):
         if self._reasons is None:
             self._reasons, ahead = {}, list[tuple[Job, Wait]]()
             for one in self.queue():
-                behind = _behind(one, ahead)
+                behind = self._behind(one, ahead)
                 if not behind:
                     wait = self._wait_for_memory(one)
                     counts = wait or self._counts_with(self.view(one))
                     ahead.append((one, counts if isinstance(counts, Wait) else Wait(one.waits_for)))
                 self._reasons[one.name] = behind or ahead[-1][1].reason
         return self._reasons.get(job.name, "")
+
+    def _behind(self, job: Job, ahead: Sequence[tuple[Job, Wait]]) -> str:
+        """Return a sentence: why a job must wait behind those `ahead` that wait for something; empty if it need not."""
+        first = next((first for first, wait in ahead if _stands_behind(job, first, wait)), None)
+        if first is None:
+            return ""
+        if first.arrived < job.arrived:
+            return "others arrived before it."
+        has = {user: sum(view.cores for view in self.running() if view.user == user) for user in (first.user, job.user)}
+        fewer = has[first.user] < has[job.user]
+        return "users who have fewer CPUs come first." if fewer else "users take turns: a job of another one is next."
 
     def _admit(self, job: Job, now: float) -> Wait | None:
         """Admit a job, with fewer cores if strict layouts leave no room for more; return why it has to wait, if so."""
@@ -488,14 +499,6 @@ class Plan(Replanning):
 def _cut(name: str, room: int) -> str:
     """Return what a slot has room for of a job's name, with so many bytes to follow it."""
     return layout.cut_text(name, layout.NAME_SIZE - room).rstrip(b"\0").decode()
-
-
-def _behind(job: Job, ahead: Sequence[tuple[Job, Wait]]) -> str:
-    """Return a sentence: why a job must wait behind those `ahead` that wait for something; empty if it need not."""
-    first = next((first for first, wait in ahead if _stands_behind(job, first, wait)), None)
-    if first is None:
-        return ""
-    return "others arrived before it." if first.arrived < job.arrived else "users who have fewer CPUs come first."
 
 
 def _stands_behind(job: Job, first: Job, wait: Wait) -> bool:

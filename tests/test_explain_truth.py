@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,37 +31,44 @@ END = 12.0
 CLASSES = ("malleable", "malleable", "malleable", "moldable", "rigid")
 
 
-@st.composite
-def nodes(draw: st.DrawFn) -> Node:
-    """Draw a node on which jobs of all classes have come, ended, and been held, and everybody follows."""
-    cores = draw(st.integers(1, 12))
-    rules = Rules(
-        sharing_factor=draw(st.sampled_from([0.25, 0.5, 1.0])),
-        max_cpus_per_user=draw(st.sampled_from([0, 0, 0, 3])),
-        spare_for_newcomers=draw(st.integers(0, 1)),
-        residence=draw(st.sampled_from([0.0, 0.0, 3.0])),
-        margin=draw(st.sampled_from([0.0, 0.3])),
-    )
+ACTS = st.tuples(
+    st.sampled_from(["arrive", "arrive", "arrive", "end", "hold", "auto"]),
+    st.integers(0, 11),
+    st.integers(1, 3),
+    st.sampled_from(CLASSES),
+    st.integers(0, 3),
+    st.sampled_from([0, 0, 1, 2, 5]),
+)
+"""What happens, to which of the jobs there are, or of which user, class, minimum and maximum one comes."""
+RULES = st.builds(
+    Rules,
+    sharing_factor=st.sampled_from([0.25, 0.5, 1.0]),
+    max_cpus_per_user=st.sampled_from([0, 0, 0, 3]),
+    spare_for_newcomers=st.integers(0, 1),
+    residence=st.sampled_from([0.0, 0.0, 3.0]),
+    margin=st.sampled_from([0.0, 0.3]),
+)
+
+
+def played(cores: int, rules: Rules, acts: list[tuple[str, int, int, str, int, int]]) -> Node:
+    """Return a node on which jobs of all classes have come, ended, and been held, and everybody follows."""
     node = make_node([1 << cpu for cpu in range(cores)], rules=rules)
-    for now in range(12 - draw(st.integers(1, 12)), 12):
-        what = draw(st.sampled_from(["arrive", "arrive", "arrive", "end", "hold", "auto"]))
+    for now, (what, which, uid, kind, least, most) in enumerate(acts, 12 - len(acts)):
         running = [job.name for job in node.jobs.values() if job.cores]
-        try:
+        with suppress(Refused):
             if what == "arrive":
-                least, most = draw(st.integers(0, 3)), draw(st.sampled_from([0, 0, 1, 2, 5]))
-                uid, kind = draw(st.integers(1, 3)), draw(st.sampled_from(CLASSES))
                 node.arrive(Arrival(100 + now, 1, uid, "job", kind, 0, min(least, most or least), most), now)
             elif what == "end" and node.tasks:
-                node.ended(draw(st.sampled_from(sorted(node.tasks))), now)
+                node.ended(sorted(node.tasks)[which % len(node.tasks)], now)
             elif running:
-                cpus = draw(st.integers(1, 6)) if what == "hold" else None
-                node.resize(draw(st.sampled_from(running)), cpus, now, by=0)
-        except Refused:
-            pass
+                node.resize(running[which % len(running)], 1 + least if what == "hold" else None, now, by=0)
         node.tick(now)
         while late := [task for task in node.tasks.values() if len(task.grants) > 1]:
             node.applied(late[0].slot, late[0].epoch, now)
     return node
+
+
+NODES = st.builds(played, st.integers(1, 12), RULES, st.lists(ACTS, min_size=1, max_size=12))
 
 
 class Reader:
@@ -244,6 +252,7 @@ class Reader:
         reasons: dict[str, Callable[[], bool]] = {
             "others arrived before it.": lambda: any(job.arrived < self.job.arrived for job in queue),
             "users who have fewer CPUs come first.": lambda: any(held[job.user] < held[self.job.user] for job in queue),
+            "users take turns: a job of another one is next.": lambda: any(job.user != self.job.user for job in queue),
             "the last CPUs that running jobs can lend are kept for users who run nothing here.": self.spared,
         }
         if found[1] in reasons:
@@ -276,7 +285,7 @@ class Reader:
         return len(self.of_user()) > 2 and sum(counts.values()) == self.total and not any(left)
 
 
-@given(nodes())
+@given(NODES)
 @settings(max_examples=300)
 def test_every_sentence_is_true(node: Node) -> None:
     """What is said of each job of a node is counted anew, by other means."""
@@ -286,7 +295,7 @@ def test_every_sentence_is_true(node: Node) -> None:
             reader.check(topic, text)
 
 
-@given(nodes(), st.integers(0, 4))
+@given(NODES, st.integers(0, 4))
 def test_shares_are_those_of_the_reference(node: Node, cap: int) -> None:
     """Shares worked out level by level are those that cores handed out one by one lead to."""
     views = [node.plan.view(job) for job in node.jobs.values()]

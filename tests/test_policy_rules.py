@@ -341,6 +341,16 @@ class TestWaiting:
         stage.end(tasks[1])
         assert stage.counts["b"] == 2
 
+    def test_who_stands_behind_an_equal_is_told_so(self) -> None:
+        """The second job of a user who has nothing comes after the first one of another who has nothing either."""
+        stage = node(memory=GIB)
+        arrive(stage, "r", uid=3, job_class="rigid", max_cpus=7, memory=GIB)
+        for name, uid, memory in (("a", 1, GIB), ("b", 1, 0), ("c", 2, 0)):
+            arrive(stage, name, uid=uid, job_class="rigid", max_cpus=2, memory=memory)
+
+        assert [job.name for job in stage.node.plan.queue()] == ["a", "c", "b"]
+        assert waits(stage)["b"] == "users take turns: a job of another one is next."
+
     @pytest.mark.parametrize("cores", [3, 8, 64])
     def test_something_is_left_to_lend_to_a_user_who_has_nothing(self, cores: int) -> None:
         """However many tasks without end one user has, a core less of them run, on all cores, and a newcomer starts."""
