@@ -74,8 +74,8 @@ class Holdings:
         if kept + size > settings.max_bytes:
             msg = (
                 f"{in_words(kept)} are kept for the jobs of user {user.name}, and with {in_words(size)} more there "
-                f"would be over {in_words(settings.max_bytes)}, which a user may have here: submit equal jobs with --count, "
-                "leave variables out with --export, or wait until some jobs have ended."
+                f"would be over {in_words(settings.max_bytes)}, which a user may have here: submit equal jobs with "
+                "--count, leave variables out with --export, or wait until some jobs have ended."
             )
             raise ControlError(msg)
 
