@@ -40,7 +40,7 @@ print(json.dumps({
 }))
 """
 DOCUMENTED = re.compile(
-    r"(DROM_\w+|OMP_NUM_THREADS|NUMBA_NUM_THREADS|NUMBA_THREADING_LAYER_PRIORITY|OMPI_MCA_mpi_yield_when_idle|"
+    r"(DROM_\w+|NUMBA_NUM_THREADS|GOMAXPROCS|RAYON_NUM_THREADS|OMPI_MCA_mpi_yield_when_idle|"
     r"LD_PRELOAD|PYTHONPATH|ASAN_OPTIONS)="
 )
 
