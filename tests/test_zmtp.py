@@ -8,15 +8,16 @@ import os
 import select
 import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.connections import DEAF
-from agent.zmtp import MORE, PING, PONG, Exchange, Line, Signals, frame
+from agent import connections
+from agent.connections import DEAF, LOOK, MOST_HELD
+from agent.zmtp import MORE, PATIENCE, PING, PONG, Exchange, Line, Signals, frame
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, LONG, READY
 
@@ -190,6 +191,71 @@ class TestMessages:
         messages(exchange)
         assert not list(exchange.lines)
         assert not exchange.lines._users
+
+
+class TestHeld:
+    """What is kept of messages that do not end and of answers that are not read."""
+
+    ANSWER = bytes(1 << 20)
+
+    @pytest.fixture
+    def roomy(self, folder: Path) -> Iterator[Exchange]:
+        """Return an exchange at which a user may have twenty connections."""
+        made = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 20, 1 << 16)
+        yield made
+        made.end()
+
+    def test_unread_answers_have_a_bound(self, roomy: Exchange, folder: Path) -> None:
+        """Beyond it the connections are closed that have not read for longest; the last answer comes whole."""
+        with ExitStack() as stack:
+            deaf = [stack.enter_context(connect(folder / "control")) for _ in range(12)]
+            for one in deaf:
+                roomy.send(line_of(roomy, one), self.ANSWER)
+            held = [line.held for line in roomy.lines]
+            assert sum(held) == roomy.lines._held <= MOST_HELD
+            assert [line.socket.getpeername() for line in roomy.lines] == [""] * len(held)
+            assert len(held) == MOST_HELD // max(held)
+            got = read_all(deaf[-1], lambda: roomy.serve(lambda *_: None, 1.0))
+            assert got.endswith(frame(self.ANSWER))
+            assert sum(line.held for line in roomy.lines) == roomy.lines._held < sum(held)
+        messages(roomy)
+        assert roomy.lines._held == 0
+
+    def test_one_answer_may_be_longer(self, roomy: Exchange, folder: Path) -> None:
+        """An answer beyond the bound is sent to a connection that reads."""
+        answer = bytes(2 * MOST_HELD)
+        with connect(folder / "control") as one:
+            roomy.send(line_of(roomy, one), answer)
+            assert read_all(one, lambda: roomy.serve(lambda *_: None, 1.0)).endswith(frame(answer))
+
+    def test_half_messages_and_unread_answers_have_a_deadline(self, roomy: Exchange, folder: Path) -> None:
+        """A connection between two messages may stay as long as it likes."""
+        with ExitStack() as stack:
+            silent, half, deaf, idle = (stack.enter_context(connect(folder / "control")) for _ in range(4))
+            half.sendall(frame(b"half")[:-1])
+            roomy.send(line_of(roomy, deaf), self.ANSWER)
+            roomy.send(line_of(roomy, idle), b"answer")
+            messages(roomy)
+            roomy.lines.tend(time.monotonic() + PATIENCE - LOOK)
+            assert not any(map(has_ended, (silent, half, idle)))
+            roomy.lines.tend(time.monotonic() + PATIENCE + LOOK)
+            assert [has_ended(one) for one in (silent, half, deaf, idle)] == [False, True, True, False]
+
+    def test_users_have_their_turns(self, roomy: Exchange, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many connections of one are waiting, another one's message is next but one."""
+        users = [1] * 10 + [2]
+        monkeypatch.setattr(connections, "peer_credentials", lambda _: (1, users.pop(0), 1))
+        heard: list[int] = []
+        with ExitStack() as stack:
+            made = [stack.enter_context(connect(folder / "control")) for _ in range(11)]
+            assert messages(roomy) == []
+            for one in made:
+                one.sendall(frame(b"a") * 5)
+            while len(heard) < 55:
+                roomy.serve(lambda line, _: heard.append(line.uid), 0.0)
+        assert heard[:4] in ([1, 2, 1, 2], [2, 1, 2, 1])
+        assert heard.index(2) < 2
+        assert heard[:10].count(2) == 5
 
 
 class TestSignals:
