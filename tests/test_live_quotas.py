@@ -316,3 +316,20 @@ def test_without_shares_jobs_go_by_arrival(serve: Callable[..., Server]) -> None
     assert not [
         text for text in server._answer({"order": "job", "job": numbers[-1]}, OTHER)["explanation"] if "used" in text
     ]
+
+
+def test_a_locked_queue_is_told_to_users(serve: Callable[..., Server]) -> None:
+    """They are refused within a moment, and taken once the other program has ended."""
+    server = serve(Settings())
+    server.turn()
+    with closing(sqlite3.connect(server._folder / "queue.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        begin = time.monotonic()
+        with pytest.raises(
+            ControlError, match=r"nothing was changed: another program has locked it, as a backup does: "
+        ):
+            submit(server, ROOT, hold=True)
+        assert time.monotonic() - begin < 2
+        other.execute("ROLLBACK")
+    server._stuck = 0.0
+    assert submit(server, ROOT, hold=True)
