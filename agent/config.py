@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.failures import reason_of
 from agent.options import OPTIONS, TABLES, Option, Options, Value
 from agent.plain_files import read_plain
 from agent.runtime import default_runtime_dir
@@ -98,7 +99,7 @@ def read_file(path: Path) -> File:
         msg = f"{path} is not text in UTF-8: write it anew."
         raise ConfigError(msg) from error
     except OSError as error:
-        msg = f"cannot read the configuration {path}: {error.strerror}."
+        msg = f"cannot read the configuration {path}: {reason_of(error)}."
         raise ConfigError(msg) from error
 
 

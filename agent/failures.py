@@ -54,16 +54,23 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def reason_of(error: OSError) -> str:
+    """Return why the system refuses something and what to do about it, without the thing and a full stop."""
+    why = error.strerror or str(error) or type(error).__name__
+    # Our own sentences come with a number as well, but not with the system's words for it.
+    is_known = error.errno in REMEDIES and why == os.strerror(error.errno)
+    return f"{why}: {REMEDIES[error.errno]}" if error.errno and is_known else why
+
+
 def sentence_of(error: OSError) -> str:
     """Return what an error of the system says to a user."""
     if isinstance(error, FileNotFoundError) and not error.filename and _is_lost():
         return "the current folder does not exist any more: change to one that does (cd)."
-    why = error.strerror or str(error) or type(error).__name__
-    remedy = REMEDIES.get(error.errno or 0, "")
     if error.filename is None:
-        return f"the system refuses what drom needs ({why}): {remedy or 'see drom doctor'}."
+        why = error.strerror or str(error) or type(error).__name__
+        return f"the system refuses what drom needs ({why}): {REMEDIES.get(error.errno or 0, 'see drom doctor')}."
     name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else f"descriptor {error.filename}"
-    return f"{name}: {why}: {remedy}." if remedy else f"{name}: {why}."
+    return f"{name}: {reason_of(error)}."
 
 
 def _is_lost() -> bool:

@@ -144,7 +144,8 @@ class TestFile:
 
     def test_what_cannot_be_read_is_told(self, tmp_path: Path) -> None:
         """A file that is not there, is a folder, or is not text."""
-        with pytest.raises(ConfigError, match=r"^cannot read the configuration .*/none: No such file or directory\.$"):
+        none = r"^cannot read the configuration .*/none: No such file or directory: check its name\.$"
+        with pytest.raises(ConfigError, match=none):
             config.read_file(tmp_path / "none")
         with pytest.raises(ConfigError, match=r"^cannot read the configuration .*: it is not a plain file\.$"):
             config.read_file(tmp_path)

@@ -73,6 +73,7 @@ def test_a_folder_that_was_deleted_hinders_nothing_else(tmp_path: Path, words: s
     ("script", "words", "sentence"),
     [
         ('"$@"', "workload info none", "none: No such file or directory: check its name."),
+        ('"$@"', "config check none", "cannot read the configuration none: No such file or directory: check its name."),
         ('"$@"', "workload info .", ".: Is a directory: name a file."),
         ('ln -s a a; "$@"', "workload info a", "a: Too many levels of symbolic links: it is a link to itself."),
         ('"$@"', f"workload info {'x' * 300}", f"{'x' * 300}: File name too long: choose a shorter name."),

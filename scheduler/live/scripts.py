@@ -10,6 +10,7 @@ from typing import Any, cast
 import typer
 import typer.core
 
+from agent.failures import reason_of
 from scheduler.errors import SchedulerError
 from scheduler.live.directives import MARK, directives
 
@@ -100,7 +101,7 @@ def _read(path: str) -> str:
         msg = f"{path} is no script: to run a program write drom submit -- {path}"
         raise SchedulerError(msg) from error
     except OSError as error:
-        msg = f"the script {path} cannot be read: {error.strerror}."
+        msg = f"the script {path} cannot be read: {reason_of(error)}."
         raise SchedulerError(msg) from error
     if not text.strip():
         msg = f"the script {path} is empty: write #!/bin/sh and below it what is to be run."
