@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ SERVE = "_serve"
 def main() -> None:
     """Run the command line and exit with its status: 0 done, 1 refused or failed, 2 usage."""
     _open_missing_streams()
+    _unbuffer_errors()
     _restore_locale()
     if os.path.isabs(sys.orig_argv[0]):  # noqa: PTH117 - pathlib is slow to import
         sys.executable = sys.orig_argv[0]  # PYTHONEXECUTABLE changes that of an isolated Python too
@@ -63,6 +65,13 @@ def _restore_locale() -> None:
             os.environb[b"LC_CTYPE"] = given[b"LC_CTYPE"]
         else:
             os.environb.pop(b"LC_CTYPE", None)
+
+
+def _unbuffer_errors() -> None:
+    """Write to stderr at once: where nobody reads it, what is buffered would be the exit status 120 at the end."""
+    if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        raw = open(2, "wb", buffering=0, closefd=False)  # noqa: SIM115 - until the end
+        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, sys.stderr.errors, write_through=True)
 
 
 def _open_missing_streams() -> None:
