@@ -240,3 +240,36 @@ def test_by_hand(agent: Agent, start: Programs) -> None:
     agent.order("resize", job="a", cpus=1)
     program.await_out("^on 0 threads 1$")
     agent.await_tasks(a="0")
+
+
+FORKS_AFTER_WORK = """
+import os
+import numba, numpy
+
+@numba.njit(parallel=True)
+def total(values):
+    result = 0
+    for i in numba.prange(values.size):
+        result += values[i]
+    return result
+
+values = numpy.arange(1000)
+assert total(values) == 499500
+child = os.fork()
+if child == 0:
+    os._exit(total(values) != 499500)
+print(numba.threading_layer(), os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.parametrize("malleability", ["auto", "bind-only"])
+def test_numba_keeps_the_layer_that_it_has_alone(agent: Agent, start: Programs, malleability: str) -> None:
+    """On oneTBB a program may fork after parallel work, and its child may go on with such."""
+    pytest.importorskip("numba")
+    found = {"LD_LIBRARY_PATH": f"{sys.prefix}/lib"}
+    words = [sys.executable, "-c", FORKS_AFTER_WORK]
+    alone = subprocess.run(words, env=environment() | found, capture_output=True, text=True, check=False)
+    if alone.stdout != "tbb 0\n":
+        pytest.skip("needs oneTBB (PyPI: tbb)")
+    program = start.start(*agent.run("--malleability", malleability, *words), **found)
+    assert (program.wait(), program.out, program.err) == (0, "tbb 0\n", "")
