@@ -92,3 +92,29 @@ def test_threads_that_a_runtime_binds_follow_grants(tmp_path: Path, start: Progr
         other.process.wait()
         agent.await_tasks(a="0-1")
         wait_until(lambda: masks(job.pid) == [{0, 1}] * 3, lambda: masks(job.pid))
+
+
+def test_threads_of_a_program_that_applies_grants_keep_their_cpus(
+    tmp_path: Path, start: Programs, program: Path
+) -> None:
+    """One that narrowed itself is moved while its CPU is another's, and is back on it afterwards; others follow."""
+    with start_agent(tmp_path, "--topology", "pack:2 core:1") as agent:
+        job = start.start(*agent.run("--job", "a", "--", program, "--threads", "4"))
+        job.await_out("^applied .* cpus 0,1$")
+        agent.await_tasks(a="0-1")
+        tids = sorted(processes.threads(job.pid))
+        os.sched_setaffinity(tids[-1], {0})
+        os.sched_setaffinity(tids[-2], {1})
+        for _ in range(2):
+            other = start.start(*agent.run("--job", "other", "--cpus", "1", "--", "sleep", "1000"))
+            wait_until(lambda: len({row["granted"] for row in agent.tasks().values()}) == 2, agent.tasks)
+            mine = agent.tasks()["a"]["granted"]
+            agent.await_tasks(a=mine, other=str(1 - int(mine)))
+            wait_until(lambda mine=mine: affinity(job.pid) == mine, lambda: masks(job.pid))  # type: ignore[misc]
+            other.process.kill()
+            other.process.wait()
+            agent.await_tasks(a="0-1")
+            found = dict(zip(sorted(processes.threads(job.pid)), masks(job.pid), strict=True))
+            assert (found[tids[-1]], found[tids[-2]]) == ({0}, {1})
+            assert all(mask == {0, 1} for tid, mask in found.items() if tid not in tids[-2:])
+        assert job.quit() == 0

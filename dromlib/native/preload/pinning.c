@@ -94,8 +94,10 @@ static void begin_apart(unsigned index, unsigned count, int home)
     if (g && copy_grant(g)) {
         uint64_t step = (uint64_t)index * g->ncpus / count;
         part_of(g, (unsigned)((position_of(g, home) + step) % g->ncpus), g->ncpus);
+        dromi_begin_move();
         dromi_bind(0, g->mask, g->mask_words);
         bind_self();
+        dromi_end_move();
     }
     free(g);
 }

@@ -274,7 +274,7 @@ static PyObject *bind_threads(PyObject *module, PyObject *cpus)
             return NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = dromi_bind_threads(mask, DROM_MAX_MASK_WORDS);
+    rc = dromi_bind_parts(mask, DROM_MAX_MASK_WORDS);
     Py_END_ALLOW_THREADS
     if (rc == 0)
         Py_RETURN_NONE;

@@ -27,6 +27,8 @@ struct walk {
     uint32_t mask_words;
     uint64_t real[DROM_MAX_MASK_WORDS]; /* what the kernel makes of it: less where a cpuset is narrower */
     uint64_t now[DROM_MAX_MASK_WORDS];  /* what the thread that is looked at has */
+    struct parts *parts;                /* NULL: every thread gets all of the mask */
+    pid_t caller;                       /* has its part of that already; 0 without `parts` */
     int changed;
     int error; /* the first that is not the end of a thread */
 };
@@ -34,10 +36,11 @@ struct walk {
 static void visit(struct walk *walk, pid_t tid)
 {
     int rc = dromi_bound_to(tid, walk->now);
-    if (rc == 0 && memcmp(walk->now, walk->real, sizeof walk->now) == 0)
+    const uint64_t *want = rc == 0 && walk->parts ? dromi_part(walk->parts, tid, walk->now) : walk->real;
+    if (rc == 0 && memcmp(walk->now, want, sizeof walk->now) == 0)
         return;
     if (rc == 0)
-        rc = dromi_bind(tid, walk->mask, walk->mask_words);
+        rc = want == walk->real ? dromi_bind(tid, walk->mask, walk->mask_words) : dromi_bind(tid, want, DROM_MAX_MASK_WORDS);
     if (rc == 0)
         walk->changed++;
     else if (rc != -ESRCH && walk->error == 0)
@@ -52,22 +55,40 @@ static int pass(struct walk *walk)
     for (struct dirent *entry; (entry = readdir(threads));) {
         const char *name = entry->d_name;
         uint64_t tid;
-        if (dromi_number(&name, &tid))
+        if (dromi_number(&name, &tid) && (pid_t)tid != walk->caller)
             visit(walk, (pid_t)tid);
     }
     closedir(threads);
     return 0;
 }
 
+/* The calling thread has the whole mask by now, which it had to set for `real` to be known. */
+static int begin_parts(struct walk *walk)
+{
+    if (!dromi_begin_parts(walk->parts, walk->real)) {
+        walk->parts = NULL;
+        return 0;
+    }
+    walk->caller = (pid_t)syscall(SYS_gettid);
+    const uint64_t *want = dromi_part_of_caller(walk->parts, walk->caller, walk->now);
+    return want == walk->real ? 0 : dromi_bind(0, want, DROM_MAX_MASK_WORDS);
+}
+
 /* Threads are made while we walk, with the mask of their maker: done when a pass finds nothing to change. */
 static int bind_all(struct walk *walk)
 {
-    int rc = dromi_bind(0, walk->mask, walk->mask_words);
+    int rc = dromi_bound_to(0, walk->now);
+    if (rc == 0)
+        rc = dromi_bind(0, walk->mask, walk->mask_words);
     if (rc == 0)
         rc = dromi_bound_to(0, walk->real);
+    if (rc == 0 && walk->parts)
+        rc = begin_parts(walk);
     for (int i = 0; rc == 0 && i < PASSES; i++) {
         walk->changed = 0;
         rc = pass(walk);
+        if (walk->parts)
+            walk->parts->is_new = false; /* threads may have the grant from their makers now */
         if (rc == 0 && walk->error)
             rc = walk->error;
         if (rc == 0 && walk->changed == 0)
@@ -76,14 +97,28 @@ static int bind_all(struct walk *walk)
     return rc ? rc : -EAGAIN;
 }
 
-int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words)
+static int bind(const uint64_t *mask, uint32_t mask_words, struct parts *parts)
 {
     struct walk *walk = calloc(1, sizeof *walk); /* the calling thread may have a small stack */
     if (!walk)
         return -ENOMEM;
     walk->mask = mask;
     walk->mask_words = mask_words;
+    walk->parts = parts;
     int rc = bind_all(walk);
+    if (walk->parts)
+        dromi_end_parts();
     free(walk);
     return rc;
+}
+
+int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words)
+{
+    return bind(mask, mask_words, NULL);
+}
+
+int dromi_bind_parts(const uint64_t *mask, uint32_t mask_words)
+{
+    struct parts parts;
+    return bind(mask, mask_words, &parts);
 }

@@ -275,8 +275,10 @@ int drom_take(drom *d, drom_grant *g)
         show_seat(h);
         pthread_mutex_unlock(&lock);
     }
-    if (result == READ_GRANT)
+    if (result == READ_GRANT) {
         h->head.seen = g->epoch;
+        dromi_remember(h->slot, h->mask_words);
+    }
     errno = saved;
     return result == READ_GRANT;
 }
@@ -324,7 +326,8 @@ int drom_apply(drom *d, const drom_grant *g)
     if (!managed(h))
         return 0;
     int saved = errno;
-    int rc = h->emulated ? 0 : dromi_bind_threads(g->mask, g->mask_words);
+    dromi_remember(h->slot, h->mask_words); /* the agent may have bound threads since the grant was taken */
+    int rc = h->emulated ? 0 : dromi_bind_parts(g->mask, g->mask_words);
     if (rc == 0)
         rc = acknowledge(h, g);
     else

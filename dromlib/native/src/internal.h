@@ -108,8 +108,26 @@ enum read_result { READ_NOTHING, READ_GRANT, READ_RETIRED, READ_STRANGER };
 enum read_result dromi_read(const struct drom_slot *slot, uint64_t seen, int32_t pid, uint64_t start, uint32_t mask_words,
                             drom_grant *g);
 
-/* bind.c */
+/* narrowed.c: the part of a grant that each thread gets. False: all get all of it, and there is nothing to end. */
+struct parts {
+    const uint64_t *grant;
+    bool learns; /* the agent has bound no thread meanwhile */
+    bool is_new; /* only the program itself can have bound threads to just this */
+};
+bool dromi_begin_parts(struct parts *parts, const uint64_t *grant);
+/* From the mask of a thread; the grant itself where it has none of its own. The caller's is that of before it was bound. */
+const uint64_t *dromi_part(const struct parts *parts, pid_t tid, const uint64_t *now);
+const uint64_t *dromi_part_of_caller(const struct parts *parts, pid_t tid, const uint64_t *before);
+void dromi_end_parts(void);
+/* The mask that the agent knows to be in force: threads with it have none of their own. */
+void dromi_remember(const struct drom_slot *slot, uint32_t mask_words);
+/* Around a moment in which a thread is bound to a part of what it is to have. */
+void dromi_begin_move(void);
+void dromi_end_move(void);
+
+/* bind.c: every thread gets the mask, or its part of it (`dromi_bind_parts`). */
 int dromi_bind_threads(const uint64_t *mask, uint32_t mask_words);
+int dromi_bind_parts(const uint64_t *mask, uint32_t mask_words);
 int dromi_bind(pid_t tid, const uint64_t *mask, uint32_t mask_words);
 /* The OS CPUs a thread may run on; 0: the calling one. */
 int dromi_bound_to(pid_t tid, uint64_t mask[DROM_MAX_MASK_WORDS]);
