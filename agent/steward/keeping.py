@@ -246,9 +246,9 @@ def await_end(pids: Iterable[int]) -> None:
 
 
 def _collect(keeper: int) -> None:
-    """Collect a drom-step that has ended, unless an earlier agent started it."""
+    """Collect a drom-step that has ended, unless an earlier agent started it; never wait for one that has not."""
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(keeper, 0)
+        os.waitpid(keeper, os.WNOHANG)
 
 
 def _uid(pid: int) -> int | None:

@@ -13,7 +13,8 @@
 
 #include "step.h"
 
-#define PAUSE_NS (2 * 1000 * 1000)
+#define FIRST_PAUSE_NS (2 * 1000 * 1000)
+#define LONGEST_PAUSE_NS (500 * 1000 * 1000) /* a process that was killed may hang in the kernel for days */
 
 /* The parent of a process; 0: there is no such process. The command's name may hold parentheses. */
 static pid_t parent_of(const char *pid)
@@ -46,7 +47,7 @@ static void kill_children(void)
 /* The children of whoever dies become ours, so that killing children again and again gets at all. */
 void end_descendants(void)
 {
-    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS};
     for (;;) {
         pid_t ended = waitpid(-1, NULL, WNOHANG);
         if (ended < 0 && errno == ECHILD)
@@ -54,6 +55,8 @@ void end_descendants(void)
         if (ended == 0) {
             kill_children();
             nanosleep(&pause, NULL);
-        }
+            pause.tv_nsec = pause.tv_nsec < LONGEST_PAUSE_NS / 2 ? 2 * pause.tv_nsec : LONGEST_PAUSE_NS;
+        } else
+            pause.tv_nsec = FIRST_PAUSE_NS;
     }
 }
