@@ -7,7 +7,6 @@ Labels are bounded: sockets, live jobs, a number of users, and fixed words. `soc
 
 from __future__ import annotations
 
-import functools
 import platform
 import time
 from bisect import bisect_left
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from agent.cpu_seconds import Busy
 from agent.exposition import Series
 from agent.snapshot import overview
-from agent.users import user_name
+from agent.users import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +59,7 @@ class NodeCollector:
         self._daemon = daemon
         self._busy = Busy()
         self._process = ProcessCollector(registry=None)
-        self._user = functools.cache(user_name)  # a directory service may be slow
+        self._user = DIRECTORY.user_name
 
     def collect(self) -> Iterator[Metric | Series]:
         """Yield every metric family."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from agent.jobs import Refused
 from agent.mailboxes import MailboxError
 from agent.report import Share
 from agent.snapshot import SCHEMA_VERSION
-from agent.users import user_name
+from agent.users import DIRECTORY
 from agent.words import cpu_names
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Obeying:
         self._daemon = daemon
         self._node = daemon.node
         self._log = daemon.log
-        self._user = functools.cache(user_name)  # a directory service may be slow
+        self._user = DIRECTORY.user_name
         self._masters = daemon.settings.masters
         self._shares: dict[int, Share] = {}
         self.candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude, self._masters.described)

@@ -7,7 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.users import groups_of
+from agent.control import ControlError
+from agent.users import DIRECTORY, SilentDirectoryError, groups_of
 
 if TYPE_CHECKING:
     from agent.control import Caller
@@ -37,7 +38,15 @@ class Masters:
         return f"root, the agent's own user and members of the group {self.group_name or self.group}"
 
     def include(self, caller: Caller) -> bool:
-        """Say whether the caller may give any order."""
+        """Return whether the caller may give any order.
+
+        Raises `ControlError` where it could be a member of the group, and the system's directory is silent.
+        """
         if caller.key or caller.uid in (0, self.uid):
             return True
-        return self.group is not None and self.group in groups_of(caller.uid)
+        if self.group is None:
+            return False
+        try:
+            return self.group in DIRECTORY.ask(groups_of, caller.uid)
+        except SilentDirectoryError as error:
+            raise ControlError(str(error)) from error

@@ -1,19 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users and groups by name and by number, as the system knows them."""
+"""Users and groups by name and by number, as the system's directory knows them, which may be a slow network service."""
 
 from __future__ import annotations
 
+import ctypes
 import grp
 import os
 import pwd
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+T = TypeVar("T")
+K = TypeVar("K", bound="Hashable")
 
 
 def user_name(uid: int) -> str:
     """Return the name of a user, or the number of one without."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return str(uid)
+    user = user_of(uid)
+    return user.pw_name if user else str(uid)
 
 
 def user_number(word: str) -> int | None:
@@ -24,13 +36,39 @@ def user_number(word: str) -> int | None:
         return None
 
 
-def groups_of(uid: int) -> set[int]:
-    """Return the groups that the system's lists put a user in; none for a user without a name."""
+def user_of(uid: int) -> pwd.struct_passwd | None:
+    """Return the entry of a user; None for one without."""
     try:
-        user = pwd.getpwuid(uid)
+        return pwd.getpwuid(uid)
     except (KeyError, OverflowError):
+        return None
+
+
+def user_called(name: str) -> pwd.struct_passwd | None:
+    """Return the entry of the user of this name; None where there is none."""
+    try:
+        return pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return None
+
+
+def groups_of(uid: int) -> set[int]:
+    """Return the groups that the system's lists put a user in; none for a user without a name.
+
+    Other threads run meanwhile, which `os.getgrouplist` does not allow.
+    """
+    user = user_of(uid)
+    if user is None:
         return set()
-    return set(os.getgrouplist(user.pw_name, user.pw_gid))
+    count = ctypes.c_int(64)
+    getgrouplist = ctypes.CDLL(None).getgrouplist
+    name, gid = os.fsencode(user.pw_name), ctypes.c_uint(user.pw_gid)
+    while True:
+        room = count.value
+        groups = (ctypes.c_uint * room)()
+        if getgrouplist(name, gid, groups, ctypes.byref(count)) >= 0:
+            return set(groups[: count.value])
+        count.value = max(count.value, 2 * room)
 
 
 def group_number(word: str) -> int | None:
@@ -39,3 +77,85 @@ def group_number(word: str) -> int | None:
         return int(word) if word.isdecimal() else grp.getgrnam(word).gr_gid
     except (KeyError, ValueError):
         return None
+
+
+class SilentDirectoryError(Exception):
+    """Raised when the directory of users has not answered in time; the message is a sentence for people."""
+
+    def __init__(self) -> None:
+        super().__init__("this machine's directory of users has not answered: ask again in a moment.")
+
+
+class Directory:
+    """Asks the system's directory for a loop that must not wait for it: in threads of its own, and remembers.
+
+    An answer is kept for `lifetime` seconds and, if the directory is silent then, until it answers again. A question is
+    waited for at most `patience` seconds, and not at all while an earlier one has been unanswered for longer. At most
+    `THREADS` questions are asked at a time, and `MOST` answers are kept.
+    """
+
+    THREADS = 4
+    MOST = 4096
+
+    def __init__(self, patience: float = 0.05, lifetime: float = 300.0) -> None:
+        self._patience, self._lifetime = patience, lifetime
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[Any, Any], tuple[float, Any]] = OrderedDict()
+        self._asked: dict[tuple[Any, Any], tuple[float, Future[Any]]] = {}
+
+    def ask(self, lookup: Callable[[K], T], key: K) -> T:
+        """Return what `lookup` returns for `key`, or returned lately. Raises `SilentDirectoryError`."""
+        question, now = (lookup, key), time.monotonic()
+        with self._lock:
+            known: tuple[float, T] | None = self._known.get(question)
+            if known and now < known[0] + self._lifetime:
+                return known[1]
+            pending = self._ask(question, now)
+            is_silent = any(now >= since + self._patience for since, _ in self._asked.values())
+        if pending and not is_silent:
+            with suppress(FutureTimeoutError):
+                answer: T = pending.result(self._patience)
+                return answer
+        if known:
+            return known[1]
+        raise SilentDirectoryError
+
+    def _ask(self, question: tuple[Any, Any], now: float) -> Future[Any] | None:
+        """Return what will be the answer to a question; None if too many others are unanswered."""
+        if question not in self._asked:
+            if len(self._asked) >= self.THREADS:
+                return None
+            self._asked[question] = now, Future()
+            threading.Thread(target=self._answer, args=(question,), name="drom-users", daemon=True).start()
+        return self._asked[question][1]
+
+    def _answer(self, question: tuple[Any, Any]) -> None:
+        lookup, key = question
+        try:
+            value, error = lookup(key), None
+        except Exception as found:  # noqa: BLE001 - raised where it is waited for
+            value, error = None, found
+        with self._lock:
+            _, pending = self._asked.pop(question)
+            if error is None:
+                self._known[question] = time.monotonic(), value
+                self._known.move_to_end(question)
+                while len(self._known) > self.MOST:
+                    self._known.popitem(last=False)
+        if error is None:
+            pending.set_result(value)
+        else:
+            pending.set_exception(error)
+
+    def user_name(self, uid: int) -> str:
+        """Return the name of a user; the number of one without, and as long as the directory is silent."""
+        if uid == 0:
+            return "root"
+        try:
+            return self.ask(user_name, uid)
+        except SilentDirectoryError:
+            return str(uid)
+
+
+DIRECTORY = Directory()
+"""The directory of this process."""

@@ -26,7 +26,7 @@ from agent.hour import COLUMNS, OTHERS, replayed
 from agent.http_server import Answer
 from agent.jobs import Refused
 from agent.metrics import NodeCollector
-from agent.users import user_name
+from agent.users import DIRECTORY
 from agent.words import iso
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Site:
         self._daemon = daemon
         self._collector = NodeCollector(daemon)
         self._exposition = functools.lru_cache(FORMATS)(Exposition)
-        self._user = functools.cache(user_name)
+        self._user = DIRECTORY.user_name
         self._turn = threading.Lock()
         """Only who has it asks for the daemon's lock: the loop has one rival there, however many requests there are."""
         self._before: list[Column] | None = None

@@ -386,9 +386,9 @@ _FILES = "--gantt, --html and --out are about all jobs that have run: leave out 
 
 
 def _our_name() -> str:
-    from scheduler.live.rights import user_of
+    from agent.users import user_name
 
-    return user_of(control.Caller(os.getpid(), os.geteuid())).name
+    return user_name(os.geteuid())
 
 
 def _queue(where: str, choice: Choice, **fields: object) -> dict[str, Any]:

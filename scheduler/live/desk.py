@@ -9,7 +9,6 @@ comes by it is not read.
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 import time
 from contextlib import suppress
@@ -26,6 +25,7 @@ from agent.processes import raise_fd_limit
 from agent.remote import WAITING, Gate
 from agent.report import Share
 from agent.steward import protocol as say
+from agent.users import DIRECTORY, SilentDirectoryError, user_called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +207,6 @@ def _why_not(caller: Caller, node: str) -> str:
 def _is_user(name: str) -> bool:
     """Return whether a user of this machine is called so."""
     try:
-        pwd.getpwnam(name)
-    except (KeyError, ValueError):
+        return DIRECTORY.ask(user_called, name) is not None
+    except SilentDirectoryError:
         return False
-    return True

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from typing import TYPE_CHECKING
 
-from agent import keys
+from agent import keys, users
 from agent.control import ControlError
+from agent.users import DIRECTORY, SilentDirectoryError
 from scheduler.live.jobs import User
 
 if TYPE_CHECKING:
@@ -21,17 +21,22 @@ if TYPE_CHECKING:
 def user_of(caller: Caller) -> User:
     """Return whose orders these are: the user who called, or the one after whom a key of another node is named.
 
-    Our own key is the scheduler's user. Raises ControlError for a key with any other name.
+    Our own key is the scheduler's user. Raises ControlError for a key with any other name, and where the system's
+    directory of users is silent, which does not keep root out.
     """
+    named = caller.key not in ("", keys.OURSELVES)
+    if caller.uid == 0 and not named:
+        return User(0, 0, "root")
     try:
-        named = caller.key not in ("", keys.OURSELVES)
-        found = pwd.getpwnam(caller.key) if named else pwd.getpwuid(caller.uid)
-    except KeyError:
-        if caller.key:
-            msg = f"no user here is called as the key {caller.key}: trust it under a user's name (drom keys trust)."
-            raise ControlError(msg) from None
-        return User(caller.uid, caller.uid, str(caller.uid))
-    return User(found.pw_uid, found.pw_gid, found.pw_name)
+        found = DIRECTORY.ask(users.user_called, caller.key) if named else DIRECTORY.ask(users.user_of, caller.uid)
+    except SilentDirectoryError as error:
+        raise ControlError(str(error)) from error
+    if found:
+        return User(found.pw_uid, found.pw_gid, found.pw_name)
+    if caller.key:
+        msg = f"no user here is called as the key {caller.key}: trust it under a user's name (drom keys trust)."
+        raise ControlError(msg)
+    return User(caller.uid, caller.uid, str(caller.uid))
 
 
 def check_rights(user: User, specs: Iterable[Spec]) -> None:

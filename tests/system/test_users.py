@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -294,3 +295,45 @@ def anonymous_memory(pid: int) -> int:
     found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
     assert found
     return int(found[1]) << 10
+
+
+SILENT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <unistd.h>
+int getpwuid_r(uid_t uid, struct passwd *entry, char *text, size_t size, struct passwd **found)
+{
+    int (*real)(uid_t, struct passwd *, char *, size_t, struct passwd **) = dlsym(RTLD_NEXT, "getpwuid_r");
+    while (access(getenv("ANSWERS"), F_OK))
+        usleep(10000);
+    return real(uid, entry, text, size, found);
+}
+"""
+"""A directory that answers once a file is there."""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_a_silent_directory_of_users_holds_nobody_up(folder: Path, start: Programs) -> None:
+    """Metrics have numbers for names, and only who may be a member of the group of masters has to ask again."""
+    nobody = pwd.getpwnam("nobody")
+    library, answers = folder / "silent.so", folder / "answers"
+    command = ["gcc", "-shared", "-fPIC", "-xc", "-", "-o", str(library)]
+    subprocess.run(command, input=SILENT, text=True, check=True)
+    within = ("env", f"LD_PRELOAD={library}", f"ANSWERS={answers}")
+    group = str(nobody.pw_gid)
+    options = ("--emulate", "core:2", "--users-masters", group, "--metrics", "127.0.0.1:0")
+    with start_agent(folder, *options, within=within) as agent:
+        start.start(*agent.run("--job", "calm", "sleep", "1000"))
+        somebody(start, nobody.pw_uid, agent, "follow")
+        silent = "this machine's directory of users has not answered: ask again in a moment."
+        asked = [["resize", {"job": "calm", "cpus": 1}]]
+        assert came_of(nobody.pw_uid, agent, "give_orders", asked) == [silent]
+        number, named = (f'drom_user_allocated_cpu_seconds_total{{user="{who}"}}' for who in (nobody.pw_uid, "nobody"))
+        wait_until(lambda: number in agent.metrics(), agent.metrics)
+
+        answers.touch()
+        wait_until(lambda: named in agent.metrics(), agent.metrics)
+        wait_until(lambda: came_of(nobody.pw_uid, agent, "give_orders", asked) == ["done"], lambda: agent.log)
+        start.kill()
