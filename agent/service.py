@@ -53,8 +53,7 @@ def become(options: Options, sources: Sources) -> None:
     Raises `TopologyError` or `ControlError` with a sentence.
     """
     find_machine(options.topology, options.emulate)
-    file = os.memfd_create("drom-options", 0)  # which the agent inherits: others need not read it in `ps`
-    os.write(file, json.dumps([asdict(part) for part in (options, sources)]).encode())
+    file = describe(options, sources)
     shown = ("--runtime-dir", str(Path(options.runtime_dir).absolute()))
     try:
         os.execv(sys.executable, interpreter.drom(SERVE, str(file), *shown))  # noqa: S606
@@ -64,8 +63,15 @@ def become(options: Options, sources: Sources) -> None:
         raise ControlError(msg) from error
 
 
+def describe(options: Options, sources: Sources) -> int:
+    """Return the descriptor of a file, which an agent inherits, with its options: others need not read them in `ps`."""
+    file = os.memfd_create("drom-options", 0)
+    os.write(file, json.dumps([asdict(part) for part in (options, sources)]).encode())
+    return file
+
+
 def main(descriptor: str) -> None:
-    """Be the agent that `become` described in the file of this descriptor."""
+    """Be the agent that `describe` has described in the file of this descriptor."""
     sys.excepthook = _crashed
     # An agent does no linear algebra: where SciPy is installed, numba would load it and its BLAS for nothing.
     sys.modules["scipy"] = None  # type: ignore[assignment]

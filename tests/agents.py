@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import re
 import signal
@@ -16,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agent import claims, control
+from agent import claims, control, service
 from agent.__main__ import SERVE
+from agent.config import Sources
 from dromlib import native
 from tests import checker
 
@@ -385,8 +384,9 @@ def launch_agent(
     that would check them is left out.
     """
     command = [sys.executable, "-m", "agent", "agent", "--runtime-dir", *map(str, (runtime_dir, *options))]
-    if served:
-        command[3:] = [SERVE, json.dumps(dataclasses.asdict(served))]
+    described = [service.describe(served, Sources())] if served else []
+    if described:
+        command[3:] = [SERVE, str(described[0]), "--runtime-dir", str(runtime_dir)]
     if limit:
         command = ["prlimit", f"--nofile={limit}:{limit}", *command]
     command = [*within, *command]
@@ -405,8 +405,11 @@ def launch_agent(
                 stdout=log,
                 stderr=log,
                 env=environment(**settings),
+                pass_fds=described,
             ),
         )
+    for descriptor in described:
+        os.close(descriptor)
     if ready:
         try:
             agent.await_log(r'event=ready|"event": "ready"', START_SECONDS)
