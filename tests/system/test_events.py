@@ -95,15 +95,15 @@ def test_events_of_the_past_and_from_now_on(tmp_path: Path, start: Programs) -> 
     assert not (agent.dir / "events").exists()
 
     told = drom("events", "--job", "b", "--runtime-dir", agent.dir, DROM_EVENTS_FILE=str(file)).stdout.splitlines()
-    assert [re.split(r"  +", line)[1] for line in told] == ["arrived", "started", "ended"]
-    assert re.search(r"started        b             - -> 0-1  task=0 pid=\d+ reason=arrival$", told[1])
+    assert [re.split(r"  +", line)[1] for line in told] == ["arrived", "task_started", "task_ended"]
+    assert re.search(r"task_started      b             - -> 0-1  task=0 pid=\d+ reason=arrival$", told[1])
     assert drom("events", "--file", file, "--since", "2099-01-01").stdout == ""
 
     command = [sys.executable, "-m", "agent", "events", "--file", str(file), "--follow", "--json", "--job", "c"]
     following = start.start(*command)
     with start_agent(tmp_path, *TWO, "--events-file", str(file)) as agent:
         start.start(*agent.run("--job", "c", "--", "true"))
-        following.await_out('"event": "ended", "job": "c"')
+        following.await_out('"event": "task_ended", "job": "c"')
     assert {json.loads(line)["job"] for line in following.out.splitlines()} == {"c"}
 
 
