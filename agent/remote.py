@@ -171,7 +171,7 @@ class Gate:
     def _turn_away(self, fd: int) -> None:
         """Close the connection with this number, unless the number is another file's by now."""
         with suppress(OSError), connection_of(fd) as connection:
-            if connection.family in {socket.AF_INET, socket.AF_INET6} and connection.getsockname()[1] == self.port:
+            if connection.family in _INTERNET and connection.getsockname()[1] == self.port:
                 connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
 
     def close(self) -> None:
@@ -280,8 +280,13 @@ def _compare(own: Keys, host: str) -> str:
 
 
 def origin_of(fd: int) -> bytes:
-    """Return the address from which a connection of ZeroMQ's comes, of IPv6 the network; empty where it has ended."""
+    """Return the address from which a connection of ZeroMQ's comes, of IPv6 the network.
+
+    Empty where the connection has ended: its number may be that of any other file by now.
+    """
     with suppress(OSError), connection_of(fd) as connection:
+        if connection.family not in _INTERNET:
+            return b""
         address = connection.getpeername()[0]
         if connection.family == socket.AF_INET6:
             whole = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
@@ -290,6 +295,7 @@ def origin_of(fd: int) -> bytes:
     return b""
 
 
+_INTERNET = {socket.AF_INET, socket.AF_INET6}
 _MAPPED = bytes(10) + b"\xff\xff"
 """How an address of IPv4 begins as one of IPv6."""
 

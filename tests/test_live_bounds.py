@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +28,7 @@ from scheduler.live.spec import (
     Spec,
     size_of,
 )
-from tests.live_orders import HELD, ROOT, cost, cpu_time, scheduler, submit
+from tests.live_orders import HELD, ROOT, cost, scheduler, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 YEAR = 366 * 86400
-LOOP_SECONDS = 0.1
-"""What one request may take of the loop."""
 MEMORY = 10 << 20
 
 
@@ -138,7 +135,7 @@ def refusal(server: Server, request: dict[str, Any]) -> str:
 def test_a_field_has_a_bound(
     server: Server, field: str, good: dict[str, Any], bad: dict[str, Any], why_not: str
 ) -> None:
-    """What is at it is taken, what is over it is refused in one sentence; both cost little time and memory."""
+    """What is at it is taken, what is over it is refused in one sentence; both cost little memory."""
     del field
     with cost() as taken:
         server._answer(json.loads(json.dumps(good)), ROOT)
@@ -148,17 +145,6 @@ def test_a_field_has_a_bound(
     assert len(said) < 300
     assert "\n" not in said
     assert taken.peak < MEMORY
-    seconds = []
-    for request in (good, bad):
-        if request["order"] == "cancel" and request is good:
-            continue
-        with cpu_time() as spent:
-            if request is good:
-                server._answer(request, ROOT)
-            else:
-                refusal(server, request)
-        seconds.append(spent.seconds)
-    assert max(seconds) < 3 * LOOP_SECONDS  # a busy machine counts time twice; alone all are below a third of it
 
 
 def test_the_largest_request_that_is_read_costs_little() -> None:
@@ -170,12 +156,9 @@ def test_the_largest_request_that_is_read_costs_little() -> None:
         data = (head + rest).encode()
         assert len(data) <= LONGEST_REQUEST
         with cost() as taken:
-            order_in(data)
-        assert taken.peak < MEMORY
-        with cpu_time() as spent:
             said = order_in(data)
         assert (said == "") == is_read
-        assert spent.seconds < 3 * LOOP_SECONDS
+        assert taken.peak < MEMORY
 
 
 def order_in(data: bytes) -> str:
@@ -219,13 +202,10 @@ MESSAGES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def test_a_field_of_an_agent_has_a_bound(
     field: str, message: dict[str, Any], good: dict[str, Any], bad: dict[str, Any]
 ) -> None:
-    """What is at it is read, what is over it is dropped with one sentence; both cost little time and memory."""
+    """What is at it is read, what is over it is dropped with one sentence; both cost little memory."""
     del field
     with cost() as taken:
         say.from_agent(json.dumps(message | good).encode())
         with pytest.raises(say.MalformedError, match=r"\.$"):
             say.from_agent(json.dumps(message | bad).encode())
     assert taken.peak < MEMORY
-    begin = time.thread_time()
-    say.from_agent(json.dumps(message | good).encode())
-    assert time.thread_time() - begin < 3 * LOOP_SECONDS

@@ -13,6 +13,7 @@ from agent import affinity
 from agent.affinity import Result
 from agent.jobs import Arrival
 from agent.mailboxes import Mail
+from agent.narrowed import Narrowed
 from agent.post import PAUSE, Post
 from dromlib import layout
 from tests.nodes import MACHINES, make_node
@@ -103,7 +104,8 @@ def post(node: Node, task: Task, applied: int) -> Post:
     following = SimpleNamespace(processes_of_all=lambda slots: {slot: set() for slot in slots})
     report = SimpleNamespace(confined=lambda *_: None, visited=lambda *_, **__: None)
     does: dict[str, Any] = {"do": lambda _: None, "save": lambda: None}
-    acting: Any = SimpleNamespace(node=node, binds=True, following=following, report=report, **does)
+    does |= {"node": node, "narrowed": Narrowed(node)}
+    acting: Any = SimpleNamespace(binds=True, following=following, report=report, **does)
     mailboxes = SimpleNamespace(read=lambda _: Mail(applied=applied, polls=1, progress=0))
     assert task.responder
     return Post(cast("Mailboxes", mailboxes), acting, lambda _: None)

@@ -12,7 +12,7 @@ import zmq
 from agent import control, keys, processes, remote
 from agent.control import MAX_MESSAGE, Caller, ControlError, Server, order
 from agent.crowd import next_message
-from agent.remote import Gate, Remote
+from agent.remote import Gate, Remote, origin_of
 from scheduler.live.cli import SERVICE as SCHEDULER
 from tests.agents import wait_until
 from tests.test_control import SECONDS, ask, serve_until
@@ -317,6 +317,21 @@ def _has_ended(connection: socket.socket) -> bool:
     except ConnectionError:
         pass
     return True
+
+
+def test_where_a_connection_comes_from(tmp_path: Path) -> None:
+    """IPv4 also as one of IPv6; nowhere, if its number is that of another socket or file by now, or of none."""
+    ends = socket.socketpair()
+    with ends[0], ends[1], (tmp_path / "x").open("w") as file:
+        assert [origin_of(fd) for fd in (ends[0].fileno(), file.fileno(), 1 << 20)] == [b""] * 3
+    both = socket.has_dualstack_ipv6()
+    for dual in (False, True)[: 1 + both]:
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        with socket.create_server(("", 0), family=family, dualstack_ipv6=dual) as server:
+            with socket.create_connection(("127.0.0.1", server.getsockname()[1])):
+                accepted, _ = server.accept()
+                with accepted:
+                    assert origin_of(accepted.fileno()) == bytes([127, 0, 0, 1])
 
 
 def test_a_number_that_is_another_files_by_now_is_left_alone(gate: Gate) -> None:

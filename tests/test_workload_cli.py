@@ -128,7 +128,7 @@ def test_make_and_plot(tmp_path: Path) -> None:
         (["filter", "LOG", "-o", "O", "--where", "job<0"], "drom: No job of LOG is left: nothing is written."),
         (["filter", "LOG", "-o", "O", "--clean", "--nodes", "2"], "drom: LOG, line 6: job 2: the rule larger refuses "),
         (["make", "downey", "-o", "O"], "drom: There is no model 'downey' with 'model' estimates: choose a model of "),
-        (["convert", "LOG", "/dev/full"], "drom: [Errno 28] No space left on device"),
+        (["convert", "LOG", "/dev/full"], "drom: the system refuses what drom needs (No space left on device): "),
         (["convert", "LOG", "/nonexistent/x.swf"], "drom: /nonexistent/"),
         (["plot", "LOG", "-o", "x.bmp"], "drom: 'x.bmp' is no picture: end the name in .png or .svg."),
     ],

@@ -410,8 +410,8 @@ def test_a_dead_agent_is_no_agent(tmp_path: Path) -> None:
 
 def _knock(agent: Agent) -> socket.socket:
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door.settimeout(SECONDS)
     door.connect(str(agent.dir / "door"))
+    door.settimeout(SECONDS)
     return door
 
 

@@ -20,6 +20,7 @@ from dromlib import native
 from scheduler.live import listing
 from scheduler.live.cli import SERVICE
 from scheduler.live.cluster import HUNG
+from scheduler.live.pages import whole
 from tests.agents import SECONDS, lives, wait_until
 from tests.clusters import cluster, samples
 
@@ -266,7 +267,7 @@ def test_one_command_submits_many_jobs(here: Cluster) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     _, _, first, _, last = done.stdout.split()
-    queued = here.ask("queue")["jobs"]
+    queued = whole(here.ask, "queue")["jobs"]
     assert [job["job"] for job in queued] == list(range(int(first), int(last) + 1))
     assert (len(queued), {job["state"] for job in queued}) == (1001, {"pending"})
     for order in ("queue", "history"):
@@ -372,7 +373,7 @@ def test_it_tells_its_service_manager(here: Cluster) -> None:
             said.append(manager.recv(4096).decode())
     here.start()
 
-    assert said[0] == "READY=1"
+    assert "READY=1" in said
     assert any(line.startswith("WATCHDOG=1\nSTATUS=0 jobs running, 0 waiting; ") for line in said)
 
 

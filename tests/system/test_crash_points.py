@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
+from agent.config import Sources
 from agent.control import endpoint
+from agent.options import Options
 from dromlib.layout import HEADER
 from tests import checker
 from tests.agents import Agent, Program, Programs, affinity, assert_clean, lives, programs, wait_until
@@ -126,8 +128,8 @@ def _agent_main(go: Connection, runtime_dir: Path, log_file: Path, store: int) -
     go.close()
     if store:
         _kill_at_store(store, runtime_dir.with_name("armed"))
-    options = {"runtime_dir": str(runtime_dir), "topology": "pack:2 core:1", "grace": 0.5}
-    service.main(json.dumps(options))
+    options = Options(runtime_dir=str(runtime_dir), topology="pack:2 core:1", grace=0.5)
+    service.main(str(service.describe(options, Sources())))
 
 
 @dataclass

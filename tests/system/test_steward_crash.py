@@ -8,7 +8,6 @@ many agents as it takes. The scheduler is a stand-in that says again whatever ha
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import steward
+from agent.config import Sources
+from agent.options import Options
 from agent.steward.protocol import Ended, Forget, Hello, Refused, Resize, Resized, Signal, Started
 from tests.agents import SECONDS, lives
 from tests.stand_in import StandIn, stand_in, start
@@ -37,7 +38,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["agent.service", "agent.daemon", "agent.distributor", "agent.steward.steward", "zmq"])
 
 
-def _be_agent(described: str, log_file: Path, line: int) -> None:
+def _be_agent(options: Options, log_file: Path, line: int) -> None:
     """Be an agent that is killed before it executes the n-th line of agent/steward."""
     from agent import service
 
@@ -57,7 +58,7 @@ def _be_agent(described: str, log_file: Path, line: int) -> None:
         return trace
 
     sys.settrace(trace)
-    service.main(described)
+    service.main(str(service.describe(options, Sources())))
 
 
 class Stage:
@@ -73,9 +74,9 @@ class Stage:
 
     def next_agent(self, line: int) -> None:
         """Let the next agent begin."""
-        options = {"runtime_dir": str(self.folder / "run"), "scheduler": self.scheduler.address, "node": "n1"}
-        described = json.dumps(options | {"emulate": "pack:1 core:4"})
-        self.agent = _context.Process(target=_be_agent, args=(described, self.folder / "log", line), daemon=True)
+        run, machine = str(self.folder / "run"), "pack:1 core:4"
+        options = Options(runtime_dir=run, scheduler=self.scheduler.address, node="n1", emulate=machine)
+        self.agent = _context.Process(target=_be_agent, args=(options, self.folder / "log", line), daemon=True)
         self.agent.start()
 
     def submit(self) -> None:

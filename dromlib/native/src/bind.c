@@ -29,6 +29,7 @@ struct walk {
     uint64_t now[DROM_MAX_MASK_WORDS];  /* what the thread that is looked at has */
     struct parts *parts;                /* NULL: every thread gets all of the mask */
     pid_t caller;                       /* has its part of that already; 0 without `parts` */
+    bool has_begun;                     /* `parts` are in use, and others wait for them */
     int changed;
     int error; /* the first that is not the end of a thread */
 };
@@ -69,6 +70,7 @@ static int begin_parts(struct walk *walk)
         walk->parts = NULL;
         return 0;
     }
+    walk->has_begun = true;
     walk->caller = (pid_t)syscall(SYS_gettid);
     const uint64_t *want = dromi_part_of_caller(walk->parts, walk->caller, walk->now);
     return want == walk->real ? 0 : dromi_bind(0, want, DROM_MAX_MASK_WORDS);
@@ -106,7 +108,7 @@ static int bind(const uint64_t *mask, uint32_t mask_words, struct parts *parts)
     walk->mask_words = mask_words;
     walk->parts = parts;
     int rc = bind_all(walk);
-    if (walk->parts)
+    if (walk->has_begun)
         dromi_end_parts();
     free(walk);
     return rc;
