@@ -48,9 +48,8 @@ def submit(server: Server, count: int = 1, caller: Caller = ROOT, **about: Any) 
 
 
 class Cost:
-    """What a block has cost: `seconds` of CPU time, and the `peak` of the memory that it took, in bytes."""
+    """What a block has cost: the `peak` of the memory that it took, in bytes."""
 
-    seconds = 0.0
     peak = 0
 
 
@@ -65,11 +64,3 @@ def cost() -> Iterator[Cost]:
         found.peak = tracemalloc.get_traced_memory()[1] - begin
     finally:
         tracemalloc.stop()
-
-
-@contextlib.contextmanager
-def cpu_time() -> Iterator[Cost]:
-    """Measure the CPU time of a block: what others do on the machine does not count."""
-    found, begin = Cost(), time.thread_time()
-    yield found
-    found.seconds = time.thread_time() - begin

@@ -327,11 +327,11 @@ def test_where_a_connection_comes_from(tmp_path: Path) -> None:
     both = socket.has_dualstack_ipv6()
     for dual in (False, True)[: 1 + both]:
         family = socket.AF_INET6 if dual else socket.AF_INET
-        with socket.create_server(("", 0), family=family, dualstack_ipv6=dual) as server:
-            with socket.create_connection(("127.0.0.1", server.getsockname()[1])):
-                accepted, _ = server.accept()
-                with accepted:
-                    assert origin_of(accepted.fileno()) == bytes([127, 0, 0, 1])
+        server = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        with server, socket.create_connection(("127.0.0.1", server.getsockname()[1])):
+            accepted, _ = server.accept()
+            with accepted:
+                assert origin_of(accepted.fileno()) == bytes([127, 0, 0, 1])
 
 
 def test_a_number_that_is_another_files_by_now_is_left_alone(gate: Gate) -> None:

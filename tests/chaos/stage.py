@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 SPACE = 256 * 1024
 """Bytes of the file system: room for the registry and some fifty mailboxes."""
 SLOTS = 48
+ANSWER_MS = 50
+"""Milliseconds that an answer is waited for."""
 CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)}
 """How no program may end; of SIGBUS only one whose mailbox was cut."""
 NATIVE = Path(__file__).parents[1] / "native"
@@ -145,11 +147,12 @@ class Stage:
         self.start_agent(ready=False)
 
     def order(self, **fields: Any) -> None:
-        """Send an order without waiting for an answer."""
+        """Send an order, and wait a little for the answer: an agent heeds nobody who has hung up."""
         with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
-            sock.setsockopt(zmq.LINGER, 20)
+            sock.setsockopt(zmq.LINGER, 0)
             sock.connect(endpoint(self.dir, "control"))
             sock.send(json.dumps({"protocol": 1, **fields}).encode())
+            sock.poll(ANSWER_MS)
 
     def start_hostile_user(self, seed: int, seconds: float) -> subprocess.Popen[bytes]:
         """Start another user's process that attacks the agent for so many seconds and writes what succeeds."""

@@ -280,11 +280,12 @@ class Stage:
     # --- acting
 
     def order(self, **fields: Any) -> None:
-        """Send an order without waiting for the answer: the agent may die of it."""
+        """Send an order, and wait for the answer unless the agent dies of it: it heeds nobody who has hung up."""
         with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
-            sock.setsockopt(zmq.LINGER, 1000)
+            sock.setsockopt(zmq.LINGER, 0)
             sock.connect(endpoint(self.dir, "control"))
             sock.send(json.dumps({"protocol": 1, **fields}).encode())
+            wait_until(lambda: sock.poll(10) or self.dead, lambda: self.agent.log)
 
     def launch(self, job: str, *options: str) -> Program:
         """Launch the program under test as a job."""
