@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent import control
 from agent.remote import Remote
 from scheduler.live.cli import SERVICE
+from scheduler.live.pages import whole
 from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Cluster:
 
     def clear(self) -> None:
         """End all jobs, and wait until nothing of them is left."""
-        for job in self.ask("queue")["jobs"]:
+        for job in whole(self.ask, "queue")["jobs"]:
             self.ask("cancel", job=job["job"])
         wait_until(lambda: not self.ask("queue")["jobs"], lambda: self.ask("queue"))
         wait_until(lambda: not any(agent.tasks() for agent in self.agents.values()), lambda: self.log)
