@@ -91,9 +91,22 @@ def summarise(runs: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
     for key, figure in FIGURES.items():
         values = [run[key] for run in runs if key in run]
         if values and len(values) == len(runs):
-            middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-            rows.append({"name": figure.name, "unit": figure.unit, **middle, **_aims(figure), "runs": values})
+            rows.append({"name": figure.name, "unit": figure.unit, **_spread(values), **_aims(figure), "runs": values})
     return rows
+
+
+def report(found: Mapping[str, list[float]], figures: Mapping[str, Figure], runs: int) -> dict[str, Any]:
+    """Return the answer of a benchmark without peers: what `runs` runs have found of each figure, by its key."""
+    rows = []
+    for key, values in found.items():
+        figure = figures[key]
+        about = {"name": figure.name, "unit": figure.unit}
+        rows.append({**about, **_spread(values), "reach": figure.reach, "runs": values})
+    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": rows}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def _aims(figure: Figure) -> dict[str, Any]:

@@ -12,14 +12,13 @@ import random
 import resource
 import select
 import signal
-import statistics
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from agent import bench_agent, bench_scale
-from agent.bench import Figure, machine
+from agent.bench import Figure, report
 from agent.bench_agent import PATIENCE, agent_in, await_that, running_agent
 from agent.bench_publish import percentile
 from agent.control import ControlError
@@ -199,12 +198,7 @@ def faults(runs: int) -> dict[str, Any]:
     for _ in range(runs):
         for key, value in _one_run().items():
             found[key].append(value)
-    rows = []
-    for key, values in found.items():
-        figure = FIGURES[key]
-        middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-        rows.append({"name": figure.name, "unit": figure.unit, **middle, "reach": figure.reach, "runs": values})
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": rows}
+    return report(found, FIGURES, runs)
 
 
 def _one_run() -> dict[str, float]:

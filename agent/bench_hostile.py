@@ -15,19 +15,18 @@ import os
 import random
 import signal
 import socket
-import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
 from agent import bench_agent, bench_scale, control
-from agent.bench import Figure, machine
+from agent.bench import Figure, report
 from agent.bench_publish import percentile
 from agent.quotas import MOST_CONNECTIONS
 from agent.zmtp import PING, frame
 from dromlib import layout
 from dromlib.layout import REQUEST
 from dromlib.signals import topic
-from dromlib.subscription import COMMAND, GREETING, IS_READY
+from dromlib.subscription import COMMAND, GREETING, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +53,7 @@ FIGURES = {
 
 
 def _hello(kind: bytes) -> bytes:
-    return GREETING + frame(IS_READY + b"\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind, COMMAND)
+    return GREETING + frame(ready(kind), COMMAND)
 
 
 def _order(name: str, **fields: object) -> bytes:
@@ -179,9 +178,4 @@ def hostile_users(runs: int) -> dict[str, Any]:
                 programs.arrive(slot)
             for key, value in situations(agent).items():
                 found[key].append(value)
-    rows = []
-    for key, values in found.items():
-        figure = FIGURES[key]
-        middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-        rows.append({"name": figure.name, "unit": figure.unit, **middle, "reach": figure.reach, "runs": values})
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": rows}
+    return report(found, FIGURES, runs)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from agent.processes import peer_credentials
 from agent.zmtp import MORE, frame
-from dromlib.subscription import COMMAND, GREETING, IS_READY, LONG
+from dromlib.subscription import COMMAND, GREETING, IS_READY, LONG, ready
 
-_READY = IS_READY + b"\x0bSocket-Type" + len(b"DEALER").to_bytes(4, "big") + b"DEALER"
+_READY = ready(b"DEALER")
 LARGEST = 1 << 30
 """Bytes of an answer beyond which what listens is no server of ours."""
 

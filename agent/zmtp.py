@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from agent.connections import BACKLOG, MOST_HELD, SILENCE, Connection, Connections
 from dromlib.signals import slot_of
-from dromlib.subscription import COMMAND, GREETING, IS_READY, LONG
+from dromlib.subscription import COMMAND, GREETING, LONG, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -146,7 +146,7 @@ class Exchange:
     ) -> None:
         self._gone, self._refusal = gone, refusal
         self._heed: Callable[[Line, bytes | None], object] = lambda *_: None
-        about = IS_READY + b"\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+        about = ready(kind)
         self._hello = GREETING + frame(about, COMMAND)
         make = partial(Line, longest=longest)
         self.lines = Connections(

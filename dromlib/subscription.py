@@ -22,7 +22,14 @@ GREETING = SIGNATURE + bytes([3, 0]) + b"NULL".ljust(20, b"\0") + bytes(32)
 LONG, COMMAND = 2, 4
 """Bits of a frame's first byte: its length takes eight bytes; it is a command."""
 IS_READY = b"\x05READY"
-READY = IS_READY + b"\x0bSocket-Type" + len(b"SUB").to_bytes(4, "big") + b"SUB"
+
+
+def ready(kind: bytes) -> bytes:
+    """Return the command READY of a socket of this type."""
+    return IS_READY + b"\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+
+
+READY = ready(b"SUB")
 LARGEST = 1 << 20
 """Bytes of a frame beyond which nobody sends signals there."""
 AT_ONCE = 1 << 16
