@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent.processes import peer_credentials
 from agent.zmtp import MORE, frame
-from dromlib.subscription import COMMAND, GREETING, IS_READY, LONG, ready
+from dromlib.subscription import COMMAND, GREETING, LONG, ready
 
 _READY = ready(b"DEALER")
 LARGEST = 1 << 30
@@ -70,7 +70,7 @@ def ask(connection: socket.socket, message: bytes) -> bytes:
 
     Raises TimeoutError, ConnectionError when the other side hangs up or does not speak ZMTP, and other OSErrors.
     """
-    _send(connection, GREETING + frame(_READY, COMMAND))
+    _send(connection, GREETING + frame(_READY, COMMAND) + frame(message))
     greeting = _read(connection, len(GREETING))
     if greeting[0] != GREETING[0] or greeting[10] < GREETING[10]:
         raise ConnectionError("what listens there does not speak ZMTP 3")
@@ -82,8 +82,6 @@ def ask(connection: socket.socket, message: bytes) -> bytes:
         body = _read(connection, length)
         if not kind & COMMAND:
             return body
-        if body.startswith(IS_READY):  # libzmq takes no message before it has sent this
-            _send(connection, frame(message))
 
 
 def _send(connection: socket.socket, data: bytes) -> None:

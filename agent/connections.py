@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-BACKLOG = 128
+BACKLOG = 8
 """Connections that the kernel keeps until they are accepted: behind a flood of them others wait for as many. A process
 that connects then waits its turn in the kernel, unless its socket is non-blocking."""
 SILENCE = 5.0
@@ -35,7 +35,7 @@ RESERVE = 32 + NEEDED
 """Descriptors that connections leave for the agent's own work and for its other sockets; of few they leave half."""
 DEAF = 0.5
 """Seconds for which no connection is accepted after the kernel has refused one, as where descriptors run out."""
-TURN_SECONDS = 0.002
+TURN_SECONDS = 0.0005
 """Seconds after which a turn is over."""
 LOOK = 0.5
 """Seconds from one look at which connections have taken too long to the next."""
@@ -196,20 +196,21 @@ class Connections(Generic[C]):
         return self._open.get(connection.fd) is connection
 
     def serve(self, seconds: float = TURN_SECONDS) -> None:
-        """Have messages read, users in turn, for so many seconds at most, and accept for as many of CPU time."""
+        """Have messages read, users in turn, for so many seconds at most, and accept for as many of CPU time.
+
+        Those who are accepted have a turn of their own: who comes for one message is not to wait behind who stays.
+        """
         now = time.monotonic()
         until = now + seconds
         self.tend(now)
         while True:
             ready, called = self._ready()
-            for connection in ready:
-                if self.is_open(connection):
-                    self._attend(connection)
-                if (now := time.monotonic()) >= until:
-                    break
+            self._attend_all(ready, until)
             if called:  # after the messages: a connection that has ended makes room for another
                 self._accept(time.thread_time() + seconds)
-            if called or not ready or now >= until:
+                accepted = [connection for connection in self._ready()[0] if not connection.served]
+                self._attend_all(accepted, time.monotonic() + seconds)
+            if called or not ready or time.monotonic() >= until:
                 return
 
     def tend(self, now: float) -> None:
@@ -242,6 +243,14 @@ class Connections(Generic[C]):
             rank = ranks[connection.uid] = ranks.get(connection.uid, -1) + 1
             turns.append((rank, self._users[connection.uid].served, connection.served, connection.fd, connection))
         return [connection for *_, connection in sorted(turns, key=lambda turn: turn[:-1])], called
+
+    def _attend_all(self, ready: list[C], until: float) -> None:
+        """Attend to the first of some connections, and to others until a time."""
+        for connection in ready:
+            if self.is_open(connection):
+                self._attend(connection)
+            if time.monotonic() >= until:
+                return
 
     def _attend(self, connection: C) -> None:
         connection.served = self._users[connection.uid].served = next(self._ticks)

@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent import adopting, affinity, control, processes, registry, runtime, topology
+from agent import adopting, affinity, control, heap, processes, registry, runtime, topology
 from agent.acting import Acting
 from agent.admission import Admission
 from agent.claims import Claims
@@ -94,6 +94,7 @@ class Daemon:
         """Whether a change of the node was left in the middle, and is to be made good before any other."""
         self.manager = manager
         self.lock = threading.Lock()
+        heap.return_large_blocks()
         self._lock_fd = runtime.prepare(settings.runtime_dir)
         try:
             log.keep(settings.history)

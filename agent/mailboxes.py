@@ -9,8 +9,7 @@ import re
 import stat
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dromlib import layout
 from dromlib.layout import MAILBOX
@@ -30,8 +29,7 @@ class MailboxError(Exception):
     """Raised when no mailbox can be made; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mail:
+class Mail(NamedTuple):
     """What a program has said: epoch applied, points passed, work done, CPUs of use (0: unsaid), where points are."""
 
     applied: int
@@ -47,6 +45,10 @@ class Mail:
         return bool(self.points >> layout.ENUMS["POINTS"].index("pinned") & 1)
 
 
+_MAIL = struct.Struct("<" + "".join(MAILBOX.fields[name].code[1:] for name in Mail._fields))
+"""The fields of `Mail`, which lie side by side in a mailbox."""
+
+
 class Mailboxes:
     """The directory of mailboxes, and an inotify watch on it.
 
@@ -57,11 +59,8 @@ class Mailboxes:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(mode=0o711, exist_ok=True)
-        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fchmod(folder, 0o711)
-        finally:
-            os.close(folder)
+        self._folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.fchmod(self._folder, 0o711)
         libc = ctypes.CDLL(None, use_errno=True)
         self.watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.watch < 0 or libc.inotify_add_watch(self.watch, os.fsencode(directory), _IN_MODIFY) < 0:
@@ -100,7 +99,10 @@ class Mailboxes:
     def open(self, number: int) -> int:
         """Return a read-write descriptor of mailbox `number` to hand to its program; the caller closes it."""
         # Not blocking: the program owns the file and may have put a lease on it.
-        return os.open(self.directory / str(number), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return self._open(number, os.O_RDWR)
+
+    def _open(self, number: int, access: int) -> int:
+        return os.open(str(number), access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder)
 
     def is_of(self, number: int, uid: int) -> bool:
         """Return whether mailbox `number` is user `uid`'s. Raises OSError when it is gone."""
@@ -109,7 +111,7 @@ class Mailboxes:
     def read(self, number: int) -> Mail | None:
         """Return what mailbox `number` says, or None when it is gone or not a mailbox any more."""
         try:
-            fd = os.open(self.directory / str(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = self._open(number, os.O_RDONLY)
         except OSError:
             return None
         try:
@@ -121,7 +123,7 @@ class Mailboxes:
             self._cut(number)
         if len(data) < MAILBOX.size:
             return None
-        return Mail(*(MAILBOX.read(data, name) for name in Mail.__slots__))
+        return Mail._make(_MAIL.unpack_from(data, MAILBOX.fields["applied"].offset))
 
     def clear(self, number: int) -> None:
         """Forget what the last responder said, before another one sits down."""
@@ -178,6 +180,7 @@ class Mailboxes:
     def close(self) -> None:
         """Stop watching."""
         os.close(self.watch)
+        os.close(self._folder)
 
 
 def _has_grown(about: os.stat_result) -> bool:

@@ -7,7 +7,7 @@ import functools
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.words import iso, layout_name
 from dromlib import layout
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TaskView:
+class TaskView(NamedTuple):
     """One task. CPU sets are kernel lists of OS CPUs; `min` and `max` are CPUs of the task.
 
     `owned` and `lent` are of its job: the CPUs that are its own, and those of them that others have. `borrowed` are
@@ -63,9 +62,10 @@ class TaskView:
 
     def to_json(self) -> dict[str, object]:
         """Return a value for ``json.dumps``."""
-        row = {name: getattr(self, name) for name in self.__slots__}
-        row["class"] = row.pop("job_class")
-        return row
+        return dict(zip(_NAMES, self, strict=True))
+
+
+_NAMES = tuple("class" if name == "job_class" else name for name in TaskView._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,7 @@ def snapshot(daemon: Daemon) -> Snapshot:
     return Snapshot(tuple(views), daemon.settings.observe, since, avoided, unavailable, _load(daemon))
 
 
+@functools.lru_cache(maxsize=256)
 def _points(bits: int) -> str:
     names = [name for bit, name in enumerate(layout.ENUMS["POINTS"]) if bits >> bit & 1 and name != "pinned"]
     for other, instead in (("other_libomp", "the first libomp"), ("other_tool", "libomp of another tool")):

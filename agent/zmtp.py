@@ -115,6 +115,11 @@ class Line(Connection):
             return (message,)
         return None
 
+    def discard(self) -> None:
+        """Free what has been read; nothing more will be. Else it would stay until garbage is collected."""
+        self._have.clear()
+        self._speech.close()
+
     def _obey(self, command: bytes) -> None:
         """Answer a heartbeat, unless that would pile up."""
         self._begun = False
@@ -190,6 +195,7 @@ class Exchange:
 
     def closed(self, connection: Line) -> None:
         """Pass on that a connection is closed; see `agent.connections.Handler`."""
+        connection.discard()
         self._gone(connection)
 
     def refusal(self, uid: int, has: int | None) -> bytes:

@@ -48,13 +48,14 @@ _C_TYPES = {
     "u8": ("uint8_t", 1),
     "char": ("char", 1),
 }
-_STRUCT_CODES = {"u64": "Q", "u32": "I", "i32": "i"}
+_STRUCT_CODES = {"u64": "Q", "u32": "I", "i32": "i", "u8": "s", "char": "s"}
+_BYTES = ("char", "u8")
 
 
 class Field:
     """One field of a shared structure: its type, name, place and meaning."""
 
-    __slots__ = ("count", "doc", "kind", "name", "offset")
+    __slots__ = ("code", "count", "doc", "kind", "name", "offset", "size")
 
     def __init__(self, kind: str, name: str, count: int, offset: int, doc: str) -> None:
         self.kind = kind
@@ -62,18 +63,10 @@ class Field:
         self.count = count
         self.offset = offset
         self.doc = doc
-
-    @property
-    def size(self) -> int:
+        self.size = _C_TYPES[kind][1] * count
         """Bytes the field takes."""
-        return _C_TYPES[self.kind][1] * self.count
-
-    @property
-    def code(self) -> str:
+        self.code = "<" + (str(count) if count > 1 or kind in _BYTES else "") + _STRUCT_CODES[kind]
         """Format of the field for the standard module ``struct``."""
-        if self.kind in ("char", "u8"):
-            return f"<{self.count}s"
-        return f"<{self.count}{_STRUCT_CODES[self.kind]}" if self.count > 1 else f"<{_STRUCT_CODES[self.kind]}"
 
 
 class Record:

@@ -8,7 +8,7 @@ import socket
 import stat
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import zmq
 
 from agent import control, runtime
 from agent.control import Caller, ControlError, Server, endpoint, order, signals
-from agent.zmtp import frame
+from agent.zmtp import Exchange, frame
 from dromlib.subscription import COMMAND, GREETING, READY
 
 if TYPE_CHECKING:
@@ -127,14 +127,15 @@ class TestOrders:
     @pytest.mark.parametrize("answer", [b"", b"{", b"[1]", b'{"ok": true}', b'{"fine": 1}', b"\xff", b"[" * 9999])
     def test_an_agent_that_nobody_understands_is_of_another_version(self, folder: Path, answer: bytes) -> None:
         """What answers but not as this version does is told in one sentence."""
-        with zmq.Context() as context, context.socket(zmq.ROUTER) as other, ThreadPoolExecutor(1) as pool:
-            other.setsockopt(zmq.LINGER, 1000)
-            other.bind(endpoint(folder, "control"))
+        other = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 1, control.MAX_MESSAGE)
+        with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+            stack.callback(other.end)
             asked = pool.submit(order, folder, "ps")
-            assert other.poll(SECONDS * 1000)
-            other.send_multipart([other.recv_multipart()[0], answer])
+            while not asked.done():
+                if select.select([other.fd], [], [], 0.1)[0]:
+                    other.serve(lambda line, _: other.send(line, answer), 1.0)
             with pytest.raises(ControlError, match=rf"^the agent in {folder} is of another version: restart it\.$"):
-                asked.result(SECONDS)
+                asked.result()
 
     def test_a_message_too_long_is_dropped(self, server: Server, folder: Path) -> None:
         """Who sends it gets no answer, and others are served."""

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import select
 import socket
 import time
+import weakref
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +203,7 @@ class TestHeld:
     @pytest.fixture
     def roomy(self, folder: Path) -> Iterator[Exchange]:
         """Return an exchange at which a user may have twenty connections."""
-        made = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 20, 1 << 16)
+        made = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 20, 1 << 16, backlog=20)
         yield made
         made.end()
 
@@ -240,6 +242,23 @@ class TestHeld:
             assert not any(map(has_ended, (silent, half, idle)))
             roomy.lines.tend(time.monotonic() + PATIENCE + LOOK)
             assert [has_ended(one) for one in (silent, half, deaf, idle)] == [False, True, True, False]
+
+    def test_what_a_closed_connection_has_said_is_freed_at_once(self, exchange: Exchange, folder: Path) -> None:
+        """Not when garbage is collected: who connects again and again would fill the memory until then."""
+        with connect(folder / "control") as peer:
+            line = line_of(exchange, peer)
+            peer.sendall(frame(bytes(LONGEST))[:-1])
+            messages(exchange)
+            assert len(line._have) == LONGEST - 1
+            alive = weakref.ref(line)
+            gc.disable()
+            try:
+                del line
+                peer.close()
+                exchange.serve(lambda *_: None, 1.0)
+                assert alive() is None
+            finally:
+                gc.enable()
 
     def test_users_have_their_turns(self, roomy: Exchange, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many connections of one are waiting, another one's message is next but one."""

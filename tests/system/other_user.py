@@ -94,6 +94,13 @@ def give_orders(run: Path, asked: list[list[Any]]) -> list[str]:
     return [outcome(lambda name=name, fields=fields: control.order(run, name, **fields)) for name, fields in asked]  # type: ignore[misc]
 
 
+def look(run: Path, many: int) -> list[Any]:
+    """Ask so many times in a row what the node looks like; return how many different answers came, and the seconds."""
+    begin = time.monotonic()
+    answers = {json.dumps(control.order(run, "ps")) for _ in range(many)}
+    return [len(answers), time.monotonic() - begin]
+
+
 def crowd(run: Path, connections: int) -> str:
     """Hold connections to door, control and signals until our stdin is closed."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (connections * 3 + 100,) * 2)

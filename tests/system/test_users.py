@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent import obeying
 from dromlib import layout
 from dromlib.cpulist import cpus, parse_cpulist
 from tests.agents import (
@@ -259,6 +260,19 @@ def test_connections_of_one_user_leave_room_for_others(folder: Path, start: Prog
         assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
         crowd.quit()
         follower.quit()
+
+
+def test_who_asks_without_end_has_few_answers_made(agent: Agent, victim: Program) -> None:
+    """An order's seconds to go make each answer another one; root always gets a new one."""
+    (job,) = agent.tasks()
+    agent.order("resize", job=job, cpus=1, **{"for": 600})
+    many = 300
+    different, seconds = came_of(ATTACKER, agent, "look", many)
+    assert different <= obeying.LOOKS_AT_ONCE + seconds * (obeying.LOOKS_A_SECOND + 1 / obeying.LOOK_SECONDS) + 1
+    seen = {agent.tasks()[job]["left"] for _ in range(many)}  # milliseconds: some answers are given in the same one
+    assert len(seen) > 2 * obeying.LOOKS_AT_ONCE
+    agent.order("resize", job=job, cpus=None)
+    assert_unharmed(agent, victim)
 
 
 def test_a_mailbox_does_not_grow(agent: Agent, start: Programs) -> None:
