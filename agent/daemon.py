@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import selectors
 import signal
@@ -224,14 +223,13 @@ class Daemon:
         self.watch(self.mailboxes.watch, self.post.read)
         for fd in self.control.fds:
             self.watch(fd, lambda: None)
-        # What is there by now stays: looking through it for garbage would hold programs up for a tenth of a second.
-        gc.collect()
-        gc.freeze()
         ready()
         self.manager.ready()
         try:
-            while self._running:
-                self._turn()
+            with heap.Garbage() as garbage:
+                while self._running:
+                    self._turn()
+                    garbage.look(idle=not self._more)
             self.manager.stopping()
             if self._hands_over or self.steward.keeps:  # programs run on where they are
                 self.log("handed_over", tasks=len(self.node.tasks), jobs=self.steward.keeps)

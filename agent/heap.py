@@ -1,21 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How this process gives memory back to the kernel. Only with the GNU C library; others are left as they are."""
+"""The memory of a process that runs a loop: large blocks go back to the kernel, garbage is collected between turns."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import time
+from typing import TYPE_CHECKING
 
-_M_MMAP_THRESHOLD = -3
-LARGE = 1 << 15
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+LARGE = 1 << 16
 """Bytes from which on a block of memory is one of its own, which the kernel gets back as soon as it is freed."""
+SPARE = 1 << 22
+"""Free bytes at the end of its memory that a process keeps."""
+YOUNG = 10_000
+"""New objects among which garbage is looked for: some milliseconds of work."""
+OLD_SECONDS = 60.0
+"""Seconds from one look at all objects that have come since the last one to the next, when there is nothing to do."""
+ALL_SECONDS = 3600.0
+"""The same for all objects that there are."""
 
 
 def return_large_blocks() -> None:
-    """Have the memory of large blocks given back when they are freed.
+    """Have the memory of large blocks given back when they are freed, where the C library is GNU's.
 
-    By default the C library raises the bound with the largest block that it has seen (mallopt(3), M_MMAP_THRESHOLD).
-    Buffers for the messages of many connections then lie between small blocks, and what they took stays taken.
+    By default it raises the bound with the largest block that it has seen (mallopt(3), M_MMAP_THRESHOLD). Buffers for
+    the messages of many connections then lie between small blocks, and what they took stays taken.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, LARGE)
+        mallopt(_M_TRIM_THRESHOLD, SPARE)
+
+
+class Garbage:
+    """Collects garbage for a loop, in a block: what lives long is looked through only while nobody waits.
+
+    By itself Python looks through everything when it has grown by a quarter, in the middle of a request: a tenth of a
+    second for 20,000 jobs.
+    """
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._old_at = self._all_at = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.unfreeze()
+        gc.enable()
+
+    def look(self, *, idle: bool) -> None:
+        """Collect garbage after a turn of the loop; `idle`: whether nothing is to be done now."""
+        if gc.get_count()[0] >= YOUNG:
+            gc.collect(1)
+        now = time.monotonic()
+        if idle and now >= self._old_at + OLD_SECONDS:
+            self._old_at = now
+            if now >= self._all_at + ALL_SECONDS:
+                self._all_at = now
+                gc.unfreeze()
+            gc.collect()
+            gc.freeze()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from contextlib import suppress
@@ -129,9 +130,12 @@ def _record(event: str, fields: Record) -> Record:
     return {"time": iso(time.time(), "milliseconds"), "level": EVENTS[event].word, "event": event, **plain}
 
 
+_SPECIAL = re.compile('[ "=]')
+
+
 def quoted(value: object) -> str:
     """Return a value as logfmt has it: nothing in it looks like another field, breaks the line or moves a cursor."""
     text = str(value)
-    if text and text.isprintable() and not any(c in text for c in ' "='):
+    if text and text.isprintable() and not _SPECIAL.search(text):
         return text
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from scheduler.live.jobs import Entry, Job, Node, User
@@ -21,6 +22,7 @@ _NAMES = {kind: tuple(item.name for item in fields(kind)) for kind in (Job, Node
 _FORMER = {"not resized": "resize_failed"}
 """Names of events in histories of earlier versions, and those of today."""
 _COLUMNS = tuple(name for name in _NAMES[Job] if name != "spec")
+_values_of = attrgetter(*_COLUMNS)
 
 
 class DamageError(Exception):
@@ -33,7 +35,7 @@ class NewerError(Exception):
 
 def text_of_job(job: Job) -> str:
     """Return all of a job but what it asks for."""
-    return json.dumps({name: getattr(job, name) for name in _COLUMNS})
+    return json.dumps(dict(zip(_COLUMNS, _values_of(job), strict=True)))
 
 
 def text_of_spec(spec: Spec) -> str:

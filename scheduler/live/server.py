@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent import connections, control
+from agent import connections, control, heap
 from agent.control import ControlError
 from agent.guarded import Guard
 from agent.signalling import Signals
@@ -99,6 +99,7 @@ class Server:
         begins: bool = True,
     ) -> None:
         self._folder, self._log, self._settings = folder, log, settings
+        heap.return_large_blocks()
         self._store = Store(folder, durable=durable)
         self._clock = Clock(self._store.latest)
         if self._clock.ahead > settings.skew:
@@ -155,14 +156,16 @@ class Server:
             if self._running:
                 ready()
                 manager.ready()
-            while self._running:
-                events = selector.select(self._timeout())
-                if any(key.fd == signals.fd for key, _ in events):
-                    signals.dispatch()
-                with self.lock:
-                    self.turn()
-                self.guard.run("service_manager", lambda: manager.turned(now := time.monotonic(), self._status(now)))
-                self.guard.settle()
+            with heap.Garbage() as garbage:
+                while self._running:
+                    events = selector.select(self._timeout())
+                    if any(key.fd == signals.fd for key, _ in events):
+                        signals.dispatch()
+                    with self.lock:
+                        self.turn()
+                    self.guard.run("service_manager", lambda: manager.turned(at := time.monotonic(), self._status(at)))
+                    self.guard.settle()
+                    garbage.look(idle=not self._more)
             manager.stopping()
         finally:
             selector.close()

@@ -293,6 +293,7 @@ class Store:
         found: dict[int, tuple[Spec, int]] = {}
         rows: dict[int, int] = {}
         before: set[int] = set()
+        values = []
         for job in jobs:
             spec, row = self._kept.get(job.number, (None, 0))
             if spec is not job.spec:  # many that are submitted together have the same
@@ -300,8 +301,8 @@ class Store:
                 row = rows.get(id(job.spec)) or layout.row_of(self._db, text_of_spec(job.spec))
             rows[id(job.spec)] = row
             found[job.number] = job.spec, row
-            values = (job.number, job.state, job.user.uid, text_of_job(job), row)
-            self._db.execute("REPLACE INTO jobs (number, state, uid, value, spec) VALUES (?, ?, ?, ?, ?)", values)
+            values.append((job.number, job.state, job.user.uid, text_of_job(job), row))
+        self._db.executemany("REPLACE INTO jobs (number, state, uid, value, spec) VALUES (?, ?, ?, ?, ?)", values)
         layout.drop_unused(self._db, before)
         return found
 
