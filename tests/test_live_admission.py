@@ -62,12 +62,16 @@ def test_memory_that_no_node_has_is_refused() -> None:
         load_policy("sd", ["reservations=nodes"]),
         Spec(command=("true",), folder="/", nodes=1, memory=8 << 30),
     )
-    admission.check(spec, [node(8 << 30), node(0)], Settings(), policy)
+
+    def check_on(nodes: list[Node]) -> None:
+        admission.check(spec, admission.hosts(spec, nodes), nodes, Settings(), policy)
+
+    check_on([node(8 << 30), node(0)])
     for nodes in ([node((8 << 30) - 1)], [node(4 << 30), node(0)]):
         with pytest.raises(SchedulerError, match=r"^the job asks for 8 GiB of memory on each node, and the "):
-            admission.check(spec, nodes, Settings(), policy)
-    admission.check(spec, [node(0)], Settings(), policy)
+            check_on(nodes)
+    check_on([node(0)])
     told = "no node here says how much memory it has, so that --mem does not keep a job from any."
-    assert admission.warning(spec, [node(0)]) == told
-    assert admission.warning(spec, [node(8 << 30)]) == ""
-    assert admission.warning(replace(spec, memory=0), [node(0)]) == ""
+    assert admission.warnings([spec, spec], [node(0)]) == [told]
+    assert admission.warnings([spec], [node(8 << 30)]) == []
+    assert admission.warnings([replace(spec, memory=0)], [node(0)]) == []

@@ -95,7 +95,7 @@ def _switch(value: object) -> bool:
 
 def _text(longest: int, least: int = 0) -> Callable[[object], str]:
     def check(value: object) -> str:
-        good = isinstance(value, str) and "\0" not in value and _is_unicode(value)
+        good = isinstance(value, str) and "\0" not in value and (value.isascii() or _is_unicode(value))
         if not good or not least <= len(cast("str", value)) <= longest:
             msg = f"text of {least} to {longest} characters"
             raise ValueError(msg)

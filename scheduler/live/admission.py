@@ -16,12 +16,14 @@ from scheduler.live.controller import ANYWHERE
 from scheduler.live.jobs import COMPLETED, FINAL, PENDING, STARTING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from scheduler.compiling import Policy
     from scheduler.live.jobs import Node
     from scheduler.live.settings import Settings
     from scheduler.live.spec import Dependency, Spec
+MOST_KNOWN = 4096
+"""Kinds of jobs of which it is remembered whether they may share nodes."""
 
 
 def group_of(spec: Spec) -> str:
@@ -32,12 +34,7 @@ def group_of(spec: Spec) -> str:
     return ",".join(wants) or ANYWHERE
 
 
-def usable(spec: Spec, nodes: Iterable[Node]) -> list[int]:
-    """Return the indices of the nodes that have all that a job wants of each."""
-    return [node.index for node in _hosts(spec, nodes)]
-
-
-def _hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
+def hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes that lack nothing for a job: there may be thousands, and each submission looks at them."""
     memory, features, amounts = spec.memory, frozenset(spec.constraint), spec.resources.items()
     found = [node for node in nodes if memory <= node.memory or not node.memory] if memory else list(nodes)
@@ -67,22 +64,20 @@ def why_not_under(policy: Policy, spec: Spec) -> str:
     return f"policy {policy.name} takes all nodes as equal"
 
 
-def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy) -> None:
-    """Raise SchedulerError, with what is in the way, for a job that can never run on these nodes."""
+def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
+    """Raise SchedulerError, with what is in the way, for a job that can never run on the nodes that `fit` it."""
     if why_not := why_not_under(policy, spec):
         msg = f"{why_not}: leave out --constraint, --mem and --resources, or have the scheduler run with --policy sd."
         raise SchedulerError(msg)
-    nodes = list(nodes)
     if spec.memory and spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
         msg = (
             f"the job asks for {in_words(spec.memory)} of memory on each node, and the largest here has "
             f"{in_words(most)}: ask for less with --mem."
         )
         raise SchedulerError(msg)
-    fit = len(_hosts(spec, nodes))
-    if fit < spec.nodes:
+    if len(fit) < spec.nodes:
         lacking = {what for node in nodes for what in _lacks(spec, node)}
-        having = f"{counted(fit, 'node')} with {', '.join(sorted(lacking))}" if lacking else counted(fit, "node")
+        having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
         msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."
         raise SchedulerError(msg)
     if settings.max_time and spec.time > settings.max_time:
@@ -91,19 +86,22 @@ def check(spec: Spec, nodes: Iterable[Node], settings: Settings, policy: Policy)
         raise SchedulerError(msg)
 
 
-def warning(spec: Spec, nodes: Iterable[Node]) -> str:
-    """Return what the user of a job that is taken in should know, in a sentence; empty if nothing."""
-    if spec.memory and not any(node.memory for node in nodes):
-        return "no node here says how much memory it has, so that --mem does not keep a job from any."
-    return ""
+def warnings(specs: Iterable[Spec], nodes: Iterable[Node]) -> list[str]:
+    """Return what the user of jobs that are taken in should know, each a sentence."""
+    if any(spec.memory for spec in specs) and not any(node.memory for node in nodes):
+        return ["no node here says how much memory it has, so that --mem does not keep a job from any."]
+    return []
 
 
 _BOUNDS = ("least_factor", "most_factor")
 """Parameters between which a policy that measures chooses the SharingFactor."""
 
 
-def may_share(spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> bool:
-    """Return whether a job may be guest or mate of any other that may: each task has a core, and all find room."""
+def may_share(spec: Spec, fit: Iterable[Node], policy: Policy, cores: int) -> bool:
+    """Return whether a job may be guest or mate of any other that may, on the nodes that fit it.
+
+    Each task then has a core, and all find room.
+    """
     names = ("sharing_factor", *(_BOUNDS if policy.measures else ()))
     factors = [float(policy.options.get(name, 0.5)) for name in names]
     shares = [int(factor * cores + 1e-9) for factor in factors]
@@ -115,8 +113,42 @@ def may_share(spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> 
     return all(
         (not node.memory or spec.memory <= part * node.memory)
         and (not amounts or all(amount <= part * node.resources.get(name, 0) for name, amount in amounts))
-        for node in _hosts(spec, nodes)
+        for node in fit
     )
+
+
+class Fitting:
+    """Which nodes fit jobs, and which jobs may share them: found out once for those that ask for the same.
+
+    To be cleared when a node comes, changes or goes.
+    """
+
+    def __init__(self) -> None:
+        self._hosts: tuple[str | None, list[Node]] = (None, [])
+        """The nodes that fit the jobs of the group that was asked about last."""
+        self._sharing: dict[tuple[str, int], bool] = {}
+        """Whether jobs may share nodes, by group and by tasks on each node."""
+
+    def clear(self) -> None:
+        """Forget what was found out."""
+        self._hosts = (None, [])
+        self._sharing.clear()
+
+    def hosts(self, spec: Spec, nodes: Iterable[Node]) -> list[Node]:
+        """Return the nodes that lack nothing for a job."""
+        group = group_of(spec)
+        if self._hosts[0] != group:
+            self._hosts = group, hosts(spec, nodes)
+        return self._hosts[1]
+
+    def may_share(self, spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> bool:
+        """Return what `may_share` does."""
+        asked = group_of(spec), spec.tasks
+        if asked not in self._sharing:
+            if len(self._sharing) >= MOST_KNOWN:
+                self._sharing.clear()
+            self._sharing[asked] = may_share(spec, self.hosts(spec, nodes), policy, cores)
+        return self._sharing[asked]
 
 
 def dependencies(after: Iterable[Dependency], state_of: Callable[[int], str | None]) -> tuple[list[int], str]:

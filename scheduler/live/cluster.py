@@ -61,7 +61,7 @@ class Cluster(Membership):
         if self.controller is None:
             raise SchedulerError("no node has joined yet: start one with drom agent --scheduler, then submit again.")
         spec = sized(spec, self.controller.cores)
-        admission.check(spec, self.nodes.values(), self.settings, self.policy)
+        admission.check(spec, self._hosts(spec), self.nodes.values(), self.settings, self.policy)
         launching.check(spec, user)
         admission.check_dependencies(spec, self.state_of)
         return [self._take_in(spec, user, now) for _ in range(count)]

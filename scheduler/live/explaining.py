@@ -79,7 +79,7 @@ def _held(job: Job) -> str:
 
 def _shortage(job: Job, cluster: Cluster) -> str:
     """Return why there are not enough nodes for a job."""
-    mine = _its_nodes(job, cluster)
+    mine = admission.hosts(job.spec, cluster.nodes.values())
     away, busy = _away(mine), [node.busy for node in mine if node.state == "busy"]
     if not cluster.nodes:
         return "no node has joined yet"
@@ -90,12 +90,6 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     if len(mine) - away - len(busy) < job.spec.nodes:
         return f"{len(busy)} of its nodes cannot start jobs now: {busy[0].removesuffix('.')}"
     return "not enough nodes are free"
-
-
-def _its_nodes(job: Job, cluster: Cluster) -> list[Node]:
-    """Return the nodes that have all that a job wants of each."""
-    could = set(admission.usable(job.spec, cluster.nodes.values()))
-    return [node for node in cluster.nodes.values() if node.index in could]
 
 
 def _away(nodes: Sequence[Node]) -> int:
@@ -187,7 +181,7 @@ def _share(job: Job, cluster: Cluster) -> list[str]:
 
 def _room(job: Job, cluster: Cluster) -> str:
     """Return how many nodes a job needs, and how many it could have now."""
-    mine = _its_nodes(job, cluster)
+    mine = admission.hosts(job.spec, cluster.nodes.values())
     free = sum(node.state == "up" and not cluster.jobs_on(node.name) for node in mine)
     where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
     away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""

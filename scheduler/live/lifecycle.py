@@ -37,14 +37,12 @@ if TYPE_CHECKING:
     from scheduler.live.spec import Spec
 
 
+SOON = 600.0
+"""Seconds from its start within which a loss counts."""
 MOST_LOSSES = 5
 """How often a job may be lost soon after its start before it is held: it may have been its own doing."""
 STEPS = 200
 """Jobs that wait for others and are dealt with in one turn: nobody else is heard meanwhile."""
-MOST_KNOWN = 4096
-"""Kinds of jobs of which it is remembered whether they may share nodes."""
-SOON = 600.0
-"""Seconds from its start within which a loss counts."""
 
 
 class Lifecycle:
@@ -91,8 +89,7 @@ class Lifecycle:
         """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
         self._on: dict[str, dict[int, Job]] = {}
         """The jobs that have not left a node yet, by its name and their numbers: `left` of all jobs as an index."""
-        self._sharing: dict[tuple[str, int], bool] = {}
-        """Whether jobs may share nodes, by group and by tasks on each node, as long as the nodes stay as they are."""
+        self._fitting = admission.Fitting()
         self._faults: list[Fault] = []
         """What the policy wanted and could not have, as far as somebody was warned of it."""
         self._nodes_due = 0.0
@@ -220,23 +217,22 @@ class Lifecycle:
         if group not in self._groups:
             self._groups[group] = job.spec
             self._allow(group)
-        cls = CLASSES[job.spec.job_class] if self._may_share(job.spec, group) else RIGID
+        cls = CLASSES[job.spec.job_class] if self._may_share(job.spec) else RIGID
         return Demand(job.spec.nodes, max(1, self.settings.limit(job.spec.time)), cls, job.priority, group)
 
-    def _may_share(self, spec: Spec, group: str) -> bool:
-        """Return whether a job of a group may share nodes: found out once for all jobs that ask for the same."""
-        asked = group, spec.tasks
-        if asked not in self._sharing:
-            if len(self._sharing) >= MOST_KNOWN:
-                self._sharing.clear()
-            nodes = self.nodes.values()
-            self._sharing[asked] = admission.may_share(spec, nodes, self.policy, self.dispatch.cores)
-        return self._sharing[asked]
+    def _may_share(self, spec: Spec) -> bool:
+        """Return whether a job may share nodes."""
+        return self._fitting.may_share(spec, self.nodes.values(), self.policy, self.dispatch.cores)
+
+    def _hosts(self, spec: Spec) -> list[Node]:
+        """Return the nodes that lack nothing for a job."""
+        return self._fitting.hosts(spec, self.nodes.values())
 
     def _allow(self, group: str) -> None:
         """Tell the policy on which nodes the jobs of a group may be, unless it is any."""
         if self.controller and group != ANYWHERE:
-            for unused in self.controller.allow(group, admission.usable(self._groups[group], self.nodes.values())):
+            could = [node.index for node in self._hosts(self._groups[group])]
+            for unused in self.controller.allow(group, could):
                 self._groups.pop(unused)
 
     def state_of(self, number: int) -> str | None:

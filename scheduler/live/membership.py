@@ -92,15 +92,15 @@ class Membership(Lifecycle):
 
     def _regroup(self) -> None:
         """Say anew which nodes jobs may be on, and find out anew which may share them."""
-        self._sharing.clear()
+        self._fitting.clear()
         for group in self._groups:
             self._allow(group)
 
     def _regroup_by(self, node: Node, *, is_there: bool) -> None:
         """Do the same where one node has come, has changed or has gone."""
-        self._sharing.clear()
+        self._fitting.clear()
         if self.controller:
-            hosted = (group for group, spec in self._groups.items() if is_there and admission.usable(spec, [node]))
+            hosted = (group for group, spec in self._groups.items() if is_there and admission.hosts(spec, [node]))
             self.controller.allow_on(node.index, hosted)
 
     def _refresh(self, node: Node) -> None:

@@ -456,8 +456,8 @@ class Server:
             self.cluster.discard(self._jobs_after(newest))
             raise
         numbers = [job.number for job in itertools.chain(*jobs)]
-        said = dict.fromkeys(admission.warning(spec, self.cluster.nodes.values()) for spec in parsed)
-        return {"schema_version": SCHEMA_VERSION, "jobs": numbers, "warnings": [text for text in said if text]}
+        warnings = admission.warnings(parsed, self.cluster.nodes.values())
+        return {"schema_version": SCHEMA_VERSION, "jobs": numbers, "warnings": warnings}
 
     def _jobs_after(self, newest: int | None) -> list[Job]:
         """Return the jobs that have come after the one that was the newest, in the order in which they came."""
