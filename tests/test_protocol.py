@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import tracemalloc
 from dataclasses import fields
 from typing import Any
 
@@ -197,6 +198,19 @@ JSON = st.recursive(
     max_leaves=5,
 )
 NAMES = sorted({one.name for kind in protocol.TO_AGENT.values() for one in fields(kind)})
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b"10,", b'"",', b"[" * 8])
+def test_a_message_of_many_values_takes_little_memory(part: bytes) -> None:
+    """As many as fit into the longest message would take a hundred times as much."""
+    data = b'{"kind": "alive", "jobs": [' + part * (protocol.MAX_MESSAGE // len(part) - 10)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedError, match=r"^a message has at most 262144 brackets and commas: "):
+            from_agent(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.sampled_from(TO_AGENT), st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3))

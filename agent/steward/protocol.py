@@ -36,6 +36,8 @@ PROTOCOL = 1
 MAX_MESSAGE = 8 << 20
 """Bytes of a message: the arguments and the environment of a program, and room around them."""
 LONGEST_PATH = LONGEST_SENTENCE = 4095
+MOST_PARTS = 1 << 18
+"""Values of a message, and brackets and commas in its texts: a value takes up to 150 bytes of memory."""
 MOST_STRINGS = 1 << 16
 """The most arguments, variables, nodes or jobs of a message."""
 MOST_WORDS = 256
@@ -458,6 +460,9 @@ def to_agent(data: bytes) -> ToAgent:
 
 def _open(data: bytes, kinds: Mapping[str, type]) -> tuple[type, dict[str, object]]:
     """Return of what class a message is, and its fields, which nobody has looked at. Raises `MalformedError`."""
+    if sum(map(data.count, (b"[", b"{", b","))) > MOST_PARTS:
+        msg = f"a message has at most {MOST_PARTS} brackets and commas: put such data into a file."
+        raise MalformedError(msg)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
