@@ -8,7 +8,6 @@ import inspect
 import os
 import re
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -137,7 +136,7 @@ def ps(
         raise typer.BadParameter("SECONDS goes with --watch")
     output.tasks(control.order(agent, "ps"), as_json=json)
     while watch:
-        time.sleep(seconds or 2)
+        output.pause(seconds or 2)
         value = control.order(agent, "ps")
         output.clear()
         output.tasks(value, as_json=json)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from agent import events, listing
@@ -110,6 +111,12 @@ def explanation(value: dict[str, Any], *, as_json: bool) -> None:
 def event(record: dict[str, Any], *, as_json: bool) -> None:
     """Print one event of a history, at once."""
     print(json.dumps(record) if as_json else events.line(record), flush=True)
+
+
+def pause(seconds: float) -> None:
+    """Wait until the next picture; who reads the last one from a pipe has it by then."""
+    sys.stdout.flush()
+    time.sleep(seconds)
 
 
 def clear() -> None:

@@ -79,7 +79,7 @@ def word(size: int) -> list[str]:
 
 REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("jobs", {"order": "submit", "jobs": [HELD.to_json()] * MOST_KINDS},
-     {"order": "submit", "jobs": [HELD.to_json()] * (MOST_KINDS + 1)}, "101 different jobs are too many"),
+     {"order": "submit", "jobs": [HELD.to_json()] * (MOST_KINDS + 1)}, "51 different jobs are too many"),
     ("count", job() | {"count": MOST_AT_ONCE}, job() | {"count": MOST_AT_ONCE + 1}, "1001 jobs are too many"),
     ("command, words", job(command=["true"] * MOST_WORDS), job(command=["true"] * (MOST_WORDS + 1)), "has 16385 words"),
     ("command, bytes", job(command=word(LARGEST)), job(command=word(LARGEST + 1)), "a job may have 512 KiB"),

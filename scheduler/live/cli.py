@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from collections.abc import Sequence  # noqa: TC003 - typer reads the annotations
 from functools import partial
 from pathlib import Path
@@ -370,7 +369,7 @@ def queue(
     ask = partial(_queue, scheduler, choice, **wanted)
     _print(ask(), tell := partial(choosing.lines, choice), as_json=json, anew=watch)
     while watch:
-        time.sleep(1)
+        output.pause(1)
         try:
             value = ask()
         except control.ControlError as error:  # it may be started again

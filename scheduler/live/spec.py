@@ -40,7 +40,7 @@ MOST_WORDS = 16384
 """Words of a command."""
 MOST_VARIABLES = 4096
 """Variables of a job's environment."""
-MOST_KINDS = 100
+MOST_KINDS = 50
 """Different jobs of one request: each is read and checked by itself."""
 MOST_WANTS = 64
 """Features, and counted resources, that one job may ask for."""
