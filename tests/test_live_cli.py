@@ -275,7 +275,7 @@ def test_a_queue_that_is_watched_outlives_its_scheduler(
         return answer
 
     monkeypatch.setattr(cli, "_ask", ask)
-    monkeypatch.setattr("scheduler.live.cli.time.sleep", lambda _: None)
+    monkeypatch.setattr("agent.output.time.sleep", lambda _: None)
     command = typer.main.get_command(cli.app)
     gone, empty = ControlError("no scheduler answers."), {"jobs": [], "time": 0.0}
     answers[:] = [gone]
