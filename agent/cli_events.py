@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
@@ -39,7 +40,7 @@ def events(
         raise typer.BadParameter(str(error)) from error
     path = file or _default(runtime_dir)
     found = False
-    for event in history.read(path, (lambda: output.pause(INTERVAL)) if follow else None):
+    for event in history.read(path, (lambda: time.sleep(INTERVAL)) if follow else None):
         found = True
         if log.is_wanted(event, job, moment):
             output.event(event, as_json=json)

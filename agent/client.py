@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One question and one answer over a server's control socket on this node, without libzmq.
 
-libzmq neither says which user listens at a socket nor that a connection has ended.
+libzmq neither says which user listens at a socket nor that a connection has ended. A server that uses libzmq may drop
+the question: it takes no message before its own READY.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _is_unknown(uid: int) -> bool:
 
 
 def ask(connection: socket.socket, message: bytes) -> bytes:
-    """Return the answer to a message.
+    """Return the answer to a message, which is sent together with the greeting: drom's servers read both at once.
 
     Raises TimeoutError, ConnectionError when the other side hangs up or does not speak ZMTP, and other OSErrors.
     """

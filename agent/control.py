@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import zmq
 
 from agent import client
+from agent.connections import TURN_SECONDS
 from agent.quotas import MOST_CONNECTIONS
 from agent.runtime import fault_of
 from agent.words import escaped
@@ -41,8 +42,7 @@ MAX_MESSAGE = 1 << 16
 MOST_BRACKETS = 1 << 15
 """Lists and objects of an order, and brackets in its texts: each list takes 60 bytes of memory and some time."""
 PER_TURN = 32
-TURN_SECONDS = 0.0005
-"""Requests that are answered, and for how long, before the agent looks at the rest of the world again."""
+"""Requests through a gate that are answered before the agent looks at the rest of the world again."""
 TIMEOUT_MS = 30_000
 """How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
 
@@ -102,7 +102,7 @@ class Server:
 
     Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
     a user of this node may have, requests are at most `longest` bytes long, and signals are about so many `slots`.
-    `turn`: see `TURN_SECONDS`. Raises `ControlError` where a socket cannot be opened.
+    `turn`: see `agent.connections.TURN_SECONDS`. Raises `ControlError` where a socket cannot be opened.
     """
 
     def __init__(

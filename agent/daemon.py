@@ -223,10 +223,10 @@ class Daemon:
         self.watch(self.mailboxes.watch, self.post.read)
         for fd in self.control.fds:
             self.watch(fd, lambda: None)
-        ready()
-        self.manager.ready()
         try:
             with heap.Garbage() as garbage:
+                ready()
+                self.manager.ready()
                 while self._running:
                     self._turn()
                     garbage.look(idle=not self._more)

@@ -49,7 +49,6 @@ _C_TYPES = {
     "char": ("char", 1),
 }
 _STRUCT_CODES = {"u64": "Q", "u32": "I", "i32": "i", "u8": "s", "char": "s"}
-_BYTES = ("char", "u8")
 
 
 class Field:
@@ -65,7 +64,7 @@ class Field:
         self.doc = doc
         self.size = _C_TYPES[kind][1] * count
         """Bytes the field takes."""
-        self.code = "<" + (str(count) if count > 1 or kind in _BYTES else "") + _STRUCT_CODES[kind]
+        self.code = f"<{count}{_STRUCT_CODES[kind]}"
         """Format of the field for the standard module ``struct``."""
 
 

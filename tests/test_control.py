@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from agent import control, runtime
+from agent.connections import TURN_SECONDS
 from agent.control import Caller, ControlError, Server, endpoint, order, signals
 from agent.zmtp import Exchange, frame
 from dromlib.subscription import COMMAND, GREETING, READY
@@ -173,7 +174,7 @@ class TestOrders:
 
         def answer(_order: dict[str, Any], _caller: Caller) -> None:
             answered[-1] += 1
-            time.sleep(control.TURN_SECONDS)
+            time.sleep(TURN_SECONDS)
 
         with zmq.Context() as context, self.asker(context, folder, 4):
             while sum(answered) < 4:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scheduler.live.jobs import Node
     from scheduler.live.settings import Settings
     from scheduler.live.spec import Dependency, Spec
+
 MOST_KNOWN = 4096
 """Kinds of jobs of which it is remembered whether they may share nodes."""
 
@@ -141,9 +142,9 @@ class Fitting:
             self._hosts = group, hosts(spec, nodes)
         return self._hosts[1]
 
-    def may_share(self, spec: Spec, nodes: Iterable[Node], policy: Policy, cores: int) -> bool:
-        """Return what `may_share` does."""
-        asked = group_of(spec), spec.tasks
+    def may_share(self, spec: Spec, group: str, nodes: Iterable[Node], policy: Policy, cores: int) -> bool:
+        """Return whether a job of a group may share nodes; see the function of this name."""
+        asked = group, spec.tasks
         if asked not in self._sharing:
             if len(self._sharing) >= MOST_KNOWN:
                 self._sharing.clear()

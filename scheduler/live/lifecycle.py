@@ -217,12 +217,9 @@ class Lifecycle:
         if group not in self._groups:
             self._groups[group] = job.spec
             self._allow(group)
-        cls = CLASSES[job.spec.job_class] if self._may_share(job.spec) else RIGID
+        shares = self._fitting.may_share(job.spec, group, self.nodes.values(), self.policy, self.dispatch.cores)
+        cls = CLASSES[job.spec.job_class] if shares else RIGID
         return Demand(job.spec.nodes, max(1, self.settings.limit(job.spec.time)), cls, job.priority, group)
-
-    def _may_share(self, spec: Spec) -> bool:
-        """Return whether a job may share nodes."""
-        return self._fitting.may_share(spec, self.nodes.values(), self.policy, self.dispatch.cores)
 
     def _hosts(self, spec: Spec) -> list[Node]:
         """Return the nodes that lack nothing for a job."""

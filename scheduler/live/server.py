@@ -153,10 +153,10 @@ class Server:
         try:
             if not self._begun:
                 self._start(selector, signals, manager)
-            if self._running:
-                ready()
-                manager.ready()
             with heap.Garbage() as garbage:
+                if self._running:
+                    ready()
+                    manager.ready()
                 while self._running:
                     events = selector.select(self._timeout())
                     if any(key.fd == signals.fd for key, _ in events):
@@ -180,12 +180,14 @@ class Server:
         starting = self.starting = Starting(self.cluster.policy)
         self.counts.starting = True
         selector.register(starting.fd, selectors.EVENT_READ)
-        while self._running and not starting.is_over:
+        while self._running:
+            manager.turned(time.monotonic(), STARTING_STATUS)
+            if starting.is_over:
+                break
             more = any([self._desk.serve(self._put_off), self._clients.serve(starting.refuse)])
             events = selector.select(0.0 if more else LONGEST_SLEEP)
             if any(key.fd == signals.fd for key, _ in events):
                 signals.dispatch()
-            manager.turned(time.monotonic(), STARTING_STATUS)
         selector.unregister(starting.fd)
         if not self._running:
             return
