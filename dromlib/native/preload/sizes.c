@@ -131,6 +131,8 @@ unsigned size_region(struct site *site, const struct runtime *runtime, int set_n
         return 0;
     struct team *team = &teams[runtime->number];
     struct object **mine = &forking[runtime->number];
+    if (set_now == 1 && team->size > 1 && is_again(site))
+        return 0; /* of one thread, as its program says */
     if (__builtin_expect(set_now != team->size && (set_now > 1 || team->ceiling == 0), 0))
         team_in(runtime);
     if (__atomic_load_n(mine, __ATOMIC_RELAXED) != site->object)
