@@ -15,6 +15,7 @@ from scheduler.live.controller import GROUPS, ROOM, Controller, Demand
 from scheduler.measuring import row_of, size_of
 from scheduler.simulation import Machine
 from scheduler.world import FREE, RUNNERS, WAKE
+from tests.live_orders import cost
 from tests.schedules import simulation
 
 if TYPE_CHECKING:
@@ -207,6 +208,28 @@ def test_a_job_joins_the_queue_without_a_look_at_all_in_it(monkeypatch: pytest.M
     controller.submit(1001, Demand(1, 60), 0)
     order = sorted(range(1002), key=controller.place)
     assert order == [1000, *range(0, 1000, 2), 1001, *range(1, 1000, 2)]
+
+
+def test_room_for_more_jobs_takes_little_memory_at_once() -> None:
+    """One job of many comes upon full tables: it pays for new ones, within the bound of a request."""
+    controller = cluster("easy", nodes=NODES)
+    for number in range(NODES):
+        controller.submit(number, Demand(1, 60), 0)
+    assert controller.turn(0) == list(range(NODES))
+    placed = [controller.nodes_of(number) for number in range(NODES)]
+    full = 20_000
+    for number in range(NODES, full):
+        controller.submit(number, Demand(1, 60), 0)
+    room = len(controller.world.queue)
+    for number in range(full, room):
+        controller.submit(number, Demand(1, 60), 0)
+    with cost() as paid:
+        controller.submit(room, Demand(1, 60), 0)
+
+    assert len(controller.world.queue) > room
+    assert paid.peak < 10e6
+    assert [controller.nodes_of(number) for number in range(NODES)] == placed
+    assert [controller.place(number) for number in (NODES, full, room)] == [1, full - NODES + 1, room - NODES + 1]
 
 
 def test_a_limit_that_was_stretched_before_a_restart_does_not_fall() -> None:

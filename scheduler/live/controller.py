@@ -496,18 +496,23 @@ class Controller:
             self._move(len(world.nodes.up), nodes)
 
     def _move(self, nodes: int, more: int = 0) -> None:
-        """Move to arrays with twice the room that jobs need now, and `more` places, for so many nodes."""
+        """Move to arrays with an eighth more room than jobs need now, and `more` places, for so many nodes."""
         world = self._world
         self._pending |= self._changed()
         active = tables.active_jobs(world, len(self._numbers))
         places = int(world.jobs.nodes[active].sum()) + more
-        self._world = tables.moved(world, active, max(ROOM, 2 * len(active)), max(ROOM, 2 * places), nodes)
+        self._world = tables.moved(world, active, _roomy(len(active)), _roomy(places), nodes)
         if self._count == 1 and self._kinds & ~(NODE_UP | NODE_DOWN | AGENT_GONE):
             self._count += 1  # whom it was about has another index now
         self._numbers = [self._numbers[job] for job in active]
         self._index = {number: job for job, number in enumerate(self._numbers)}
         self._actions = make_actions(self._world)
         self._told = self._shares()
+
+
+def _roomy(count: int) -> int:
+    """Return how much room is made for so many: little more, as a request that comes upon it pays for all of it."""
+    return count + max(ROOM, count // 8)
 
 
 def prepare(policy: Policy) -> None:

@@ -7,16 +7,16 @@ wait or run are kept when they are made anew. A node that is not there is one th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scheduler.interface import NOBODY, RUNNING, WAITING
-from scheduler.world import BLOCK, CORES, FREE, INSTANT, PENDING, QUEUED, RUNNERS, WORST, World, make_world
+from scheduler.interface import NOBODY, RUNNING, WAITING, Jobs
+from scheduler.world import CORES, FREE, INSTANT, PENDING, QUEUED, RUNNERS, WORST, World, make_world
 from workloads.workload import make_workload
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from scheduler.interface import Ints, Nodes
 
 _PER_JOB = ("run", "end", "at", "order", "left", "rate", "cause", "given")
 
@@ -39,36 +39,59 @@ def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measu
 
 def moved(world: World, active: Ints, jobs: int, places: int, nodes: int) -> World:
     """Return a world of another size with the jobs in `active`, in this order, and with all that happens on nodes."""
-    cores, layers = int(world.scalars[CORES]), world.nodes.resident.shape[1]
-    new, count = vacant(jobs, places, nodes, cores, layers, measured=len(world.rates) > 0), len(active)
-    for name in world.jobs._fields:
-        getattr(new.jobs, name)[:count] = getattr(world.jobs, name)[active]
-    for name in _PER_JOB:
-        getattr(new, name)[:count] = getattr(world, name)[active]
-    if len(world.rates):
-        new.rates[:count] = world.rates[active]
-    new.scalars[:] = world.scalars
-    number = np.full(len(world.queue) + 1, NOBODY, np.int64)
-    number[active] = np.arange(count)
-    for name, used in (("queue", QUEUED), ("running", RUNNERS), ("heap", PENDING)):
-        size = int(world.scalars[used])
-        getattr(new, name)[:size] = number[getattr(world, name)[:size]]
-    _move_nodes(world, new, active, number)
-    allowed = np.zeros((len(world.nodes.allowed), nodes), np.int64)
-    allowed[:, : world.nodes.allowed.shape[1]] = world.nodes.allowed
-    return new._replace(nodes=new.nodes._replace(allowed=allowed))
+    blank = vacant(1, places, nodes, int(world.scalars[CORES]), world.nodes.resident.shape[1], measured=False)
+    number = np.full(len(world.queue) + 1, NOBODY, np.int64)  # what the jobs are called then; the last is nobody
+    number[active] = np.arange(len(active))
+
+    def column(values: Ints, fill: Ints) -> Ints:
+        made = np.full(jobs, fill[0], np.int64)
+        made[: len(active)] = values[active]
+        return made
+
+    def listed(values: Ints, room: int, used: int) -> Ints:
+        made = np.full(room, NOBODY, np.int64)
+        made[:used] = number[values[:used]]
+        return made
+
+    columns: dict[str, Any] = {name: column(getattr(world, name), getattr(blank, name)) for name in _PER_JOB}
+    held = min(jobs, blank.nodes.resident.size)
+    blocks = blank.free_in_block
+    blocks[: len(world.free_in_block)] = world.free_in_block
+    return blank._replace(
+        jobs=Jobs(*(column(*pair) for pair in zip(world.jobs, blank.jobs, strict=True))),
+        nodes=_moved_nodes(world, blank.nodes, active, number, jobs),
+        queue=listed(world.queue, jobs, int(world.scalars[QUEUED])),
+        running=listed(world.running, held, int(world.scalars[RUNNERS])),
+        heap=listed(world.heap, 2 * held, int(world.scalars[PENDING])),
+        changed=np.full(jobs, NOBODY, np.int64),
+        rates=_moved_rates(world.rates, number, jobs),
+        scalars=world.scalars.copy(),
+        **columns,
+    )
 
 
-def _move_nodes(world: World, new: World, active: Ints, number: Ints) -> None:
-    old, house, size = world.nodes, new.nodes, len(world.nodes.up)
-    house.first[1 : len(active) + 1] = np.cumsum(world.jobs.nodes[active])
-    house.first[len(active) + 1 :] = house.first[len(active)]
-    for i, job in enumerate(active):
-        house.place[house.first[i] : house.first[i + 1]] = old.place[old.first[job] : old.first[job + 1]]
-    house.resident[:size] = number[old.resident]  # the last number is nobody's
+def _moved_nodes(world: World, house: Nodes, active: Ints, number: Ints, jobs: int) -> Nodes:
+    old, size, count = world.nodes, len(world.nodes.up), len(active)
+    taken = old.first[active + 1] - old.first[active]
+    first = np.full(jobs + 1, taken.sum(), np.int64)
+    first[0] = 0
+    np.cumsum(taken, out=first[1 : count + 1])
+    at = np.arange(first[count]) + np.repeat(old.first[active] - first[:count], taken)
+    house.place[: len(at)] = old.place[at]
+    house.resident[:size] = number[old.resident]  # NOBODY is the last number
     house.share[:size] = old.share
     house.up[:size] = old.up
-    new.free_in_block[: -(-size // BLOCK)] = world.free_in_block
+    allowed = np.zeros((len(old.allowed), len(house.up)), np.int64)
+    allowed[:, :size] = old.allowed
+    return house._replace(first=first, allowed=allowed)
+
+
+def _moved_rates(rates: Ints, number: Ints, jobs: int) -> Ints:
+    """Copy what was measured; most jobs have not run yet, and their rows take no memory."""
+    made = np.zeros((jobs if len(rates) else 0, rates.shape[1]), np.int64)
+    measured = np.flatnonzero(rates.any(axis=1) & (number[: len(rates)] != NOBODY))
+    made[number[measured]] = rates[measured]
+    return made
 
 
 def active_jobs(world: World, known: int) -> Ints:
