@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent import layouts
+from agent.ranks import NoRoom
 from agent.words import counted
 
 if TYPE_CHECKING:
@@ -24,21 +25,13 @@ if TYPE_CHECKING:
 
     from agent.cores import Cores
     from agent.layouts import Layout
-    from agent.placement import Key, Seat
+    from agent.ranks import Key, Seat
 
 BUDGET = 2000
 """Ways tried for strict groups before the answer is that there is none."""
 
 Amounts = list[int]
 """Cores per socket, in the order of `Cores.sockets`."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoRoom:
-    """Returned when jobs cannot be placed; `reason` is a sentence for people, `job` whose layout it was, if any."""
-
-    reason: str
-    job: str = ""
 
 
 @dataclass(slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent import bench_agent, bench_distribution, bench_publish, bench_python, bench_resize, bench_scale, distribution
+from agent.machine import machine
 from agent.sysfs import read_topology
 from agent.topology import usable_cores
 
@@ -111,14 +111,6 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 def _aims(figure: Figure) -> dict[str, Any]:
     return {"reach": figure.reach, "peer": figure.peer}
-
-
-def machine() -> str:
-    """Return CPU model, CPUs and kernel of this machine."""
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        lines = [line.partition(":") for line in file]
-    model = next((value.strip() for name, _, value in lines if name.strip() == "model name"), platform.machine())
-    return f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
 
 
 def _possible(chosen: set[str]) -> set[str]:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agent import claims, interpreter
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.runtime import default_runtime_dir
 from agent.signalling import WITH_US
 from dromlib import layout, native

@@ -21,7 +21,7 @@ from agent import bench_agent, bench_scale
 from agent.bench import Figure, report
 from agent.bench_agent import PATIENCE, agent_in, await_that, running_agent
 from agent.bench_publish import percentile
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.processes import process_tree, start_time
 from agent.processes import threads as threads_of
 from dromlib import native

@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from agent import bench_publish
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib import native
 
 if TYPE_CHECKING:

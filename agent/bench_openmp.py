@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent import bench_agent, bench_dlb, bench_mpi, bench_steady, bench_teams
 from agent.bench_publish import percentile
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib import native
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> d
 
     A runtime that is not installed is left out. Raises `ControlError` when a program of the benchmark fails.
     """
-    from agent.bench import machine
+    from agent.machine import machine
 
     chosen = [runtime for runtime in RUNTIMES if runtime.name in names and _is_there(runtime)]
     dlb = bench_dlb.library()

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agent import connections, processes
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.jobs import Arrival, Job, Task
 from agent.mailboxes import Mailboxes
 from agent.registry import Owner, Registry

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, cast
 import zmq
 
 from agent import bench_publish, control, interpreter
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib import signals
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent import bench_agent, control, interpreter
 from agent.bench_publish import percentile
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.sysfs import read_topology
 from agent.topology import usable_cores
 from dromlib import native
@@ -103,7 +103,7 @@ def resize_cost(cycles: int, chosen: Iterable[str] = ("jacobi", "stream", "blas"
 
     Raises `ControlError` when a program of the benchmark fails, or when there is only one core.
     """
-    from agent.bench import machine
+    from agent.machine import machine
 
     rows = usable_cores(read_topology())
     if len(rows) < 2:

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 from agent import bench_agent
 from agent.bench_agent import PATIENCE
 from agent.bench_publish import percentile
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib import layout, native
 from dromlib.layout import REQUEST
 

@@ -17,7 +17,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from agent.bench_publish import PATIENCE, percentile
-from agent.control import ControlError
+from agent.errors import ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from agent import bench_agent, control
 from agent.bench_publish import Stage
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.sysfs import read_topology
 from agent.topology import usable_cores
 from dromlib import native

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent import layouts
-from agent.jobs import Refused
+from agent.errors import Refused
 from agent.rules import refuse_memory
 from agent.words import counted
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent import processes
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.following import first_process
 from agent.processes import Identity
 

@@ -18,7 +18,7 @@ import zmq
 from agent import fences, processes
 from agent.cgroups import unescape
 from agent.claims import holders, runtime_dir_of
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.words import cpu_names
 from dromlib.cpulist import mask_of
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
 
-from agent import config, control, failures, output, service
+from agent import config, consistency, control, errors, failures, output, service
 from agent.__main__ import launch
 from agent.cli_events import events
 from agent.cli_help import Commands
@@ -79,7 +79,7 @@ app.add_typer(cluster_app)
 
 EXPECTED = (
     config.ConfigError,
-    control.ControlError,
+    errors.ControlError,
     TopologyError,
     RuntimeDirError,
     CpuListError,
@@ -156,7 +156,7 @@ def _failed(error: Exception) -> int | str:
     if isinstance(error, USAGE_ERROR):
         typer.echo(failure(_usage_sentence(error)), err=True)
         return 2
-    if isinstance(error, control.NotYetError):
+    if isinstance(error, errors.NotYetError):
         typer.echo(failure(f"drom: {error}"), err=True)
         return os.EX_TEMPFAIL
     if isinstance(error, EXPECTED):
@@ -232,7 +232,7 @@ def config_check(
     faults: list[str] = []
     try:
         if path is not None:
-            config.check_file(path)
+            consistency.check_file(path)
     except config.ConfigError as error:
         if not json:
             raise

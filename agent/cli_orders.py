@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from agent import control, output
+from agent import control, errors, output
 from agent.keys import default_folder
 from agent.layouts import Layout  # noqa: TC001 - typer reads the annotations
 from agent.remote import Remote
@@ -81,7 +81,7 @@ def _job_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs of a running agent, for a shell that completes one: those that may stand there as they are."""
     try:
         tasks = control.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
-    except control.ControlError:
+    except errors.ControlError:
         return []
     names = {task["job"] for task in tasks}
     return sorted(name for name in names if name.startswith(incomplete) and _PLAIN.fullmatch(name))
@@ -154,7 +154,7 @@ def top(
         from agent import screen  # curses is left out of some builds of Python
     except ImportError as error:
         msg = f"drom top needs a Python with curses ({error}): use drom ps --watch."
-        raise control.ControlError(msg) from error
+        raise errors.ControlError(msg) from error
     if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
         output.say(screen.once(agent))
     else:

@@ -254,15 +254,6 @@ def options_of(settings: Mapping[str, Setting]) -> Options:
     return Options(**values)
 
 
-def check_file(path: Path) -> None:
-    """Check a file for an agent on this machine. Raises `ConfigError` with a sentence for each fault."""
-    from agent.consistency import conflicts
-
-    file = read_file(path)
-    if faults := [*file.faults, *conflicts(file.settings)]:
-        raise ConfigError("\n".join(faults))
-
-
 def toml(value: object) -> str:
     """Return a value as it is written in a file."""
     if isinstance(value, (list, tuple)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent.config import ConfigError, read_file
 from agent.exclusions import find_users
 from agent.machine import find_machine
 from agent.synthetic import TopologyError
@@ -14,6 +15,7 @@ from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from agent.config import Setting
 
@@ -63,3 +65,12 @@ def unknown(settings: Mapping[str, Setting]) -> Iterator[str]:
     if "users_masters" in settings and group_number(str(settings["users_masters"].value)) is None:
         masters = settings["users_masters"]
         yield f"{masters.origin}: there is no group {masters.value} here: check users.masters."
+
+
+def check_file(path: Path) -> None:
+    """Check a file for an agent on this machine. Raises `ConfigError` with a sentence for each fault."""
+    from agent.consistency import conflicts
+
+    file = read_file(path)
+    if faults := [*file.faults, *conflicts(file.settings)]:
+        raise ConfigError("\n".join(faults))

@@ -22,6 +22,7 @@ import zmq
 
 from agent import client
 from agent.connections import TURN_SECONDS
+from agent.errors import ControlError, NotYetError, RefusedError
 from agent.quotas import MOST_CONNECTIONS
 from agent.runtime import fault_of
 from agent.words import escaped
@@ -45,18 +46,6 @@ PER_TURN = 32
 """Requests through a gate that are answered before the agent looks at the rest of the world again."""
 TIMEOUT_MS = 30_000
 """How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
-
-
-class ControlError(Exception):
-    """Raised when an order was refused or no agent answers; the message is a sentence for people."""
-
-
-class RefusedError(ControlError):
-    """Raised when an order was heard and refused: it would be again."""
-
-
-class NotYetError(ControlError):
-    """Raised when an order cannot be taken now and can be soon: the same one may be given again then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent import adopting, affinity, control, heap, processes, registry, runtime, topology
+from agent import adopting, affinity, control, errors, heap, processes, registry, runtime, topology
 from agent.acting import Acting
 from agent.admission import Admission
 from agent.claims import Claims
 from agent.cores import Cores
+from agent.errors import Refused
 from agent.following import Following, first_process
 from agent.guarded import Guard
 from agent.history import HistoryError
-from agent.jobs import Refused
 from agent.load import Watch
 from agent.mailboxes import Mailboxes
 from agent.node import Node
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from agent.jobs import Task
     from agent.log import Log
-    from agent.placement import Place
     from agent.processes import Identity
+    from agent.ranks import Place
     from agent.service_manager import ServiceManager
     from agent.settings import Settings
 
@@ -302,12 +302,12 @@ class Daemon:
         """Answer an order. Raises `ControlError`, also for a fault of ours."""
         try:
             return self.obeying.answer(order, caller)
-        except control.ControlError:
+        except errors.ControlError:
             raise
         except Exception as error:
             self.guard.failed("order", error)
             msg = f"this is a fault of drom ({type(error).__name__}): report it, with event=fault of the agent's log."
-            raise control.ControlError(msg) from error
+            raise errors.ControlError(msg) from error
         finally:
             if self._is_torn():
                 self._recover()
@@ -390,7 +390,7 @@ class Daemon:
         self._running = False
 
     def _reload(self) -> None:
-        with contextlib.suppress(control.ControlError):  # the log has it
+        with contextlib.suppress(errors.ControlError):  # the log has it
             self.reload()
 
     def _hand_over(self) -> None:

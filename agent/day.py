@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from agent import policy
+from agent.errors import Refused
 from agent.invariants import violations
-from agent.jobs import Action, Arrival, Bind, Done, Publish, Refused, Reservation, Start, Task
+from agent.jobs import Action, Arrival, Bind, Done, Publish, Reservation, Start, Task
 from agent.layouts import ANY, Layout
 from agent.node import Node
 from agent.policy import JobCores

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from agent import control, processes
+from agent import errors, processes
 from agent.demo_stage import DemoError, Stage, opened
 from agent.picture import Change, PictureError, draw_text
 from agent.synthetic import TopologyError, synthetic_topology
@@ -323,7 +323,7 @@ def run(out: Path, seconds: float, *, as_json: bool) -> int:
     """Play the demonstration; the picture goes below `out`. Return the exit status: 0 when all was as it should be."""
     try:
         return _run(out, seconds, as_json=as_json)
-    except (DemoError, control.ControlError, FileNotFoundError) as error:
+    except (DemoError, errors.ControlError, FileNotFoundError) as error:
         sys.stderr.write(f"drom: {error}\n")
         return 1
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent import claims, control, interpreter, processes
+from agent import claims, control, errors, interpreter, processes
 from agent.signalling import WITH_US
 from dromlib import native, signals
 
@@ -261,7 +261,7 @@ class Stage:
     def _last_seen(self) -> str:
         try:
             rows = [f"{job} {row['state']} on {row['granted'] or 'nothing'}" for job, row in self.tasks().items()]
-        except control.ControlError as error:
+        except errors.ControlError as error:
             rows = [str(error)]
         return f"last seen: {', '.join(rows) or 'no task'}; the agent's last words: {self._last_words()}"
 

@@ -18,7 +18,7 @@ from agent.topology import usable_cores
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.placement import Key, Seat
+    from agent.ranks import Key, Seat
     from agent.topology import Topology
 
 
@@ -34,7 +34,7 @@ kernel()
 
 
 class Placer:
-    """The distribution kernel of one machine, as `agent.placement.Place`; its unit is the "core" or the "thread"."""
+    """The distribution kernel of one machine, as `agent.ranks.Place`; its unit is the "core" or the "thread"."""
 
     def __init__(self, machine: Topology, unit: str = "core") -> None:
         warm = bool(os.environ.get("NUMBA_DISABLE_JIT")) or distribution.is_cached()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent import checks, claims, distribution, processes, service
 from agent.checks import Finding
-from agent.control import ControlError, order
+from agent.control import order
+from agent.errors import ControlError
 from agent.load import Meter
 from agent.machine import find_machine
 from agent.processes import Identity

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent import policy
-from agent.jobs import Refused, action_name
+from agent.errors import Refused
+from agent.jobs import UNSAID, Wish, action_name
 from agent.rules import in_words
-from agent.wishes import UNSAID, Wish, due
+from agent.wishes import due
 from agent.words import CORES_DIFFER, counted, cpu_names, cpus_are, duration, layout_name, left_alone, span_of
 from dromlib.cpulist import format_cpulist
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.cgroups import V2, parse_mounts, parse_own_cgroups
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:

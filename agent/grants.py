@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from agent.jobs import Action, Bind, Done, Grant, Publish, Refused, Start, Task, action_name
+from agent.errors import Refused
+from agent.jobs import Action, Bind, Done, Grant, Publish, Start, Task, action_name
 from agent.steps import Standing, next_step
 from agent.words import cpus_are
 

@@ -11,11 +11,26 @@ from dataclasses import dataclass, field
 
 from agent.copies import State, Value
 from agent.layouts import ANY, Layout
-from agent.wishes import UNSAID, Wish
 
 
-class Refused(Exception):  # noqa: N818 - a decision that is told to a person, not a fault
-    """Raised when the node cannot do what was asked; the message is a sentence that says what to do."""
+@dataclass(frozen=True, slots=True)
+class Wish(Value):
+    """Between how many and how many CPUs a program says that it can use; 0: unsaid."""
+
+    least: int = 0
+    most: int = 0
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether no number of CPUs would do."""
+        return 0 < self.most < self.least
+
+    def is_met_by_more_than(self, other: Wish) -> bool:
+        """Say whether the program could use more CPUs with this wish than with `other`."""
+        return bool(other.most) and (not self.most or self.most > other.most)
+
+
+UNSAID = Wish()
 
 
 @dataclass(frozen=True, slots=True)

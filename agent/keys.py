@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import zmq
 from zmq.utils import z85
 
-from agent.control import ControlError
+from agent.errors import ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

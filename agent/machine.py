@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,3 +34,11 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
     machine = synthetic_topology(words, real.allowed)
     memory = machine.memory or real.memory
     return replace(machine, emulated=real.emulated, quota=real.quota, memory=memory)
+
+
+def machine() -> str:
+    """Return CPU model, CPUs and kernel of this machine."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        lines = [line.partition(":") for line in file]
+    model = next((value.strip() for name, _, value in lines if name.strip() == "model name"), platform.machine())
+    return f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 from agent import layouts, wishes
 from agent.bounds import bounds
 from agent.cores import Cores
+from agent.errors import Refused
 from agent.grants import RETRY
-from agent.jobs import Action, Arrival, Bind, Event, Forget, Job, Refused, Reservation, Task
+from agent.jobs import UNSAID, Action, Arrival, Bind, Event, Forget, Job, Reservation, Task, Wish
 from agent.plan import Plan
 from agent.reservations import Reservations
 from agent.rules import Rules
-from agent.wishes import UNSAID, Wish
 from agent.words import cpus_are
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from agent.placement import Place
+    from agent.ranks import Place
 
 
 RULES = Rules()

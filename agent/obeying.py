@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent import orders, preview
 from agent.candidates import Candidates
-from agent.control import ControlError, Encoded
+from agent.control import Encoded
+from agent.errors import ControlError, Refused
 from agent.explain import explain
-from agent.jobs import Refused
 from agent.mailboxes import MailboxError
 from agent.report import Share
 from agent.snapshot import SCHEMA_VERSION

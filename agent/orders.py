@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent.control import ControlError
-from agent.jobs import Arrival, Refused
+from agent.errors import ControlError, Refused
+from agent.jobs import Arrival
 from agent.layouts import ANY, Layout
 from agent.words import LARGEST, LONGEST, WordError, clean_name, counted, parse_layout
 from dromlib import layout as binary

@@ -9,49 +9,20 @@ first. Where even that is not reachable, layouts that are best effort are given 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from agent.arrangement import NoRoom, arrange
-from agent.layouts import ANY, Layout
+from agent.arrangement import arrange
+from agent.ranks import Key, NoRoom, Place, Seat
 from agent.siblings import keep_together
 from agent.steps import Standing, reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from agent.cores import Cores
 
-Key = tuple[str, int]
-"""A task by job name and local rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One rank to be placed: `cores` of the node; `fixed` is the exact mask it must have (0: free to move).
-
-    `held`, `granted` and `target` are its CPUs today, the last by the plan; `layout` is its job's.
-    """
-
-    key: Key
-    cores: int
-    held: int = 0
-    granted: int = 0
-    fixed: int = 0
-    floor: int = 1
-    target: int = 0
-    layout: Layout = ANY
-
-    @property
-    def now(self) -> int:
-        """The CPUs it is to have today, or has."""
-        return self.target or self.held
-
-
-Place = Callable[[Sequence[Seat]], "dict[Key, int] | None"]
-"""The distribution kernel: seats to masks, or None when the counts do not fit."""
 
 SWAP = NoRoom("these cores cannot change hands without two programs meeting on one: free a core first.")
 

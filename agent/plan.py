@@ -17,7 +17,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from agent import policy
-from agent.jobs import Job, Refused, Task, is_scheduled
+from agent.errors import Refused
+from agent.jobs import Job, Task, is_scheduled
 from agent.ledger import Move
 from agent.policy import Wait
 from agent.replanning import Misplaced, Replanning

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from agent import affinity
+from agent.jobs import Wish
 from agent.widening import Widening
-from agent.wishes import Wish
 from dromlib import layout
 
 if TYPE_CHECKING:

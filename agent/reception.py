@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent import connections, door, processes
 from agent.connections import Connection, Connections
-from agent.jobs import Refused
+from agent.errors import Refused
 from agent.mailboxes import MailboxError
 from dromlib import layout
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.config import SCHEMA_VERSION, ConfigError, options_of
 from agent.consistency import no_core_left, unknown
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.exclusions import Exclusions, find_users
 from agent.load import Avoidance, Watch
 from agent.options import Options, layout_of, memory_of

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import zmq
 
 from agent import keys
-from agent.control import AGENT, MAX_MESSAGE, ControlError
+from agent.control import AGENT, MAX_MESSAGE
 from agent.crowd import connection_of, hear, next_event, next_message, received, watch
+from agent.errors import ControlError
 from agent.processes import raise_fd_limit
 from agent.quotas import MOST_CONNECTIONS
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent import layouts, wishes
-from agent.arrangement import NoRoom
-from agent.jobs import Change, Event, Job, Refused, Task
+from agent.errors import Refused
+from agent.jobs import Change, Event, Job, Task
 from agent.ledger import Move
 from agent.policy import JobCores
+from agent.ranks import NoRoom
 from agent.seating import Seating
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from agent.cores import Cores
     from agent.ownership import Owner
-    from agent.placement import Key, Place
+    from agent.ranks import Key, Place
     from agent.rules import Rules
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agent.errors import Refused
 from agent.grants import Grants
-from agent.jobs import Event, Job, Refused
+from agent.jobs import Event, Job
 from agent.words import counted
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.users import DIRECTORY, SilentDirectoryError, groups_of
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.copies import Value
-from agent.jobs import Arrival, Refused
+from agent.errors import Refused
 from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.cores import Cores
+    from agent.jobs import Arrival
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent import control, node_map, top
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.picture import DARK, PALETTE
 from agent.remote import Remote
 from agent.users import user_name

@@ -11,9 +11,10 @@ import operator
 from typing import TYPE_CHECKING
 
 from agent import policy
-from agent.arrangement import NoRoom, arrange
+from agent.arrangement import arrange
 from agent.ledger import Ledger
-from agent.placement import Key, Place, Seat, place_reachably, stay
+from agent.placement import place_reachably, stay
+from agent.ranks import Key, NoRoom, Place, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

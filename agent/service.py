@@ -18,7 +18,7 @@ from agent import fences, interpreter
 from agent.__main__ import SERVE
 from agent.claims import ClaimError, claims_file
 from agent.config import Sources
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.exclusions import find_users
 from agent.guarded import EXIT_STATUS, LoopError, place
 from agent.history import History

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent.cores import Cores
-    from agent.placement import Key, Seat
+    from agent.ranks import Key, Seat
 
 
 def keep_together(seats: Sequence[Seat], masks: Mapping[Key, int], cores: Cores) -> dict[Key, int]:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from agent import history, http_server, node_map, page
+from agent.errors import Refused
 from agent.exposition import Exposition
 from agent.history import HistoryError
 from agent.hour import COLUMNS, OTHERS, replayed
 from agent.http_server import Answer
-from agent.jobs import Refused
 from agent.metrics import NodeCollector
 from agent.users import DIRECTORY
 from agent.words import iso

@@ -12,10 +12,9 @@ in whole cores, rounded up. A wish that contradicts itself counts for nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.copies import Value
+from agent.jobs import UNSAID, Wish
 
 if TYPE_CHECKING:
     from agent.cores import Cores
@@ -23,26 +22,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 1.0
 """Least seconds from one wish of a task that is heeded to the next; of those in between the last one counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish(Value):
-    """Between how many and how many CPUs a program says that it can use; 0: unsaid."""
-
-    least: int = 0
-    most: int = 0
-
-    @property
-    def contradicts_itself(self) -> bool:
-        """Whether no number of CPUs would do."""
-        return 0 < self.most < self.least
-
-    def is_met_by_more_than(self, other: Wish) -> bool:
-        """Say whether the program could use more CPUs with this wish than with `other`."""
-        return bool(other.most) and (not self.most or self.most > other.most)
-
-
-UNSAID = Wish()
 
 
 def accepts(job: Job, cores: Cores) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent import interpreter
-from agent.bench import machine
+from agent.machine import machine
 from scheduler.errors import SchedulerError
 from workloads.making import SAMPLE, Recipe, make
 from workloads.summary import machine_size

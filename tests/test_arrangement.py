@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import layouts
-from agent.arrangement import NoRoom, arrange
+from agent.arrangement import arrange
 from agent.cores import Cores
 from agent.layouts import ANY, Layout
-from agent.placement import Seat
+from agent.ranks import NoRoom, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

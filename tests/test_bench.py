@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent import bench, bench_agent, bench_publish, bench_python, processes
-from agent.control import ControlError
+from agent import bench, bench_agent, bench_publish, bench_python, machine, processes
+from agent.errors import ControlError
 from dromlib import native
 
 
@@ -49,7 +49,7 @@ def test_percentile_is_a_value_that_was_measured(percent: float, expected: float
 
 def test_machine_names_cpus_and_kernel() -> None:
     """The machine is told by CPU, number of CPUs and kernel."""
-    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, Linux {os.uname().release}" in bench.machine()
+    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, Linux {os.uname().release}" in machine.machine()
 
 
 def test_one_cpu_leaves_out_what_needs_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

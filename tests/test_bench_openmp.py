@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp, bench_steady, bench_teams, output
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib import native
 
 if TYPE_CHECKING:

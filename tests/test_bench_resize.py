@@ -9,7 +9,7 @@ import pytest
 
 from agent import bench_agent, bench_resize, output
 from agent.bench_resize import Step, changes, read_steps
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.sysfs import read_topology
 from agent.topology import usable_cores
 from dromlib import native

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent import bench_steady
-from agent.control import ControlError
+from agent.errors import ControlError
 
 COUNTS = """
 import itertools, os, time

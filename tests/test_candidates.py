@@ -18,7 +18,8 @@ import pytest
 
 from agent import processes
 from agent.candidates import Candidates
-from agent.control import Caller, ControlError
+from agent.control import Caller
+from agent.errors import ControlError
 from agent.exclusions import Exclusions
 from agent.following import Following
 from agent.jobs import Arrival

@@ -17,7 +17,8 @@ import zmq
 
 from agent import control, runtime
 from agent.connections import TURN_SECONDS
-from agent.control import Caller, ControlError, Server, endpoint, order, signals
+from agent.control import Caller, Server, endpoint, order, signals
+from agent.errors import ControlError
 from agent.zmtp import Exchange, frame
 from dromlib.subscription import COMMAND, GREETING, READY
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from agent.errors import Refused
 from agent.explain import explain
-from agent.jobs import Arrival, Job, Refused, Reservation, Task
+from agent.jobs import Arrival, Job, Reservation, Task, Wish
 from agent.layouts import Layout
 from agent.node import Node
 from agent.rules import Rules
-from agent.wishes import Wish
 from agent.words import CORES_DIFFER
 from dromlib.cpulist import format_cpulist
 from tests.nodes import MACHINES, make_node

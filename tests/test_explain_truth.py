@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import policy
+from agent.errors import Refused
 from agent.explain import explain
-from agent.jobs import Arrival, Job, Refused
+from agent.jobs import Arrival, Job
 from agent.rules import Rules
 from dromlib.cpulist import parse_cpulist
 from tests import reference_shares

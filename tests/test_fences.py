@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import fences
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.fences import Fences
 from tests.test_registry import task_of
 

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import cgroups, config, orders, processes
-from agent.control import Caller, ControlError, Server, endpoint
+from agent.control import Caller, Server, endpoint
+from agent.errors import ControlError
 from agent.mailboxes import Mailboxes
 from agent.orders import Attach, Release, Resize, Set
 from agent.post import wish_in

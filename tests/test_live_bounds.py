@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import control
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.steward import protocol as say
 from scheduler.live.choosing import MOST_CHOSEN
 from scheduler.live.spec import (

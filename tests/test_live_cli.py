@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from agent.cli import USAGE_ERROR
-from agent.control import ControlError, RefusedError
+from agent.errors import ControlError, RefusedError
 from agent.log import Log
 from agent.options import OPTIONS
 from agent.remote import Remote

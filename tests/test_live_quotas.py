@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.control import Caller, ControlError
+from agent.control import Caller
+from agent.errors import ControlError
 from agent.log import Log
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent import control, guarded
+from agent import control, errors, guarded
 from agent.log import Log
 from agent.steward import protocol as say
 from scheduler.compiling import load_policy
@@ -82,7 +82,7 @@ def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: py
     number = submit(server, os.getuid())["jobs"][0]
     server._log = Log()
     server._store._db.execute("PRAGMA query_only=1")
-    with pytest.raises(control.ControlError, match=r"^the queue cannot be written now, "):
+    with pytest.raises(errors.ControlError, match=r"^the queue cannot be written now, "):
         server._answer({"order": "cancel", "job": number}, me)
     assert not server._flush()
     assert not server._flush()
@@ -106,7 +106,7 @@ def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytes
     ]
     server._store._db.execute("PRAGMA query_only=1")
     for order in orders:
-        with pytest.raises(control.ControlError, match=r"^the queue cannot be written now, so nothing was changed: "):
+        with pytest.raises(errors.ControlError, match=r"^the queue cannot be written now, so nothing was changed: "):
             server._answer(order, me)
     assert (server.cluster.jobs[number].state, server.cluster.jobs[number].held) == ("pending", True)
     assert not server.cluster.nodes["n1"].drained
@@ -127,7 +127,7 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
     monkeypatch.setattr(server, "_log", Log())
     server._store._db.execute("ALTER TABLE entries RENAME TO lost")
     for order in ({"order": "job", "job": waits}, {"order": "history"}, {"order": "history"}):
-        with pytest.raises(control.ControlError, match=r"cannot be read: no such table: entries: mend it or its "):
+        with pytest.raises(errors.ControlError, match=r"cannot be read: no such table: entries: mend it or its "):
             server._answer(order, me)
     server.turn()
     assert len(server._answer({"order": "queue"}, me)["jobs"]) == 2
@@ -182,7 +182,7 @@ def test_a_fault_of_ours_ends_no_scheduler(
     me = control.Caller(os.getpid(), os.getuid())
     with monkeypatch.context() as changed:
         changed.setattr(server.cluster, "_take_in", overflow)
-        with pytest.raises(control.ControlError) as told:
+        with pytest.raises(errors.ControlError) as told:
             server._answer(many, me)
     assert str(told.value) == FAULT
     assert list(server.cluster.jobs) == kept
@@ -206,7 +206,7 @@ def test_a_fault_shows_its_traceback_to_who_wants_it(
     submit(server, os.getuid())
     for debug, shown in (("", False), ("1", True)):
         monkeypatch.setenv("DROM_DEBUG", debug)
-        with pytest.raises(control.ControlError, match=r"^this is a fault of drom \(OverflowError\), and "):
+        with pytest.raises(errors.ControlError, match=r"^this is a fault of drom \(OverflowError\), and "):
             server._answer({"order": "job", "job": 1}, control.Caller(os.getpid(), os.getuid()))
         assert ("Traceback (most recent call last):" in capsys.readouterr().err) is shown
 
@@ -224,7 +224,7 @@ def submit(server: Server, uid: int, **more: Any) -> Any:
 @pytest.mark.skipif(os.geteuid() != 0, reason="it takes a scheduler of root's")
 def test_nobody_puts_jobs_before_those_of_others_but_who_rules(server: Server) -> None:
     """Anybody may let others pass."""
-    with pytest.raises(control.ControlError) as refused:
+    with pytest.raises(errors.ControlError) as refused:
         submit(server, OTHER, priority=1)
     assert str(refused.value) == (
         "only root and the scheduler's own user may put jobs before those of others: give a --priority of 0 or less."
@@ -242,7 +242,7 @@ def test_a_scheduler_that_is_not_roots_takes_jobs_of_its_user_alone(
     monkeypatch.setattr(os, "geteuid", lambda: OTHER)
     for uid in (0, OTHER + 1):
         with pytest.raises(
-            control.ControlError, match=r"^this scheduler is of user 4242 and takes no jobs of \w+: have "
+            errors.ControlError, match=r"^this scheduler is of user 4242 and takes no jobs of \w+: have "
         ):
             submit(server, uid)
     submit(server, OTHER, priority=1)
@@ -254,7 +254,7 @@ def test_a_node_is_forgotten_on_disk(server: Server, monkeypatch: pytest.MonkeyP
     """By whom may drain it, once it is down."""
     me, order = control.Caller(os.getpid(), os.getuid()), {"order": "drain", "node": "n1", "reason": "", "forget": True}
     server.turn()
-    with pytest.raises(control.ControlError, match=r"^node n1 is gone: stop its agent, "):
+    with pytest.raises(errors.ControlError, match=r"^node n1 is gone: stop its agent, "):
         server._answer(order, me)
     monkeypatch.setattr(server.cluster.nodes["n1"], "down", True)
     assert [node.name for node in server._store.nodes()] == ["n1"]
@@ -285,7 +285,7 @@ def test_the_longest_job_is_heard(server: Server) -> None:
 
     assert asked.result()["jobs"] == [1]
     assert server.cluster.jobs[1].spec.environment == spec.environment
-    with pytest.raises(control.ControlError, match=r"^an order is at most 64 KiB long"):
+    with pytest.raises(errors.ControlError, match=r"^an order is at most 64 KiB long"):
         control.order(server._folder, "submit", jobs=[spec.to_json()], count=1)
 
 
@@ -329,7 +329,7 @@ def test_a_queue_is_told_in_pages(server: Server, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("given", ["ann", [1], ["x"] * 1001, {"a": 1}])
 def test_what_is_chosen_of_a_queue_is_a_short_list(server: Server, field: str, given: object) -> None:
     """Anything else is refused with a sentence."""
-    with pytest.raises(control.ControlError, match=r"^users, states and names are lists of at most 1000 texts: "):
+    with pytest.raises(errors.ControlError, match=r"^users, states and names are lists of at most 1000 texts: "):
         server._answer({"order": "queue", field: given}, control.Caller(os.getpid(), os.getuid()))
 
 
@@ -411,7 +411,7 @@ def test_an_order_that_fails_on_its_way_changes_nothing(server: Server, monkeypa
     with monkeypatch.context() as changed:
         changed.setattr(type(server.cluster), "cancel", faulty)
         with pytest.raises(
-            control.ControlError, match=r"^this is a fault of drom \(KeyError\), and nothing was changed"
+            errors.ControlError, match=r"^this is a fault of drom \(KeyError\), and nothing was changed"
         ):
             server._answer({"order": "cancel", "job": number}, me)
     assert server.cluster.jobs[number].state == "pending"

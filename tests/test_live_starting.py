@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import control
-from agent.control import NotYetError
+from agent import errors
+from agent.errors import NotYetError
 from tests.agents import SECONDS, environment, wait_until
 from tests.clusters import UNCOMPILED, Cluster
 
@@ -93,7 +93,7 @@ def test_a_scheduler_that_is_starting_ends_at_once(starting: Cluster) -> None:
     """By SIGTERM, though a compilation cannot be stopped, and with its sockets gone."""
     assert starting.end() == 0
     assert not (starting.state / "control").exists()
-    with pytest.raises(control.ControlError, match=r"^no scheduler answers in "):
+    with pytest.raises(errors.ControlError, match=r"^no scheduler answers in "):
         starting.ask("queue")
 
 

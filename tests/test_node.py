@@ -14,14 +14,14 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 from agent import distribution
 from agent.day import restarted
 from agent.distributor import Placer
+from agent.errors import Refused
 from agent.invariants import violations
-from agent.jobs import Action, Arrival, Bind, Done, Forget, Publish, Refused, Start, Task, action_name
+from agent.jobs import Action, Arrival, Bind, Done, Forget, Publish, Start, Task, Wish, action_name
 from agent.node import Node
 from agent.rules import Rules
 from agent.seating import MANY
 from agent.synthetic import synthetic_topology
 from agent.topology import usable_cores
-from agent.wishes import Wish
 from tests.node_world import CAPACITY
 from tests.nodes import MACHINES, make_node, sockets
 from tests.test_node_machine import RULES, NodeMachine
@@ -29,7 +29,7 @@ from tests.test_node_machine import RULES, NodeMachine
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent.placement import Key, Place, Seat
+    from agent.ranks import Key, Place, Seat
 
 EIGHT = MACHINES[2]
 THREADS = MACHINES[3]

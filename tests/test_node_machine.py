@@ -22,13 +22,13 @@ from hypothesis.stateful import (
 )
 
 from agent import layouts, orders
-from agent.control import Caller, ControlError
+from agent.control import Caller
+from agent.errors import ControlError, Refused
 from agent.invariants import violations
-from agent.jobs import Arrival, Refused, Reservation
+from agent.jobs import Arrival, Reservation, Wish
 from agent.layouts import ANY, Layout
 from agent.rules import Rules
 from agent.seating import MANY
-from agent.wishes import Wish
 from tests.node_world import CAPACITY, World
 from tests.nodes import MACHINES, make_node
 

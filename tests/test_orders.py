@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.control import Caller, ControlError
+from agent.control import Caller
+from agent.errors import ControlError
 from agent.jobs import Arrival, Bind, Publish
 from agent.layouts import ANY, Layout
 from agent.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told

@@ -11,8 +11,9 @@ import pytest
 from agent import distribution
 from agent.cores import Cores
 from agent.distributor import Placer
+from agent.errors import Refused
 from agent.invariants import violations
-from agent.jobs import Arrival, Refused, Task
+from agent.jobs import Arrival, Task
 from agent.layouts import Layout
 from agent.node import Node
 from agent.rules import Rules

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.day import restarted
-from agent.jobs import Publish, Refused
+from agent.errors import Refused
+from agent.jobs import Publish
 from agent.policy import least_gain
 from agent.rules import Rules, in_words
 from tests.nodes import MACHINES

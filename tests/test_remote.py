@@ -10,8 +10,9 @@ import pytest
 import zmq
 
 from agent import control, keys, processes, remote
-from agent.control import MAX_MESSAGE, Caller, ControlError, Server, order
+from agent.control import MAX_MESSAGE, Caller, Server, order
 from agent.crowd import next_message
+from agent.errors import ControlError
 from agent.remote import Gate, Remote, origin_of
 from scheduler.live.cli import SERVICE as SCHEDULER
 from tests.agents import wait_until

@@ -14,7 +14,8 @@ import pytest
 from scheduler.cp.generate import TESTS
 from scheduler.cp.metrics import Metrics
 from scheduler.cp.platform import SHIPPED
-from scheduler.reproduction.cp import CP, RULES, SCHEDULERS, Task, contests
+from scheduler.reproduction.cp import contests
+from scheduler.reproduction.cp_tasks import CP, RULES, SCHEDULERS, Task
 from scheduler.reproduction.kept import NAME
 from tests.commands import ROOT, drom
 from workloads.swf import write_swf

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from agent.errors import Refused
 from agent.invariants import violations
-from agent.jobs import Arrival, Refused, Reservation
+from agent.jobs import Arrival, Reservation
 from agent.layouts import ANY, Layout
 from tests.nodes import make_node
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent import service
 from agent.config import Sources
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.machine import find_machine
 from agent.options import Options
 from agent.service import metrics_address

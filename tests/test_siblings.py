@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cores import Cores
-from agent.placement import Seat
+from agent.ranks import Seat
 from agent.siblings import keep_together
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.day import restarted
-from agent.wishes import PATIENCE, UNSAID, Wish
+from agent.jobs import UNSAID, Wish
+from agent.wishes import PATIENCE
 from tests.nodes import MACHINES
 from tests.test_policy_rules import arrive, node, waits
 

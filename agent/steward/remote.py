@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from agent.jobs import Refused
+from agent.errors import Refused
 from agent.steward.hooks import NUMBER, Hooks, Request
 from agent.steward.protocol import Post
 from agent.steward.steps import Step, Steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from agent.jobs import Refused
+from agent.errors import Refused
 from agent.steward import launching, spool
 from agent.steward.hooks import NUMBER
 from agent.steward.keeping import Attempt, Keeping, send_signal

@@ -14,7 +14,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from agent import processes
-from agent.jobs import Refused, Reservation
+from agent.errors import Refused
+from agent.jobs import Reservation
 from agent.steward import launching, protocol, spool
 from agent.steward.keeping import PATIENCE, Attempt, Keeping, send_signal
 from agent.steward.link import Link

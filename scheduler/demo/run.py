@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.control import ControlError
 from agent.demo import Paper
+from agent.errors import ControlError
 from scheduler import comparing, plots, results
 from scheduler.demo import machines, story
 from scheduler.demo.cluster import HEAD, Cluster, build_ring, why_no_mpi

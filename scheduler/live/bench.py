@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from agent import interpreter
-from agent.bench import machine
+from agent.machine import machine
 from agent.steward import protocol as say
 from scheduler.bench import figure
 from scheduler.compiling import load_policy

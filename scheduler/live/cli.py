@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent import control, keys, output
+from agent import control, errors, keys, output
 from agent.cli_orders import AsJson, reader
 from agent.remote import Remote
 from scheduler.errors import SchedulerError
@@ -372,7 +372,7 @@ def queue(
         output.pause(1)
         try:
             value = ask()
-        except control.ControlError as error:  # it may be started again
+        except errors.ControlError as error:  # it may be started again
             output.clear()
             typer.echo(str(error), err=True)
         else:
@@ -452,9 +452,9 @@ def _each(numbers: list[int], give: Callable[[int], dict[str, Any]], done: str, 
     for number in numbers:
         try:
             told.append(give(number))
-        except control.NotYetError:  # noqa: PERF203 - each is tried
+        except errors.NotYetError:  # noqa: PERF203 - each is tried
             raise
-        except control.ControlError as error:
+        except errors.ControlError as error:
             reasons[str(error)] = None
         else:
             if not as_json:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 
 from agent import connections, keys
-from agent.control import ControlError, caller_of, endpoint, guest_of, is_order, repeat
+from agent.control import caller_of, endpoint, guest_of, is_order, repeat
 from agent.crowd import next_message
+from agent.errors import ControlError
 from agent.processes import raise_fd_limit
 from agent.remote import WAITING, Gate
 from agent.report import Share

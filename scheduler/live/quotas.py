@@ -7,7 +7,7 @@ from collections import Counter
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.report import Share
 from agent.rules import in_words
 from agent.words import counted

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from agent import keys, users
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.users import DIRECTORY, SilentDirectoryError
 from scheduler.live.jobs import User
 

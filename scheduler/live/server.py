@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent import connections, control, heap
-from agent.control import ControlError
+from agent.errors import ControlError
 from agent.guarded import Guard
 from agent.signalling import Signals
 from agent.steward import protocol as say

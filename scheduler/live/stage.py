@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent import claims, control, interpreter
-from agent.control import ControlError, NotYetError
 from agent.demo_stage import clean_environment
+from agent.errors import ControlError, NotYetError
 from agent.signalling import WITH_US
 from scheduler.live.jobs import COMPLETED
 from scheduler.live.pages import whole

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from agent.control import NotYetError
+from agent.errors import NotYetError
 from scheduler.live.controller import prepare
 
 if TYPE_CHECKING:

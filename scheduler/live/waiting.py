@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from agent.control import ControlError, RefusedError
+from agent.errors import ControlError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,28 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduler.cp.generate import TESTS, Case, jobs_of
-from scheduler.cp.jobs import table_of
-from scheduler.cp.metrics import Metrics, metrics_of
-from scheduler.cp.plan import Planner, Portfolio
-from scheduler.cp.platform import load_platform
+from scheduler.cp.generate import TESTS, Case
+from scheduler.cp.metrics import Metrics
 from scheduler.cp.rules import FIFO, WALLTIME
-from scheduler.cp.run import simulate
+from scheduler.reproduction.cp_tasks import CP, EURORA, GREEDY, PORTFOLIO, RULES, Task, measure, setting
 from scheduler.reproduction.estimates import Estimate, estimate
 from scheduler.reproduction.pools import run_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scheduler.cp.jobs import Jobs
-    from scheduler.cp.platform import Platform
-    from scheduler.cp.run import Scheduler
     from scheduler.reproduction.kept import Kept
     from workloads.workload import Floats
 
-CP, PORTFOLIO, GREEDY = "CP", "portfolio", "greedy"
-RULES = (FIFO.name, WALLTIME.name)
-SCHEDULERS = (*RULES, CP, PORTFOLIO, GREEDY)
 PAPER = {
     "test 1": {
         FIFO.name: Metrics(152.94, 65, 1_298_810, 0.47),
@@ -46,20 +37,6 @@ PAPER = {
     },
 }
 """Table 1, by test and scheduler."""
-EURORA = "eurora"
-
-
-class Task(NamedTuple):
-    """A simulation: a test by its number from 0 on, a seed, a scheduler by name, how many jobs of the test, and where.
-
-    `platform` is as `load_platform` takes it.
-    """
-
-    test: int
-    seed: int
-    scheduler: str
-    first: int = 1000
-    platform: str = EURORA
 
 
 class Contest(NamedTuple):
@@ -74,29 +51,6 @@ class Contest(NamedTuple):
     difference: Estimate
     change: float | None
     """The difference of the means, as a part of the rule's; None where that is 0."""
-
-
-def scheduler_of(name: str, platform: Platform) -> Scheduler:
-    """Return a new scheduler: one of a rule has no memory, one that plans begins without a plan."""
-    planners: dict[str, Scheduler] = {
-        CP: Planner(platform),
-        PORTFOLIO: Portfolio(Planner(platform)),
-        GREEDY: Planner(platform, window=0, name=GREEDY),
-    }
-    return (planners | {rule.name: rule for rule in (FIFO, WALLTIME)})[name]
-
-
-def setting(task: Task) -> tuple[Platform, Jobs]:
-    """Return the machine and the jobs of a simulation. Raises SchedulerError for jobs that cannot run there."""
-    platform = load_platform(task.platform)
-    return platform, table_of(jobs_of(TESTS[task.test], platform, task.seed)[: task.first], platform)
-
-
-def measure(task: Task) -> Metrics:
-    """Return the metrics of a simulation. Raises SchedulerError as `setting` does."""
-    platform, jobs = setting(task)
-    outcome = simulate(jobs, platform.capacity, scheduler_of(task.scheduler, platform))
-    return metrics_of(jobs, platform, outcome.start, outcome.seconds, outcome.calls)
 
 
 def tasks_of(

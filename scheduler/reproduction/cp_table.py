@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from scheduler import plots
-from scheduler.reproduction.cp import EURORA, PAPER, SCHEDULERS, Contest, Task, contests, tests_in, values
+from scheduler.reproduction.cp import PAPER, Contest, contests, tests_in, values
+from scheduler.reproduction.cp_tasks import EURORA, SCHEDULERS, Task
 from scheduler.reproduction.estimates import Estimate, estimate
 from workloads.errors import counted
 from workloads.figures import COLOURS, blank, name_axes

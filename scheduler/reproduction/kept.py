@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.cp.metrics import Metrics
 from scheduler.errors import SchedulerError
-from scheduler.reproduction.cp import Task
+from scheduler.reproduction.cp_tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent.control import ControlError
+from agent.errors import ControlError
 from scheduler.demo.cluster import HEAD, PORT, build_ring
 from scheduler.demo.machines import Process
 from scheduler.live.jobs import FINAL

@@ -22,7 +22,7 @@ import zmq
 
 import dromlib
 from agent import control, zmtp
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib import layout, signals, subscription
 
 if TYPE_CHECKING:

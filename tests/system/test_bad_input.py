@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent.control import ControlError, endpoint
+from agent.control import endpoint
+from agent.errors import ControlError
 from dromlib import layout, native
 from dromlib.layout import HEADER, MAILBOX, REPLY, REQUEST
 from tests.agents import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import control, keys
+from agent import control, errors, keys
 from dromlib import native
 from scheduler.live import listing
 from scheduler.live.cli import SERVICE
@@ -278,7 +278,7 @@ def test_one_command_submits_many_jobs(here: Cluster) -> None:
         assert {entry["job"] for entry in page.get("entries", [])} <= set(shown)
     told = json.loads(here.cli("queue", "--all", "--last", "1001", "--json").stdout)
     assert [job["job"] for job in told["jobs"]] == list(range(int(first), int(last) + 1))
-    with pytest.raises(control.ControlError, match=r"^20002 jobs are too many for one request, which takes 1000: "):
+    with pytest.raises(errors.ControlError, match=r"^20002 jobs are too many for one request, which takes 1000: "):
         here.ask("submit", jobs=[{"command": ["true"], "folder": "/"}] * 2, count=10_001)
 
 
@@ -300,12 +300,12 @@ def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
         ({"name": "cancel", "job": number}, f"job {number} is {whose}'s: only they and root may change it."),
         ({"name": "drain", "node": "n1", "reason": "x"}, "only root and the scheduler's own user may drain nodes."),
     ):
-        with pytest.raises(control.ControlError) as refused:
+        with pytest.raises(errors.ControlError) as refused:
             control.order(nobody, **order)
         assert str(refused.value) == sentence
     control.order(nobody, "cancel", job=theirs_too)
     with pytest.raises(
-        control.ControlError, match=r"^no user here is called as the key stranger: trust it under a user"
+        errors.ControlError, match=r"^no user here is called as the key stranger: trust it under a user"
     ):
         control.order(here.remote(tmp_path / "stranger"), "submit", jobs=[spec])
 
@@ -353,7 +353,7 @@ def test_a_script_is_shown_to_its_user_alone(here: Cluster, tmp_path: Path) -> N
 )
 def test_strange_orders_are_refused(here: Cluster, order: dict[str, Any]) -> None:
     """With a sentence, and the scheduler goes on."""
-    with pytest.raises(control.ControlError, match=r"\.$"):
+    with pytest.raises(errors.ControlError, match=r"\.$"):
         here.ask(**order)
     assert here.ask("queue")["jobs"] == []
 
@@ -420,7 +420,7 @@ def test_jobs_that_were_over_long_ago_are_forgotten(here: Cluster) -> None:
     here.start()
 
     wait_until(lambda: [job["job"] for job in here.ask("queue", all=True)["jobs"]] == [waits], lambda: here.log)
-    with pytest.raises(control.ControlError, match=f"^there is no job {over}: see drom queue --all"):
+    with pytest.raises(errors.ControlError, match=f"^there is no job {over}: see drom queue --all"):
         here.job(over)
     assert here.submit("--hold", "--", "true") == waits + 1
 

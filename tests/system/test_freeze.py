@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.control import ControlError
+from agent.errors import ControlError
 from tests.agents import Programs, launch_agent, start_agent
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib.cpulist import format_cpulist, mask_of
 from tests import checker
 from tests.agents import Agent, Program, Programs, affinity, environment, launch_agent, start_agent, wait_until

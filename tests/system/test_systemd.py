@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import control
+from agent import control, errors
 from dromlib import native
 from tests import own_systemd
 from tests.agents import Programs, affinity, build_program, programs, wait_until
@@ -92,7 +92,7 @@ class Node:
         def there() -> bool:
             try:
                 seen[:] = [self.rows()]
-            except control.ControlError as error:
+            except errors.ControlError as error:
                 seen[:] = [error]
             return seen == [wanted]
 

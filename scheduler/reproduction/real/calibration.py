@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from typing import Any, NamedTuple
 
 from agent.demo_stage import clean_environment
+from dromlib import native
 from scheduler.errors import SchedulerError
-from scheduler.reproduction.real.running import program
 from scheduler.reproduction.real.settings import ENVIRONMENT, ROLES
 
 REPEATS = 3
@@ -63,3 +64,15 @@ def _seconds(application: str, units: int, threads: int) -> float:
 def enough_cores() -> bool:
     """Return whether this machine has the two cores that are shared."""
     return len(os.sched_getaffinity(0)) >= 2
+
+
+def program(application: str, units: int) -> list[str]:
+    """Return the command that stands for an application, with so much work. Raises SchedulerError if there is none."""
+    role = ROLES[application]
+    try:
+        path = str(native.example_path(role.program))
+    except FileNotFoundError as error:
+        msg = f"the program that stands for {application} is not built: install drom where there are mpicc and OpenMP."
+        raise SchedulerError(msg) from error
+    interpreter = [sys.executable] if role.program.endswith(".py") else []
+    return [*interpreter, path, *role.options, role.unit, str(units)]

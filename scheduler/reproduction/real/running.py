@@ -6,20 +6,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.control import ControlError
+from agent.errors import ControlError
 from dromlib import native
-from scheduler.errors import SchedulerError
 from scheduler.live.spec import Spec
 from scheduler.live.stage import Client, agents, await_that, scheduler
+from scheduler.reproduction.real.calibration import program
 from scheduler.reproduction.real.making import limit_of, make, speeds
 from scheduler.reproduction.real.rapl import Meter
-from scheduler.reproduction.real.settings import ENVIRONMENT, POLICIES, ROLES, SCALES
+from scheduler.reproduction.real.settings import ENVIRONMENT, POLICIES, SCALES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -101,18 +100,6 @@ def spec_of(job: Made, task: Task, amounts: Mapping[str, Amount], folder: Path) 
         environment={"PATH": os.environ["PATH"], "TMPDIR": str(folder)} | (ENVIRONMENT if real else {}),
         requeue=False,
     )
-
-
-def program(application: str, units: int) -> list[str]:
-    """Return the command that stands for an application, with so much work. Raises SchedulerError if there is none."""
-    role = ROLES[application]
-    try:
-        path = str(native.example_path(role.program))
-    except FileNotFoundError as error:
-        msg = f"the program that stands for {application} is not built: install drom where there are mpicc and OpenMP."
-        raise SchedulerError(msg) from error
-    interpreter = [sys.executable] if role.program.endswith(".py") else []
-    return [*interpreter, path, *role.options, role.unit, str(units)]
 
 
 def _options(scale: Scale) -> list[str]:
