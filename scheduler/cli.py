@@ -99,8 +99,9 @@ def simulate(
     window = _window(gantt)
     _check_plots(plots, out, gantt)
     from scheduler import metrics
+    from scheduler.analysis.contracts import check_possible
     from scheduler.compiling import load_policy
-    from scheduler.contracts import check_possible, contracts_of
+    from scheduler.contracts import contracts_of
     from scheduler.explain import explain as explained
     from scheduler.explain import index_of
     from scheduler.partitions import parse_partitions
@@ -226,7 +227,8 @@ def _write(
 
 def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
     """Refuse predictions where they mean nothing, before anything is compiled, and say what is."""
-    from scheduler.foresight import USER, check_predictor
+    from scheduler.foresight import USER
+    from scheduler.simulation import check_predictor
 
     if fill and predict != USER:
         raise typer.BadParameter("--fill counts on the requested times: leave --predict out.")

@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scheduler.errors import SchedulerError
-from scheduler.interface import ENDED, HARD, NEVER, PAYOFF, SOFT
-from scheduler.world import JOB, MOST, is_pool
-from scheduler.worth import worth
+from scheduler.interface import NEVER
 from workloads.contracts import UNBOUND, Contracts, draw_contracts, parse_terms, read_contracts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scheduler.interface import Ints
-    from scheduler.simulation import Simulation
     from workloads.workload import Workload
 
 
@@ -41,44 +38,3 @@ def table_of(contracts: Contracts, submit: Ints) -> Ints:
     """Return contracts as policies see them: shape ``(jobs, 4)``, deadlines as seconds of the log."""
     deadlines = (np.where(when == UNBOUND, NEVER, submit + when) for when in (contracts.soft, contracts.hard))
     return np.stack((*deadlines, contracts.payoff, contracts.penalty), axis=1)
-
-
-def check_possible(run: Simulation, contracts: Contracts | None) -> None:
-    """Raise SchedulerError for a deadline that a job cannot meet even if it starts at once on all that it can use."""
-    if contracts is None:
-        return
-    shortest = shortest_times(run)
-    for job in np.flatnonzero(run.world.contracts[:, SOFT] < run.work.submit + shortest):
-        number, soft = int(run.work.job[job]), run.world.contracts[job, SOFT] - run.work.submit[job]
-        place = contracts.places.get(number, "--contracts")
-        msg = (
-            f"{place}: job {number} takes at least {shortest[job]:,} s, and cannot end {soft:,} s after its submission."
-        )
-        raise SchedulerError(msg)
-
-
-def shortest_times(run: Simulation) -> Ints:
-    """Return how many seconds each job takes on all that it may ever have; at its limit it ends with work left."""
-    world = run.world
-    if not is_pool(world):
-        return np.minimum(world.run, world.jobs.limit)
-    most = world.jobs.most.copy()
-    np.maximum.at(most, world.phases[:-1, JOB], world.phases[:-1, MOST])
-    return np.asarray(-(-world.run * world.speed[world.jobs.nodes] // world.speed[most]), np.int64)
-
-
-def kept(run: Simulation) -> dict[str, Any] | None:
-    """Return what came of the contracts of the jobs that have ended, and all that they could pay; None without any."""
-    table, world = run.world.contracts, run.world
-    if not len(table):
-        return None
-    ended = np.flatnonzero(world.jobs.state == ENDED)
-    bound = ended[table[ended, SOFT] < NEVER]
-    met = {name: world.end[bound] <= table[bound, column] for name, column in (("soft", SOFT), ("hard", HARD))}
-    return {
-        "payoff": sum(worth(table, int(job), int(world.end[job])) for job in ended),
-        "payoff_offered": int(table[ended, PAYOFF].sum()),
-        "contracts": len(bound),
-        "soft_deadlines_met": float(met["soft"].mean()) if len(bound) else None,
-        "hard_deadlines_met": float(met["hard"].mean()) if len(bound) else None,
-    }

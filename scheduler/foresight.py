@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduler.errors import SchedulerError
 from scheduler.interface import NOBODY
-from scheduler.predictors import learned
 
 if TYPE_CHECKING:
-    from scheduler.compiling import Policy
     from scheduler.interface import Floats, Ints
-    from scheduler.simulation import Machine
     from workloads.workload import Workload
 
 PREDICTORS = ("user", "recent", "learned")
 USER = "user"
-PLANLESS = ("fcfs", "firstfit")
-"""The policies that do the same with any prediction."""
+FEATURES = 9
+"""How many properties of a job the learned predictor goes by."""
 
 
 class Foresight(NamedTuple):
@@ -72,25 +68,6 @@ def foresight_of(work: Workload | None) -> Foresight:
         counts=np.zeros(2, np.int64),
         by_user=np.zeros((int(user.max(initial=0)) + 1, 3)),
         by_kind=np.zeros((kinds.shape[1], 3)),
-        seen=np.zeros((count, learned.FEATURES)),
-        model=np.zeros((1 + learned.FEATURES, learned.FEATURES)),
+        seen=np.zeros((count, FEATURES)),
+        model=np.zeros((1 + FEATURES, FEATURES)),
     )
-
-
-def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
-    """Raise SchedulerError for a predictor that is not there, and where predictions mean nothing."""
-    if name not in PREDICTORS:
-        msg = f"{name!r} is no prediction: choose {', '.join(PREDICTORS)}."
-    elif name == USER:
-        return
-    elif machine.event_rule != "instant":
-        msg = f"--predict {name} is for --event-rule instant, not {machine.event_rule}: leave one of them out."
-    elif machine.slot > 1:
-        msg = f"--predict {name} is for machines without time slots: leave one of them out."
-    elif policy.pooled or policy.built_in == "cp":
-        msg = f"--predict {name} is for policies that plan with run times: choose easy, conservative, slurm or sd."
-    elif policy.options.get("recompute", 0):
-        msg = f"--predict {name} and recompute=1 both change limits of running jobs: leave one of them out."
-    else:
-        return
-    raise SchedulerError(msg)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numba
 import numpy as np
 
-from scheduler.contracts import kept
+from scheduler.analysis.contracts import kept
 from scheduler.fairness import fairness, size_classes
 from scheduler.interface import ENDED
 from scheduler.schedule import STATES, UNKNOWN, columns, done

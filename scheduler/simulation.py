@@ -21,7 +21,7 @@ from scheduler.engine import FAILED, MORE, OVER, STOPPED, next_instant
 from scheduler.errors import SchedulerError
 from scheduler.evolving import with_phases
 from scheduler.faults import naming_errors
-from scheduler.foresight import USER, check_predictor
+from scheduler.foresight import PREDICTORS, USER
 from scheduler.interface import MALLEABLE, NEVER
 from scheduler.measuring import measure
 from scheduler.partitions import Partitions, nodes_of_partitions, partition_of_jobs
@@ -123,7 +123,7 @@ class Simulation:
     """Which of them evolve."""
     predictor: str = USER
     """Whose run times the policy plans with."""
-    guide: Callable[[Simulation, int], Floats] | None = None
+    guide: Callable[[World, int], Floats] | None = None
     """What is told to the policy beside its parameters, asked before each call with its second."""
     observer: Callable[[Simulation], None] | None = None
     """Who looks at the world after each call."""
@@ -241,7 +241,7 @@ class Simulation:
         if turn > until or turn == NEVER:
             return advance(decide, predict, self.world, options, actions, until, self.budget)
         if self.guide:
-            options = np.concatenate((options, self.guide(self, turn)))
+            options = np.concatenate((options, self.guide(self.world, turn)))
         outcome = advance(decide, predict, self.world, options, actions, turn, self.budget)
         if self.policy.measures:
             self.measure(self.world)
@@ -340,13 +340,18 @@ def next_turn(run: Simulation) -> int:
     return NEVER if now == NEVER else -(-now // slot) * slot
 
 
-def guide_of(run: Simulation) -> Callable[[Simulation, int], Floats] | None:
-    """Return who is asked before each call of the policy; None for a policy that decides by itself."""
+def guide_of(run: Simulation) -> Callable[[World, int], Floats] | None:
+    """Return what is called before each call of the policy; None for a policy that decides by itself.
+
+    Raises SchedulerError where OR-tools is missing, for partitions, and for event rules other than `instant`.
+    """
     if run.policy.built_in != "cp":
         return None
     from scheduler.cp.log import Guide
 
-    return Guide(run)
+    if run.machine.event_rule != "instant" or run.machine.partitions:
+        raise SchedulerError("The policy cp plans for the instant rule and the whole machine: omit the option.")
+    return Guide(run.world, run.policy.options)
 
 
 def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 - values of JSON
@@ -406,3 +411,26 @@ def _arrays(value: Any, name: str = "world") -> Iterator[tuple[str, Ints]]:  # n
             yield from _arrays(inner, f"{name}.{field}")
         else:
             yield f"{name}.{field}", inner
+
+
+PLANLESS = ("fcfs", "firstfit")
+"""The policies that do the same with any prediction."""
+
+
+def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
+    """Raise SchedulerError for a predictor that is not there, and where predictions mean nothing."""
+    if name not in PREDICTORS:
+        msg = f"{name!r} is no prediction: choose {', '.join(PREDICTORS)}."
+    elif name == USER:
+        return
+    elif machine.event_rule != "instant":
+        msg = f"--predict {name} is for --event-rule instant, not {machine.event_rule}: leave one of them out."
+    elif machine.slot > 1:
+        msg = f"--predict {name} is for machines without time slots: leave one of them out."
+    elif policy.pooled or policy.built_in == "cp":
+        msg = f"--predict {name} is for policies that plan with run times: choose easy, conservative, slurm or sd."
+    elif policy.options.get("recompute", 0):
+        msg = f"--predict {name} and recompute=1 both change limits of running jobs: leave one of them out."
+    else:
+        return
+    raise SchedulerError(msg)

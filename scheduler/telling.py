@@ -41,7 +41,8 @@ def announce(policy: Policy) -> None:
 
 def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
     """Say where the options do not do with this policy what one might expect."""
-    from scheduler.foresight import PLANLESS, USER
+    from scheduler.foresight import USER
+    from scheduler.simulation import PLANLESS
 
     if policy.built_in == "sd" and cores == 1:
         say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.adaptive import Adaptive
+from scheduler.analysis.contracts import check_possible, kept, shortest_times
 from scheduler.compiling import load_policy
-from scheduler.contracts import check_possible, kept, shortest_times
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
 from scheduler.simulation import Machine, Simulation

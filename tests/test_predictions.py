@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler import foresight
 from scheduler.compiling import load_policy
 from scheduler.interface import ENDED, RUNNING
 from scheduler.metrics import accuracy
@@ -154,8 +155,8 @@ def test_nobody_is_killed_by_a_prediction(predictor: str) -> None:
 
 def test_an_update_of_the_model() -> None:
     """As the formula says, for a feature of 2 and an observation of 1: gain and variance by hand; a cut beyond 3."""
-    model, far = (np.zeros((1 + learned.FEATURES, learned.FEATURES)) for _ in range(2))
-    x = np.zeros(learned.FEATURES)
+    model, far = (np.zeros((1 + foresight.FEATURES, foresight.FEATURES)) for _ in range(2))
+    x = np.zeros(foresight.FEATURES)
     x[0] = 2
     for one, y in ((model, 1.0), (far, 50.0)):
         learned.begin(one)

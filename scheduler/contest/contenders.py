@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.adaptive import LARGEST
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
-from scheduler.foresight import PLANLESS, PREDICTORS
+from scheduler.foresight import PREDICTORS
 from scheduler.metrics import Power
 from scheduler.running import Run
+from scheduler.simulation import PLANLESS
 from workloads.errors import short
 
 if TYPE_CHECKING:

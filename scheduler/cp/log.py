@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`drom simulate --policy cp`: a log on equal nodes, planned by constraint programming before each call of the policy.
 
-The search is no loop over arrays that could be compiled with a policy; so the simulation asks a `Guide`, and the policy
-`cp` carries out what that decided. It sees what any policy would: what runs, what waits, and requested times.
+The search is no loop over arrays that could be compiled with a policy; so the simulation calls a `Guide`, and the
+policy `cp` carries out what that decided. It sees what any policy would: what runs, what waits, and requested times.
 
 Jobs have whole nodes, so that the machine is one node whose only resource is nodes, and a job one unit of it: exact,
 and fast. Logs say nothing of expected waiting times: all jobs are in one queue, and the objective is the sum of waits.
@@ -20,13 +20,13 @@ from scheduler.cp.placement import State, compiled
 from scheduler.cp.plan import Planner, Portfolio
 from scheduler.cp.platform import Group, Platform, Queue
 from scheduler.cp.run import warm_up
-from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
 from scheduler.world import QUEUED, RUNNERS, SUBMISSIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scheduler.interface import Floats, Ints
-    from scheduler.simulation import Simulation
     from scheduler.world import World
 
 HOUR = 3600
@@ -35,28 +35,26 @@ HOUR = 3600
 class Guide:
     """Plans the waiting jobs of a simulation for the policy `cp`. All that it remembers is in `Jobs.planned`."""
 
-    def __init__(self, run: Simulation) -> None:
-        """Raise SchedulerError where OR-tools is missing, for partitions, and for event rules but `instant`."""
+    def __init__(self, world: World, options: Mapping[str, float]) -> None:
+        """Take the world of the simulation and the options of the policy. Raises SchedulerError without OR-tools."""
         require()
-        if run.machine.event_rule != "instant" or run.machine.partitions:
-            raise SchedulerError("The policy cp plans for the instant rule and the whole machine: omit the option.")
-        options = run.policy.options
-        platform = Platform("log", ("nodes",), (Group("all", 1, (run.machine.nodes,)),), (Queue("all", HOUR, HOUR),))
+        nodes = len(world.nodes.up)
+        platform = Platform("log", ("nodes",), (Group("all", 1, (nodes,)),), (Queue("all", HOUR, HOUR),))
         self._capacity = platform.capacity
-        self._jobs = _table(run.world)
+        self._jobs = _table(world)
         self._planner = Planner(platform, Budget(options["work"]), int(options["window"]))
         self._scheduler = Portfolio(self._planner, int(options["most"]))
         warm_up(self._jobs, self._capacity)
 
-    def __call__(self, run: Simulation, now: int) -> Floats:
+    def __call__(self, world: World, now: int) -> Floats:
         """Return when each job is to start, of shape ``(jobs,)``, planned for a second at which the policy is called.
 
         NEVER for jobs of which nothing is said: all where nobody can start now.
         """
-        state = self._state(run.world, now)
+        state = self._state(world, now)
         if not (len(state.waiting) and compiled().any_fits(state, self._jobs)):
-            return np.full(len(run.work), NEVER, np.float64)
-        self._planner.last = run.world.jobs.planned
+            return np.full(len(world.queue), NEVER, np.float64)
+        self._planner.last = world.jobs.planned
         return self._scheduler(state, self._jobs).start.astype(np.float64)
 
     def _state(self, world: World, now: int) -> State:

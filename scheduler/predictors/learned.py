@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scheduler.foresight import FEATURES
 from scheduler.interface import NOBODY, compilable
 
 if TYPE_CHECKING:
     from scheduler.foresight import Foresight
     from scheduler.interface import Floats, Jobs
 
-FEATURES = 9
 SIMILAR = 5
 """The feature that the model begins with."""
 DOUBT = 0.1

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from scheduler.analysis.contracts import kept
 from scheduler.compiling import load_policy
-from scheduler.contracts import kept
 from scheduler.reproduction.adaptive import (
     ADAPTIVE,
     LOADS,
