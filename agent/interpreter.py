@@ -10,6 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+SERVE = "_serve"
+"""First argument of the process that `drom agent` becomes. The second is a descriptor, the others are shown by `ps`."""
+
 _HOME = str(Path(__file__).absolute().parent.parent)
 
 
@@ -26,4 +29,4 @@ def module(name: str, *words: str) -> list[str]:
 
 def drom(*words: str) -> list[str]:
     """Return the command that does what ``drom`` does with these words."""
-    return python("from agent.__main__ import main; main()", *words)
+    return python("from drom.__main__ import main; main()", *words)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent import fences, interpreter
-from agent.__main__ import SERVE
 from agent.claims import ClaimError, claims_file
 from agent.config import Sources
 from agent.errors import ControlError
 from agent.exclusions import find_users
 from agent.guarded import EXIT_STATUS, LoopError, place
 from agent.history import History
+from agent.interpreter import SERVE
 from agent.log import Log, failure
 from agent.machine import find_machine
 from agent.options import Options, resources_of

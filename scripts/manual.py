@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from agent.cli import app
+from drom.app import app
 
 MAN = Path(__file__).resolve().parent.parent / "man"
 BY_HAND = ("run",)

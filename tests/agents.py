@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agent import claims, control, service
-from agent.__main__ import SERVE
 from agent.config import Sources
+from agent.interpreter import SERVE
 from dromlib import native
 from tests import checker
 
@@ -360,7 +360,7 @@ def assert_clean(runtime_dir: Path) -> None:
 
 def drom(*words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run a `drom` command to its end."""
-    command = [sys.executable, "-m", "agent", *map(str, words)]
+    command = [sys.executable, "-m", "drom", *map(str, words)]
     env = environment(NUMBA_DISABLE_JIT="1", **extra)
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=env)
 
@@ -383,7 +383,7 @@ def launch_agent(
     may open. It runs `within` a command that is given its own. Where all options are `served` at once, the command line
     that would check them is left out.
     """
-    command = [sys.executable, "-m", "agent", "agent", "--runtime-dir", *map(str, (runtime_dir, *options))]
+    command = [sys.executable, "-m", "drom", "agent", "--runtime-dir", *map(str, (runtime_dir, *options))]
     described = [service.describe(served, Sources())] if served else []
     if described:
         command[3:] = [SERVE, str(described[0]), "--runtime-dir", str(runtime_dir)]

@@ -89,7 +89,7 @@ class Cluster:
         ready = self._log.exists() and self.log.count("event=ready")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "agent", *words], stderr=log, env=environment(**UNCOMPILED, **extra)
+                [sys.executable, "-m", "drom", *words], stderr=log, env=environment(**UNCOMPILED, **extra)
             )
         wait_until(lambda: self.log.count("event=ready") > ready or not self.runs, lambda: self.log)
         assert self.runs, self.log
@@ -138,7 +138,7 @@ class Cluster:
 
     def cli(self, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run a `drom` command against this scheduler, in the folder of the cluster."""
-        command = [sys.executable, "-m", "agent", *map(str, words)]
+        command = [sys.executable, "-m", "drom", *map(str, words)]
         about = environment(DROM_QUEUE=str(self.state), **UNCOMPILED, **extra)
         return subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, env=about, cwd=self.folder

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def drom(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
     """Run `drom` from the root of the repository, check its exit code, and return its stdout and stderr."""
-    command = [sys.executable, "-m", "agent", *map(str, arguments)]
+    command = [sys.executable, "-m", "drom", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr

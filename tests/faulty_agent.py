@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agent import __main__, guarded
+from agent import guarded
+from drom import __main__
 
 
 def break_down(target: str, folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from agent.cli import app
+from drom.app import app
 from dromlib import native
 from dromlib.testing import FakeAgent
 from tests.agents import drom

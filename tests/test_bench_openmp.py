@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp, bench_steady, bench_teams, output
+from agent import bench_agent, bench_dlb, bench_mpi, bench_openmp, bench_steady, bench_teams
+from agent.cli import output
 from agent.errors import ControlError
 from dromlib import native
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import bench_agent, bench_resize, output
+from agent import bench_agent, bench_resize
 from agent.bench_resize import Step, changes, read_steps
+from agent.cli import output
 from agent.errors import ControlError
 from agent.sysfs import read_topology
 from agent.topology import usable_cores

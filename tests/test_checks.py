@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agent import checks
-from agent.checks import Finding
+from agent.cli import doctor_checks
+from agent.cli.doctor_checks import Finding
 from tests.test_claims import holding
 
-ROOT = str(Path(checks.__file__).parents[1])
+ROOT = str(Path(doctor_checks.__file__).parents[1])
 
 
 def put(path: Path, text: str) -> Path:
@@ -38,7 +38,7 @@ def put(path: Path, text: str) -> Path:
 def test_capabilities(tmp_path: Path, held: str, uid: int, state: str, text: str) -> None:
     """Two of them let an agent look into, and bind, what others run."""
     put(tmp_path / "self/status", f"Name:\tx\nCapEff:\t{held}\n")
-    found = checks.capabilities(tmp_path, uid)
+    found = doctor_checks.capabilities(tmp_path, uid)
 
     assert found.state == state
     assert text in found.text
@@ -54,7 +54,7 @@ def test_capabilities(tmp_path: Path, held: str, uid: int, state: str, text: str
 )
 def test_descriptors(hard: int, capacity: int, state: str, text: str) -> None:
     """Two for each task, and some for the agent."""
-    found = checks.descriptors(hard, capacity)
+    found = doctor_checks.descriptors(hard, capacity)
 
     assert (found.state, text in found.text) == (state, True), found
 
@@ -63,7 +63,7 @@ def test_delegation(tmp_path: Path) -> None:
     """Version 2 must be mounted, have the cpuset controller in our group, and be ours to write, if it is needed."""
 
     def text(*, needed: bool = True) -> str:
-        found = checks.delegation(tmp_path, needed=needed)
+        found = doctor_checks.delegation(tmp_path, needed=needed)
         return f"{found.state}: {found.text}"
 
     advice = "start drom-tasks.service, or use --enforce affinity."
@@ -88,40 +88,44 @@ def test_delegation(tmp_path: Path) -> None:
 
 def test_the_service(tmp_path: Path) -> None:
     """A unit is installed, starts this drom, and keeps programs over a restart; if systemd runs."""
-    shipped = (Path(__file__).parent.parent / "contrib" / checks.UNIT).read_text(encoding="utf-8")
-    assert checks.service(tmp_path, "/opt/drom/bin/drom").state == "ok"
+    shipped = (Path(__file__).parent.parent / "contrib" / doctor_checks.UNIT).read_text(encoding="utf-8")
+    assert doctor_checks.service(tmp_path, "/opt/drom/bin/drom").state == "ok"
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    assert "There is no drom-agent.service" in checks.service(tmp_path, "/opt/drom/bin/drom").text
-    unit = put(tmp_path / "etc/systemd/system" / checks.UNIT, shipped)
-    assert checks.service(tmp_path, "/opt/drom/bin/drom") == Finding("service", "ok", f"{unit} starts this drom.")
-    assert "starts /opt/drom/bin/drom, and this is /x/drom: " in checks.service(tmp_path, "/x/drom").text
+    assert "There is no drom-agent.service" in doctor_checks.service(tmp_path, "/opt/drom/bin/drom").text
+    unit = put(tmp_path / "etc/systemd/system" / doctor_checks.UNIT, shipped)
+    assert doctor_checks.service(tmp_path, "/opt/drom/bin/drom") == Finding(
+        "service", "ok", f"{unit} starts this drom."
+    )
+    assert "starts /opt/drom/bin/drom, and this is /x/drom: " in doctor_checks.service(tmp_path, "/x/drom").text
     put(unit, shipped.replace("Type=notify", "Type=simple"))
-    assert f"{unit} lacks Type=notify: install" in checks.service(tmp_path, "/opt/drom/bin/drom").text
+    assert f"{unit} lacks Type=notify: install" in doctor_checks.service(tmp_path, "/opt/drom/bin/drom").text
 
 
 def test_the_service_of_a_node_that_starts_jobs(tmp_path: Path) -> None:
     """The unit keeps the agent from that, and a drop-in lets it."""
     contrib = Path(__file__).parent.parent / "contrib"
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    unit = put(tmp_path / "etc/systemd/system" / checks.UNIT, (contrib / checks.UNIT).read_text(encoding="utf-8"))
-    found = checks.service(tmp_path, "/opt/drom/bin/drom", starts_jobs=True)
+    unit = put(
+        tmp_path / "etc/systemd/system" / doctor_checks.UNIT, (contrib / doctor_checks.UNIT).read_text(encoding="utf-8")
+    )
+    found = doctor_checks.service(tmp_path, "/opt/drom/bin/drom", starts_jobs=True)
     advice = f"install drom-agent-jobs.conf as {unit}.d/jobs.conf."
     assert found == Finding("service", "fail", f"{unit} keeps the agent from starting jobs as their users: {advice}")
 
     jobs = (contrib / "drom-agent-jobs.conf").read_text(encoding="utf-8")
-    put(tmp_path / f"usr/lib/systemd/system/{checks.UNIT}.d/jobs.conf", jobs)
-    assert checks.service(tmp_path, "/opt/drom/bin/drom", starts_jobs=True).state == "ok"
+    put(tmp_path / f"usr/lib/systemd/system/{doctor_checks.UNIT}.d/jobs.conf", jobs)
+    assert doctor_checks.service(tmp_path, "/opt/drom/bin/drom", starts_jobs=True).state == "ok"
 
 
 def test_the_file_of_events(tmp_path: Path) -> None:
     """Its folder must be there, and take the files that are rotated; what is there already must be the agent's."""
     me = os.geteuid()
-    assert checks.events_file(tmp_path / "events", me).state == "ok"
+    assert doctor_checks.events_file(tmp_path / "events", me).state == "ok"
     put(tmp_path / "events", "")
-    assert checks.events_file(tmp_path / "events", me).state == "ok"
-    assert "is no file of the agent's user: choose" in checks.events_file(tmp_path / "events", me + 1).text
-    assert checks.events_file(tmp_path, me).state == "fail"
-    gone = checks.events_file(tmp_path / "none/events", me)
+    assert doctor_checks.events_file(tmp_path / "events", me).state == "ok"
+    assert "is no file of the agent's user: choose" in doctor_checks.events_file(tmp_path / "events", me + 1).text
+    assert doctor_checks.events_file(tmp_path, me).state == "fail"
+    gone = doctor_checks.events_file(tmp_path / "none/events", me)
     text = f"There is no folder {tmp_path}/none: make it, or choose another --events-file."
     assert gone == Finding("events", "fail", text)
 
@@ -129,10 +133,10 @@ def test_the_file_of_events(tmp_path: Path) -> None:
 def test_the_spool(tmp_path: Path) -> None:
     """It is made where that can be; one that is there is the agent's."""
     me = os.geteuid()
-    assert checks.spool(tmp_path / "a/b", me).state == "ok"
-    assert checks.spool(tmp_path, me).state == "ok"
-    assert "belongs to another user: choose another --spool." in checks.spool(tmp_path, me + 1).text
-    assert checks.spool(put(tmp_path / "file", "") / "a", me).state == "fail"
+    assert doctor_checks.spool(tmp_path / "a/b", me).state == "ok"
+    assert doctor_checks.spool(tmp_path, me).state == "ok"
+    assert "belongs to another user: choose another --spool." in doctor_checks.spool(tmp_path, me + 1).text
+    assert doctor_checks.spool(put(tmp_path / "file", "") / "a", me).state == "fail"
 
 
 @pytest.mark.parametrize("zmq", [True, False])
@@ -140,8 +144,8 @@ def test_addresses(zmq: bool) -> None:
     """What cannot be bound is told with the reason; what is taken may be by the agent that runs."""
 
     def look(host: str, port: int, *, taken: bool = False) -> str:
-        bind = partial(checks.bind_zmq, f"{host}:{port}") if zmq else partial(checks.bind_tcp, host, port)
-        found = checks.address("metrics", f"{host}:{port}", bind, taken=taken)
+        bind = partial(doctor_checks.bind_zmq, f"{host}:{port}") if zmq else partial(doctor_checks.bind_tcp, host, port)
+        found = doctor_checks.address("metrics", f"{host}:{port}", bind, taken=taken)
         return f"{found.state}: {found.text}"
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -158,8 +162,8 @@ def test_addresses(zmq: bool) -> None:
 )
 def test_metrics_that_others_can_read_are_warned_of(host: str, state: str) -> None:
     """Names of jobs and users are served to whoever can connect; what cannot be served stays as it is."""
-    assert checks.unguarded(Finding("metrics", "ok", "Fine."), host).state == state
-    assert checks.unguarded(Finding("metrics", "fail", "Taken."), host).state == "fail"
+    assert doctor_checks.unguarded(Finding("metrics", "ok", "Fine."), host).state == state
+    assert doctor_checks.unguarded(Finding("metrics", "fail", "Taken."), host).state == "fail"
 
 
 def test_reachable_files(tmp_path: Path) -> None:
@@ -171,26 +175,32 @@ def test_reachable_files(tmp_path: Path) -> None:
     for folder in opened:
         folder.chmod(0o711)
     try:
-        assert checks.reachable("x", lambda: file, runs=True).state == "ok"
+        assert doctor_checks.reachable("x", lambda: file, runs=True).state == "ok"
         file.chmod(0o644)
-        assert checks.reachable("x", lambda: file, runs=False).state == "ok"
-        assert checks.reachable("x", lambda: file, runs=True).text == f"Other users cannot use {file}: chmod o+rx it."
+        assert doctor_checks.reachable("x", lambda: file, runs=False).state == "ok"
+        assert (
+            doctor_checks.reachable("x", lambda: file, runs=True).text
+            == f"Other users cannot use {file}: chmod o+rx it."
+        )
         file.chmod(0o640)
-        assert checks.reachable("x", lambda: file, runs=False).text == f"Other users cannot use {file}: chmod o+r it."
+        assert (
+            doctor_checks.reachable("x", lambda: file, runs=False).text
+            == f"Other users cannot use {file}: chmod o+r it."
+        )
         file.parent.chmod(0o700)
-        assert checks.reachable("x", lambda: file, runs=False).text.endswith(
+        assert doctor_checks.reachable("x", lambda: file, runs=False).text.endswith(
             f"through {file.parent}: install drom elsewhere, as in /opt/drom."
         )
     finally:
         for folder, mode in zip(opened, modes, strict=True):
             folder.chmod(mode)
-    assert checks.reachable("x", lambda: tmp_path / "none", runs=False).state == "fail"
+    assert doctor_checks.reachable("x", lambda: tmp_path / "none", runs=False).state == "fail"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a file system")
 def test_files_that_may_not_be_run(tmp_path: Path) -> None:
     """Where a file system is mounted noexec, neither programs nor libraries serve."""
-    look = "from agent.checks import reachable; from pathlib import Path\n"
+    look = "from agent.cli.doctor_checks import reachable; from pathlib import Path\n"
     look += "for runs in (True, False): print(reachable('x', lambda: Path('file'), runs=runs))"
     steps = 'mount -t tmpfs -o noexec none "$1" && cd "$1" && touch file && "$2" -c "$3"'
     command = ["unshare", "--mount", "sh", "-c", steps, "sh", str(tmp_path), sys.executable, look]
@@ -206,9 +216,9 @@ def test_files_that_may_not_be_run(tmp_path: Path) -> None:
 
 def test_sleeping_on_memory_that_may_only_be_read() -> None:
     """The kernel is asked; where the number of the call is not known or is another's, that is a warning."""
-    assert checks.futex() == Finding("futex", "ok", "Programs can sleep until a grant comes.")
-    assert checks.futex(None).state == "warn"
-    found = checks.futex(-1)
+    assert doctor_checks.futex() == Finding("futex", "ok", "Programs can sleep until a grant comes.")
+    assert doctor_checks.futex(None).state == "warn"
+    found = doctor_checks.futex(-1)
     assert found.state == "warn"
     assert "(Function not implemented)" in found.text
 
@@ -230,33 +240,35 @@ def test_where_the_runtime_directory_is(tmp_path: Path, path: str, text: str) ->
 odd
 """
     put(tmp_path / "self/mountinfo", mounts)
-    found = checks.storage(Path(path), tmp_path)
+    found = doctor_checks.storage(Path(path), tmp_path)
 
     assert found.text.startswith(text)
     assert found.state == ("ok" if "in memory (" in found.text else "warn")
-    assert checks.storage(Path(path), tmp_path / "none").state == "warn"
+    assert doctor_checks.storage(Path(path), tmp_path / "none").state == "warn"
 
 
 def test_other_agents(tmp_path: Path) -> None:
     """Those that claim CPUs of ours are named, but for our own."""
     file = tmp_path / "claims"
     with holding(file, 0b10) as other:
-        found = checks.claimed(file, 0b11, None)
+        found = doctor_checks.claimed(file, 0b11, None)
         assert found.text == f"Others manage CPU 1 (pid {other.pid}): stop them, or use --reserved."
-        assert checks.claimed(file, 0b11, other.pid).state == checks.claimed(file, 0b01, None).state == "ok"
+        assert (
+            doctor_checks.claimed(file, 0b11, other.pid).state == doctor_checks.claimed(file, 0b01, None).state == "ok"
+        )
 
 
 def test_actors(tmp_path: Path) -> None:
     """Programs by name, DLB by its shared memory, systemd by its setting."""
     proc, shm, etc = tmp_path / "proc", tmp_path / "shm", tmp_path / "etc"
     proc.mkdir()
-    assert [found.state for found in checks.actors(proc, shm, etc)] == ["ok"]
+    assert [found.state for found in doctor_checks.actors(proc, shm, etc)] == ["ok"]
     put(proc / "7/comm", "numad\n")
     put(proc / "8/comm", "irqbalance\n")
     put(shm / "DLB_cpuinfo_0", "")
     put(etc / "systemd/system.conf", "#CPUAffinity=9\nCPUAffinity=0-1\n")
 
-    found = checks.actors(proc, shm, etc)
+    found = doctor_checks.actors(proc, shm, etc)
     assert [(one.state, one.text.split()[0]) for one in found] == [
         ("warn", "numad"),
         ("ok", "irqbalance"),
@@ -268,13 +280,13 @@ def test_actors(tmp_path: Path) -> None:
 
 def test_kernel_features_are_tried() -> None:
     """On a kernel that runs these tests nothing fails."""
-    assert {one.name for one in checks.kernel_features() if one.state in {"ok", "warn"}} == {"pidfd", "sockets"}
+    assert {one.name for one in doctor_checks.kernel_features() if one.state in {"ok", "warn"}} == {"pidfd", "sockets"}
 
 
 def test_a_kernel_without_pidfds_fails() -> None:
     """As where a sandbox forbids them."""
     code = "import os\ndef no(pid): raise OSError(38, 'Function not implemented')\nos.pidfd_open = no\n"
-    code += "from agent.checks import kernel_features\nprint(kernel_features()[0].state)"
+    code += "from agent.cli.doctor_checks import kernel_features\nprint(kernel_features()[0].state)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "fail\n"
@@ -285,19 +297,19 @@ def test_inotify(tmp_path: Path, text: str, state: str) -> None:
     """Too low a limit, or none told."""
     put(tmp_path / "sys/fs/inotify/max_user_instances", text)
 
-    assert checks.inotify(tmp_path).state == state
+    assert doctor_checks.inotify(tmp_path).state == state
 
 
 def test_the_runtime_directory(tmp_path: Path) -> None:
     """It may not be there yet; else it is ours alone to write, and has room."""
     where, me = tmp_path / "run", os.geteuid()
-    assert checks.runtime_directory(where / "a", me, 1).state == "ok"
+    assert doctor_checks.runtime_directory(where / "a", me, 1).state == "ok"
     where.mkdir(mode=0o755)
-    assert checks.runtime_directory(where, me, 1).state == "ok"
-    assert checks.runtime_directory(where, me, 1 << 62).text.startswith(f"{where} has room for less than")
+    assert doctor_checks.runtime_directory(where, me, 1).state == "ok"
+    assert doctor_checks.runtime_directory(where, me, 1 << 62).text.startswith(f"{where} has room for less than")
     where.chmod(0o777)
-    assert checks.runtime_directory(where, me, 1).text == f"Others may write to {where}: chmod go-w it."
-    assert checks.runtime_directory(put(tmp_path / "file", ""), me, 1).state == "fail"
+    assert doctor_checks.runtime_directory(where, me, 1).text == f"Others may write to {where}: chmod go-w it."
+    assert doctor_checks.runtime_directory(put(tmp_path / "file", ""), me, 1).state == "fail"
 
 
 @pytest.mark.parametrize(("name", "state"), [("tsc", "ok"), ("arch_sys_counter", "ok"), ("hpet", "warn"), ("", "ok")])
@@ -305,7 +317,7 @@ def test_the_clock(tmp_path: Path, name: str, state: str) -> None:
     """A slow one is named."""
     put(tmp_path / "devices/system/clocksource/clocksource0/current_clocksource", name)
 
-    assert checks.clock(tmp_path).state == state
+    assert doctor_checks.clock(tmp_path).state == state
 
 
 @pytest.mark.parametrize(
@@ -314,7 +326,7 @@ def test_the_clock(tmp_path: Path, name: str, state: str) -> None:
 )
 def test_the_load_of_unmanaged_programs(load: dict[int, float], busy: str) -> None:
     """What a CPU carries beyond the least loaded one counts, and that all are busy."""
-    found = checks.unmanaged(load)
+    found = doctor_checks.unmanaged(load)
 
     assert found.state == ("warn" if busy else "ok")
     assert f"keep {busy} busy" in found.text if busy else "No CPU is kept busy" in found.text
@@ -331,7 +343,7 @@ def test_the_load_of_unmanaged_programs(load: dict[int, float], busy: str) -> No
 )
 def test_the_agent(value: dict[str, Any] | None, state: str, word: str) -> None:
     """Gone, frozen, observing or managing."""
-    found = checks.frozen_or_not(value, Path("/r"))
+    found = doctor_checks.frozen_or_not(value, Path("/r"))
 
     assert found.state == state
     assert word in found.text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from agent import cli
+from drom import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ KEYS = {
 
 def drom(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
-    command = [sys.executable, "-m", "agent", *arguments]
+    command = [sys.executable, "-m", "drom", *arguments]
     root = Path(__file__).resolve().parent.parent
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
@@ -320,7 +320,7 @@ def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def test_whatever_shows_something_can_be_read_by_scripts() -> None:
     """As the README, docs/orders.md and the manual say: all but two commands that show something have --json."""
-    commands = dict(_commands(typer.main.get_command(cli.app)))
+    commands = dict(_commands(typer.main.get_command(app.app)))
     without = {name for name, one in commands.items() if not any("--json" in row.opts for row in one.params)}
 
     assert without == {"top", "flags"} | GO_ON | TOLD_IN_A_SENTENCE
@@ -329,7 +329,7 @@ def test_whatever_shows_something_can_be_read_by_scripts() -> None:
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_a_caller_may_close_the_standard_streams(tmp_path: Path, closed: str) -> None:
     """It is as if they led nowhere, and nothing else gets their place."""
-    command = [sys.executable, "-m", "agent", "top", "--runtime-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "drom", "top", "--runtime-dir", str(tmp_path)]
     done = subprocess.run(
         ["bash", "-c", f'"$@" {closed}', "bash", *command], capture_output=True, text=True, check=False
     )
@@ -344,7 +344,7 @@ def test_text_that_cannot_be_written_is_told_all_the_same(tmp_path: Path) -> Non
     """A log with a name in Latin-1 on a terminal of UTF-8."""
     log = tmp_path / "one.swf"
     log.write_bytes(b"; Installation: Ume\xe5\n1 0 0 10 1 -1 -1 1 10 -1 1 1 1 1 1 1 -1 -1\n")
-    command = [sys.executable, "-m", "agent", "workload", "info", str(log)]
+    command = [sys.executable, "-m", "drom", "workload", "info", str(log)]
     env = os.environ | {"PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
@@ -357,7 +357,7 @@ def test_a_reader_that_has_seen_enough_ends_it_as_a_program_of_c(arguments: list
     """The status is that of SIGPIPE, and nothing is said."""
     reads, writes = os.pipe()
     os.close(reads)
-    command = [sys.executable, "-m", "agent", *arguments]
+    command = [sys.executable, "-m", "drom", *arguments]
     try:
         done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False)
     finally:
@@ -372,14 +372,14 @@ def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(**_: object) -> None:
         raise KeyError("metrics\nof")
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(app, "app", fail)
     with pytest.raises(SystemExit) as caught:
-        cli.run_app()
+        app.run_app()
     assert str(caught.value) == (
         r"drom: this is a fault of drom (KeyError: 'metrics\nof'): "
         "report it, with what DROM_DEBUG=1 in the environment shows."
     )
 
-    monkeypatch.setenv(cli.DEBUG, "1")
+    monkeypatch.setenv(app.DEBUG, "1")
     with pytest.raises(KeyError):
-        cli.run_app()
+        app.run_app()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer
 
-from agent.cli import app
 from agent.options import OPTIONS
+from drom.app import app
 
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text(encoding="utf-8")
 COMMANDS = typer.main.get_group(app).commands

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from agent import cli_orders, control
-from agent.cli import app
+from agent import control
+from agent.cli import orders
+from drom.app import app
 from dromlib import native
 from tests.agents import SECONDS, Programs, drom, environment, programs, start_agent, wait_until
 from tests.terminals import has, terminal
@@ -48,11 +49,12 @@ HOSTILE = r"\$(touch touched)", "`touch touched`", "$(touch touched)", "a;touch 
 
 CARELESS = """
 import re, atexit
-from agent import cli_orders, control
+from agent import control
+from agent.cli import orders as cli_orders
 control.order = lambda *_: {{"tasks": {tasks}}}
 cli_orders._PLAIN = re.compile(".*")
 atexit.register(lambda: open("asked", "w"))
-from agent.cli import run_app
+from drom.app import run_app
 run_app()
 """
 PROMPTS = {
@@ -124,8 +126,8 @@ def test_names_that_a_shell_could_take_for_more_are_not_offered(monkeypatch: pyt
     monkeypatch.setattr(control, "order", lambda *_: {"tasks": [{"job": name} for name in names]})
     context = typer.Context(typer.main.get_command(app))
 
-    assert cli_orders._job_names(context, "") == ["a.b:c@d,e+f=g%1", "sd-1"]
-    assert cli_orders._job_names(context, "s") == ["sd-1"]
+    assert orders._job_names(context, "") == ["a.b:c@d,e+f=g%1", "sd-1"]
+    assert orders._job_names(context, "s") == ["sd-1"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])

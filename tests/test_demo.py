@@ -27,7 +27,7 @@ from tests.agents import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DROM = [sys.executable, "-m", "agent"]
+DROM = [sys.executable, "-m", "drom"]
 PATIENCE = 600
 """Seconds: the first agent on a machine compiles its kernel."""
 

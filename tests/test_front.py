@@ -177,7 +177,7 @@ def test_a_missing_module_is_one_sentence(tmp_path: Path) -> None:
 
 def test_jobs_and_programs_have_the_callers_locale() -> None:
     """Python replaces LC_CTYPE in the C locale for itself; what drom passes on is what it was given."""
-    code = "import os, sys; from agent import __main__ as m; m._restore_locale(); print(os.environ.get('LC_CTYPE'))"
+    code = "import os, sys; from drom import __main__ as m; m._restore_locale(); print(os.environ.get('LC_CTYPE'))"
     for given in ({}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "POSIX"}):
         env = {"LANG": "C", "PATH": os.environ["PATH"], **given}
         command = [sys.executable, "-c", code]

@@ -18,7 +18,7 @@ TOPOLOGY = ["topology", "--emulate", "core:1"]
 @pytest.fixture
 def poisoned(tmp_path: Path) -> Path:
     """Return a folder with modules in it that have the names of ours and of Python's, and end who imports them."""
-    for name in ("agent", "dromlib", "scheduler", "numba", "runpy", "signal", "typing"):
+    for name in ("agent", "drom", "dromlib", "scheduler", "numba", "runpy", "signal", "typing"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('poisoned')", encoding="utf-8")
     return tmp_path
 
@@ -28,8 +28,8 @@ def poisoned(tmp_path: Path) -> Path:
     "command",
     [
         interpreter.drom(*TOPOLOGY),
-        interpreter.module("agent", *TOPOLOGY),
-        interpreter.python("from agent.__main__ import main; import numba; main()", *TOPOLOGY),
+        interpreter.module("drom", *TOPOLOGY),
+        interpreter.python("from drom.__main__ import main; import numba; main()", *TOPOLOGY),
     ],
     ids=["drom", "module", "python"],
 )

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import typer
 
-from agent.cli import USAGE_ERROR
 from agent.errors import ControlError, RefusedError
 from agent.log import Log
 from agent.options import OPTIONS
 from agent.remote import Remote
+from drom.app import USAGE_ERROR
 from scheduler.errors import SchedulerError
 from scheduler.live import choosing, cli, cli_scheduler, listing
 from scheduler.live.spec import LARGEST
@@ -275,7 +275,7 @@ def test_a_queue_that_is_watched_outlives_its_scheduler(
         return answer
 
     monkeypatch.setattr(cli, "_ask", ask)
-    monkeypatch.setattr("agent.output.time.sleep", lambda _: None)
+    monkeypatch.setattr("agent.cli.output.time.sleep", lambda _: None)
     command = typer.main.get_command(cli.app)
     gone, empty = ControlError("no scheduler answers."), {"jobs": [], "time": 0.0}
     answers[:] = [gone]
@@ -498,7 +498,7 @@ def test_a_long_queue_is_cut_with_a_line_that_says_so(
 @pytest.mark.parametrize("option", ["--gantt", "--html"])
 def test_without_matplotlib_it_is_said_what_to_install(tmp_path: Path, option: str) -> None:
     """Before anybody is asked: it is no fault of drom."""
-    code = "import sys; sys.modules['matplotlib'] = None; from agent.cli import run_app; run_app()"
+    code = "import sys; sys.modules['matplotlib'] = None; from drom.app import run_app; run_app()"
     words = ("queue", "--scheduler", str(tmp_path), option, str(tmp_path / "a.svg"))
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "drom: Drawing needs matplotlib: run pip install 'drom[plots]'.\n")

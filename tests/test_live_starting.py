@@ -47,7 +47,7 @@ def starting(tmp_path: Path) -> Iterator[Cluster]:
     words = ["scheduler", "--state", str(here.state), "--policy", str(tmp_path / "slow.py"), "--metrics", "127.0.0.1:0"]
     with (tmp_path / "scheduler.log").open("wb") as log:
         here._process = subprocess.Popen(
-            [sys.executable, "-m", "agent", *words], stderr=log, env=environment(**UNCOMPILED)
+            [sys.executable, "-m", "drom", *words], stderr=log, env=environment(**UNCOMPILED)
         )
     try:
         wait_until(lambda: (here.state / "agents").exists() and "event=metrics" in here.log, lambda: here.log)
@@ -102,7 +102,7 @@ def test_a_policy_that_cannot_be_asked_ends_the_scheduler_with_a_sentence(tmp_pa
     (tmp_path / "wrong.py").write_text("def decide(state, event, options, actions):\n    return nothing\n")
     words = ["scheduler", "--state", str(tmp_path / "state"), "--policy", str(tmp_path / "wrong.py")]
     done = subprocess.run(
-        [sys.executable, "-m", "agent", *words],
+        [sys.executable, "-m", "drom", *words],
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -144,7 +144,7 @@ def test_a_service_that_cannot_start_is_an_error_in_the_journal(command: str, li
         "scheduler": ["scheduler", "--state", f"{tmp_path}/no/folder", "--metrics", "nowhere"],
         "_serve": ["_serve", "no JSON"],
     }[command]
-    code = f"import sys; sys.argv = {['drom', *given]!r}; from agent.__main__ import main; main()"
+    code = f"import sys; sys.argv = {['drom', *given]!r}; from drom.__main__ import main; main()"
     said = [line for line in _in_a_unit(code, journal=True).splitlines() if " event=" not in line]
 
     assert len(said) >= lines

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from agent.cli import app
-from agent.cli_help import HEADINGS
+from drom.app import app
+from drom.help import HEADINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 MAN = ROOT / "man"

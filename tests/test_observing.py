@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.main import get_group
 
-from agent.cli import app
+from drom.app import app
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TEXT = (DOCS / "observing.md").read_text(encoding="utf-8")

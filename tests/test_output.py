@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent import output
+from agent.cli import output
 from agent.synthetic import synthetic_topology
 from agent.words import CORES_DIFFER
 

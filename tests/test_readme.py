@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from agent.cli import app
+from drom.app import app
 from dromlib import native
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -136,7 +136,7 @@ def test_interrupts_are_heard_after_a_plan(log: Path) -> None:
     """OR-tools would have SIGINT end the process from its first solution on."""
     code = (
         "import os, signal, sys\n"
-        "from agent.__main__ import main\n"
+        "from drom.__main__ import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('heard')\n"
     )
@@ -200,7 +200,7 @@ def test_one_seed() -> None:
 
 def test_without_or_tools() -> None:
     """One sentence says what to install."""
-    code = "import sys; sys.modules['ortools'] = None; from agent.cli import run_app; run_app()"
+    code = "import sys; sys.modules['ortools'] = None; from drom.app import run_app; run_app()"
     command = [sys.executable, "-c", code, "reproduce", "cp"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

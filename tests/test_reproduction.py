@@ -236,7 +236,7 @@ def test_a_simulation_that_fails_stops_all(tmp_path: Path) -> None:
 
 def test_interrupted(tmp_path: Path) -> None:
     """Ctrl-C ends the simulations; what is not whole counts as not run, and is marked."""
-    command = [sys.executable, "-m", "agent", "reproduce", "sd-policy", "--workload", "1", "--jobs", "1"]
+    command = [sys.executable, "-m", "drom", "reproduce", "sd-policy", "--workload", "1", "--jobs", "1"]
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path), "--json"],
         cwd=ROOT,

@@ -19,8 +19,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from agent import cli
 from agent.numba_cache import cache_folder
+from drom import app
 from scheduler.comparing import number
 from scheduler.compiling import _engine_files, _policy_files, announcement, load_policy
 from scheduler.errors import SchedulerError
@@ -78,7 +78,7 @@ def test_without_pyarrow(log: Path, tmp_path: Path) -> None:
     """All but the Parquet file is written, and a sentence says how to have it; an older one does not stay."""
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "jobs.parquet").touch()
-    code = "import sys; sys.modules['pyarrow'] = None; from agent.cli import run_app; run_app()"
+    code = "import sys; sys.modules['pyarrow'] = None; from drom.app import run_app; run_app()"
     command = [sys.executable, "-c", code, "simulate", str(log), "--nodes", "64", "--out", str(tmp_path / "r")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -388,10 +388,10 @@ def test_options_that_change_nothing(log: Path, options: tuple[str, ...], note: 
 
 def test_without_enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence, whatever the command."""
-    monkeypatch.setattr(cli, "app", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(app, "app", Mock(side_effect=MemoryError))
 
     with pytest.raises(SystemExit, match=r"^drom: There is not enough memory for what was asked: ask for less"):
-        cli.run_app()
+        app.run_app()
 
 
 def test_pictures_of_another_run(log: Path, tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_an_error_in_plain_python(log: Path, tmp_path: Path) -> None:
     """Is a sentence too, with its line."""
     bad = tmp_path / "bad.py"
     bad.write_text("def decide(a, b, c, d):\n    return a.queue[99]", encoding="utf-8")
-    command = [sys.executable, "-m", "agent", "simulate", str(log), "--nodes", "64", "--policy", str(bad)]
+    command = [sys.executable, "-m", "drom", "simulate", str(log), "--nodes", "64", "--policy", str(bad)]
     plain = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True, check=False)
 
@@ -523,7 +523,7 @@ def interrupted(log: Path, tmp_path: Path, body: str, *options: str, times: int 
         f"def decide(state, event, options, actions):\n    {body}\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "agent", "simulate", str(log), "--nodes", "64", "--policy", str(mine), *options]
+    command = [sys.executable, "-m", "drom", "simulate", str(log), "--nodes", "64", "--policy", str(mine), *options]
     with subprocess.Popen(
         [*command, "--out", str(tmp_path / "r")],
         cwd=ROOT,

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import node_map, top
+from agent import node_map
+from agent.cli import top
 from agent.synthetic import synthetic_topology
 from tests.test_listing import task
 

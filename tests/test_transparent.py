@@ -160,7 +160,7 @@ def test_an_agent_changes_cpus_and_documented_variables_alone(
 
 
 @pytest.mark.parametrize(
-    "launcher", [[DROM, "run"], [DROM.with_name("drom-run")], [sys.executable, "-m", "agent", "run"]]
+    "launcher", [[DROM, "run"], [DROM.with_name("drom-run")], [sys.executable, "-m", "drom", "run"]]
 )
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_pipe_that_nobody_reads_ends_a_program(tmp_path: Path, launcher: list[str], ignored: bool) -> None:

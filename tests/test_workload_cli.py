@@ -160,7 +160,7 @@ def test_wrong_use(log: Path, tmp_path: Path, arguments: list[str]) -> None:
 
 def test_the_command_line_loads_without_numpy() -> None:
     """Only a command that needs it imports it."""
-    code = "import agent.cli, sys; print([m for m in ('numpy', 'matplotlib') if m in sys.modules])"
+    code = "import drom.app, sys; print([m for m in ('numpy', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
@@ -169,7 +169,7 @@ def test_the_command_line_loads_without_numpy() -> None:
 def test_on_a_terminal_a_short_read_is_silent(log: Path) -> None:
     """Progress is for what takes long."""
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "agent", "workload", "info", str(log)]
+    command = [sys.executable, "-m", "drom", "workload", "info", str(log)]
     subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=terminal, check=True)
     os.write(terminal, b"end\n")
 

@@ -128,7 +128,7 @@ def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]
 
 
 def _print(results: Sequence[Result], told: str | None) -> None:
-    from agent import output
+    from agent.cli import output
     from scheduler.contest.table import UNITS, lines, notes
 
     if told is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli_orders import AsJson  # noqa: TC001 - typer reads it
+from agent.cli.orders import AsJson
 
 
 def demo_cluster(

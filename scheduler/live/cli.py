@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence  # noqa: TC003 - typer reads the annotations
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent import control, errors, keys, output
-from agent.cli_orders import AsJson, reader
+from agent import control, errors, keys
+from agent.cli import output
+from agent.cli.orders import AsJson, reader
 from agent.remote import Remote
 from scheduler.errors import SchedulerError
 from scheduler.live import choosing, cli_scheduler, listing

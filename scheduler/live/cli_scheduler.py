@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent import keys
-from agent.cli_orders import reader
+from agent.cli.orders import reader
 from agent.guarded import EXIT_STATUS, LoopError
 from agent.log import Log, failure
 from agent.remote import Gate

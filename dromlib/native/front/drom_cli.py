@@ -6,9 +6,9 @@ import os
 import sys
 
 try:
-    from agent.__main__ import main
+    from drom.__main__ import main
 except ModuleNotFoundError as missing:
-    if missing.name != "agent":
+    if missing.name != "drom":
         raise
     # `pip install --user` installs for one user, in a folder that an isolated Python does not search.
     import site
@@ -16,7 +16,7 @@ except ModuleNotFoundError as missing:
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
     site.addsitedir("{}/lib/python{}.{}/site-packages".format(prefix, *sys.version_info))
     try:
-        from agent.__main__ import main
+        from drom.__main__ import main
     except ModuleNotFoundError:
         sys.exit(f"drom: drom is not installed for {sys.executable}: install it again.")
 

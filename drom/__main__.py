@@ -8,12 +8,10 @@ import io
 import os
 import signal
 import sys
-from typing import NoReturn
 
+from agent.cli.launch import launch
+from agent.interpreter import SERVE
 from agent.process_title import set_title
-
-SERVE = "_serve"
-"""First argument of the process that `drom agent` becomes. The second is a descriptor, the others are shown by `ps`."""
 
 
 def main() -> None:
@@ -36,23 +34,9 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["scheduler"]:
         set_title("drom-scheduler", *sys.argv[2:])
-    from agent.cli import run_app
+    from drom.app import run_app
 
     run_app()
-
-
-def launch(words: list[str]) -> NoReturn:
-    """Become the native launcher with these arguments. The native command `drom` does so by itself, without Python."""
-    from dromlib import native
-
-    try:
-        launcher = os.fspath(native.run_path())
-    except FileNotFoundError as error:
-        sys.exit(f"drom: {error}")
-    # Python ignores these at its start: whether the caller ignored them is lost by then.
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
-    os.execv(launcher, ["drom run", *words])  # noqa: S606 - the launcher takes our place
 
 
 def _restore_locale() -> None:

@@ -7,14 +7,15 @@ import os
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agent import config, history, output
+from agent import config, history
 from agent import events as log
-from agent.cli_orders import RuntimeDir  # noqa: TC001 - typer reads the annotations
+from agent.cli import output
+from agent.cli.orders import RuntimeDir
 from agent.words import WordError
 
 INTERVAL = 0.2

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent import checks, claims, distribution, processes, service
-from agent.checks import Finding
+from agent import claims, distribution, processes, service
+from agent.cli import doctor_checks
+from agent.cli.doctor_checks import Finding
 from agent.control import order
 from agent.errors import ControlError
 from agent.load import Meter
@@ -47,26 +48,28 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
     root, uid = Path("/"), os.geteuid()
     where = Path(options.runtime_dir)
     answer = _ps(where)
-    found = [*told, *topology, checks.frozen_or_not(answer, where)]
+    found = [*told, *topology, doctor_checks.frozen_or_not(answer, where)]
     found += _named(options, uid, runs=answer is not None)
     found += [
-        checks.capabilities(root / "proc", uid),
-        checks.descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], options.capacity),
-        checks.delegation(root, needed=options.enforce == "cpuset"),
+        doctor_checks.capabilities(root / "proc", uid),
+        doctor_checks.descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], options.capacity),
+        doctor_checks.delegation(root, needed=options.enforce == "cpuset"),
         _kernel_cache(),
-        checks.reachable("library", native.library_path, runs=False),
-        checks.reachable("preload", native.preload_path, runs=False),
-        checks.reachable("launcher", native.run_path, runs=True),
-        checks.reachable("interpreter", lambda: Path(sys.executable), runs=True),
-        checks.runtime_directory(where, uid, _room(options, machine)),
-        checks.storage(where.resolve(), root / "proc"),
-        *checks.actors(root / "proc", root / "dev/shm", root / "etc"),
-        *checks.kernel_features(),
-        checks.futex(),
-        checks.inotify(root / "proc"),
-        checks.clock(root / "sys"),
-        checks.service(root, str(Path(sys.executable).with_name("drom")), starts_jobs=options.scheduler is not None),
-        checks.unmanaged(_load(machine, answer)),
+        doctor_checks.reachable("library", native.library_path, runs=False),
+        doctor_checks.reachable("preload", native.preload_path, runs=False),
+        doctor_checks.reachable("launcher", native.run_path, runs=True),
+        doctor_checks.reachable("interpreter", lambda: Path(sys.executable), runs=True),
+        doctor_checks.runtime_directory(where, uid, _room(options, machine)),
+        doctor_checks.storage(where.resolve(), root / "proc"),
+        *doctor_checks.actors(root / "proc", root / "dev/shm", root / "etc"),
+        *doctor_checks.kernel_features(),
+        doctor_checks.futex(),
+        doctor_checks.inotify(root / "proc"),
+        doctor_checks.clock(root / "sys"),
+        doctor_checks.service(
+            root, str(Path(sys.executable).with_name("drom")), starts_jobs=options.scheduler is not None
+        ),
+        doctor_checks.unmanaged(_load(machine, answer)),
     ]
     return found
 
@@ -83,7 +86,7 @@ def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -
     own = None
     with suppress(OSError, ValueError):
         own = int((Path(options.runtime_dir) / "lock").read_text(encoding="utf-8").partition("\n")[0])
-    return [*found, checks.claimed(claims.claims_file(environ), mask, own)]
+    return [*found, doctor_checks.claimed(claims.claims_file(environ), mask, own)]
 
 
 def _ps(where: Path) -> dict[str, Any] | None:
@@ -100,16 +103,16 @@ def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
     if options.remote_listen is not None or host_of(options.scheduler or ""):
         yield _keys(options)
     if options.events_file is not None and options.events_size != "off":
-        yield checks.events_file(options.events_path, uid)
+        yield doctor_checks.events_file(options.events_path, uid)
     if options.scheduler is not None:
-        yield checks.spool(options.spool_path, uid)
+        yield doctor_checks.spool(options.spool_path, uid)
     if options.metrics is not None:
         host, port = service.metrics_address(options.metrics)
-        bind = partial(checks.bind_tcp, host, port)
-        yield checks.unguarded(checks.address("metrics", options.metrics, bind, taken=runs), host)
+        bind = partial(doctor_checks.bind_tcp, host, port)
+        yield doctor_checks.unguarded(doctor_checks.address("metrics", options.metrics, bind, taken=runs), host)
     if options.remote_listen is not None:
-        bind = partial(checks.bind_zmq, service.zmq_address(options.remote_listen))
-        yield checks.address("remote-listen", options.remote_listen, bind, taken=runs)
+        bind = partial(doctor_checks.bind_zmq, service.zmq_address(options.remote_listen))
+        yield doctor_checks.address("remote-listen", options.remote_listen, bind, taken=runs)
 
 
 def _keys(options: Options) -> Finding:

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from agent import keys, output
-from agent.cli_orders import AsJson  # noqa: TC001 - typer reads the annotations
+from agent import keys
+from agent.cli import output
+from agent.cli.orders import AsJson
 
 keys_app = typer.Typer(help="Make and show the keys with which agents take orders from other nodes.")
 SCHEMA_VERSION = 1

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from agent import control, errors, output
+from agent import control, errors
+from agent.cli import output
 from agent.keys import default_folder
-from agent.layouts import Layout  # noqa: TC001 - typer reads the annotations
+from agent.layouts import Layout
 from agent.remote import Remote
 from agent.runtime import default_runtime_dir
 from agent.words import parse_duration, parse_layout, parse_size
@@ -151,14 +152,14 @@ def top(
 ) -> None:
     """Show who has which core, what changes hands, and why; live, until q."""
     try:
-        from agent import screen  # curses is left out of some builds of Python
+        from agent.cli import top_screen  # curses is left out of some builds of Python
     except ImportError as error:
         msg = f"drom top needs a Python with curses ({error}): use drom ps --watch."
         raise errors.ControlError(msg) from error
     if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        output.say(screen.once(agent))
+        output.say(top_screen.once(agent))
     else:
-        screen.show(agent, colour=not (no_color or os.environ.get("NO_COLOR")))
+        top_screen.show(agent, colour=not (no_color or os.environ.get("NO_COLOR")))
 
 
 @orders_app.command()

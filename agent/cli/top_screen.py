@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom top` on a terminal: draws what `agent.top` says, and listens to keys and to the agent's signals.
+"""`drom top` on a terminal: draws what `agent.cli.top` says, and listens to keys and to the agent's signals.
 
 The picture is made anew when a grant has changed, ten times a second at most, and each second. An agent on another node
 has no signals for us: it is looked at each second.
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent import control, node_map, top
+from agent import control, node_map
+from agent.cli import top
 from agent.errors import ControlError
 from agent.picture import DARK, PALETTE
 from agent.remote import Remote

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a node: the agent, its configuration, doctor, topology. They decide nothing about cores."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent import config, consistency, control, service
+from agent.cli import output
+from agent.cli.events import events
+from agent.cli.launch import launch
+from agent.cli.orders import AsJson, RuntimeDir, orders_app
+from agent.machine import find_machine
+from agent.options import OPTIONS
+from dromlib import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+agent_app = typer.Typer()
+agent_app.add_typer(orders_app)
+agent_app.command()(events)
+settings_app = typer.Typer(help="Check, show and reload the configuration of the agent.")
+Words = Annotated[
+    str | None,
+    typer.Option("--topology", metavar="WORDS", help='Lay a synthetic topology over real CPUs: "pack:2 core:4 pu:2".'),
+]
+SysfsRoot = Annotated[Path, typer.Option("--sysfs-root", metavar="DIR", help="Read sys/ and proc/ below DIR.")]
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command whose ``**flags`` are options of the agent a flag for each option, and ``--config``."""
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
+        for name, kind, default, about in [*_agent_flags(), ("config_file", str | None, None, CONFIG_FLAG)]
+    ]
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature([*own, *parameters])  # type: ignore[attr-defined] # typer reads it
+    return command
+
+
+CONFIG_FLAG = typer.Option("--config", metavar="FILE", help="Read this file instead of /etc/drom/drom.toml.")
+
+
+def _agent_flags() -> Iterator[tuple[str, Any, None, Any]]:
+    for option in OPTIONS:
+        kind = option.about.kind
+        typed = str if kind.base is tuple else kind.base
+        both = f"{option.flag}/--no-{option.flag[2:]}" if typed is bool else option.flag
+        shown = False if option.default in (None, "", False, ()) else str(option.default)
+        about = typer.Option(both, metavar=kind.metavar or None, help=option.about.help, show_default=shown)
+        yield option.name, typed | None, None, about
+
+
+def _sources(flags: dict[str, object]) -> config.Sources:
+    named = flags.pop("config_file")
+    given = {name: value for name, value in flags.items() if value is not None}
+    return config.Sources(given, str(Path(str(named)).absolute()) if named else None)
+
+
+def _load(flags: dict[str, object]) -> tuple[dict[str, config.Setting], Path | None]:
+    sources = _sources(flags)
+    return sources.load(os.environ), sources.file(os.environ)
+
+
+@agent_app.command()
+@takes_options
+def agent(**flags: object) -> None:
+    """Manage the cores of this node until SIGTERM or Ctrl-C; SIGHUP reloads, SIGUSR1 leaves all to the next agent."""
+    sources = _sources(flags)
+    service.become(config.options_of(sources.load(os.environ)), sources)
+
+
+@settings_app.command("check")
+def config_check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Default: the file an agent would read.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Check a configuration file: print ok, or a sentence for each fault."""
+    path = file or config.default_file(os.environ)
+    faults: list[str] = []
+    try:
+        if path is not None:
+            consistency.check_file(path)
+    except config.ConfigError as error:
+        if not json:
+            raise
+        faults = str(error).splitlines()
+    if json:
+        output.emit({"schema_version": config.SCHEMA_VERSION, "file": path and str(path), "faults": faults})
+        raise typer.Exit(int(bool(faults)))
+    output.say("ok" if path else f"ok: there is no {config.SYSTEM_FILE}, every option has its default")
+
+
+@settings_app.command("show")
+@takes_options
+def config_show(json: AsJson = False, **flags: object) -> None:
+    """Show every option an agent would have here, its value, and where that is from."""
+    settings, file = _load(flags)
+    output.settings(config.to_json(settings, file), as_json=json)
+
+
+@settings_app.command("reload")
+def config_reload(runtime_dir: RuntimeDir, json: AsJson = False) -> None:
+    """Have the agent read its configuration again: what can change does, what cannot is named."""
+    output.reloaded(control.order(runtime_dir, "reload"), as_json=json)
+
+
+@agent_app.command()
+@takes_options
+def doctor(json: AsJson = False, **flags: object) -> None:
+    """Examine this node for an agent with these options: a line each, with what to do; exit 1 when something fails."""
+    from agent.cli import doctor as examination
+    from agent.cli.doctor_checks import Finding
+    from agent.consistency import conflicts
+
+    try:
+        settings, file = _load(flags)
+        faults = [*conflicts({name: one for name, one in settings.items() if one.origin != "default"})]
+        good = f"{file} is right." if file else "Nothing is configured."
+    except config.ConfigError as error:
+        settings = config.load({}, {}, None)
+        faults = str(error).splitlines()
+    told = [Finding("configuration", "fail", fault) for fault in faults]
+    told = told or [Finding("configuration", "ok", good)]
+    found = examination.examine(config.options_of(settings), told, os.environ)
+    output.findings(examination.to_json(found), as_json=json)
+    raise typer.Exit(int(any(one.state == "fail" for one in found)))
+
+
+@agent_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def run(context: typer.Context) -> None:
+    """Run a command on cores the agent grants: drom run [OPTIONS] -- CMD. See drom run --help."""
+    launch(context.args)
+
+
+@agent_app.command()
+def topology(
+    words: Words = None,
+    emulate: Annotated[str | None, typer.Option(metavar="WORDS", help="Show a synthetic machine.")] = None,
+    sysfs_root: SysfsRoot = Path("/"),
+    json: AsJson = False,
+) -> None:
+    """Show packages, NUMA nodes, cores and CPUs as the agent sees them."""
+    output.topology(find_machine(words, emulate, str(sysfs_root)), as_json=json)
+
+
+@agent_app.command()
+def flags(
+    prefix: Annotated[bool, typer.Option("--prefix", help="Print the folder of include/ and lib/ instead.")] = False,
+) -> None:
+    """Print the compiler flags of a program that uses drom.h: gcc mine.c $(drom flags)."""
+    library = native.library_path().parent
+    if prefix:
+        typer.echo(library.parent)
+        return
+    words = [f"-I{native.include_dir()}", f"-L{library}", f"-Wl,-rpath,{library}", "-ldrom"]
+    typer.echo(" ".join(re.sub(r"([^\w@%+=:,./-])", r"\\\1", word) for word in words))  # as pkg-config writes spaces

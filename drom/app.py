@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line `drom`: the commands of all packages mounted, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from importlib import metadata
+from typing import Annotated, Any, cast
+
+import typer
+from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
+
+from agent import config, errors, failures
+from agent.cli.commands import agent_app, settings_app
+from agent.cli.keys import keys_app
+from agent.demo_cli import demo
+from agent.history import HistoryError
+from agent.log import failure
+from agent.runtime import RuntimeDirError
+from agent.synthetic import TopologyError
+from drom.bench import bench
+from drom.help import Commands
+from dromlib.cpulist import CpuListError
+from scheduler.cli import SchedulerError, compare, simulate
+from scheduler.contest.cli import compare_policies
+from scheduler.demo.cli import demo_cluster
+from scheduler.live.cli import app as cluster_app
+from scheduler.reproduction.cli import app as reproduction_app
+from workloads.cli import app as workload_app
+from workloads.errors import WorkloadError
+
+app = typer.Typer(
+    name="drom",
+    cls=Commands,
+    help="Share the cores of a node between programs that shrink and grow while they run.",
+    no_args_is_help=False,
+    add_completion=False,  # its options install scripts that have the shell evaluate what drom prints
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+completion_init()  # what contrib/completions asks for, which typer knows only with those options
+
+
+def _help_alone(context: typer.Context) -> None:
+    """Print the help of a group of commands when none of them is named."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+for _name, _group in (
+    ("config", settings_app),
+    ("keys", keys_app),
+    ("workload", workload_app),
+    ("reproduce", reproduction_app),
+):
+    about = _group.info.help
+    app.add_typer(_group, name=_name, cls=Commands, callback=_help_alone, invoke_without_command=True, help=about)
+app.command()(simulate)
+app.command()(compare)
+app.command("compare-policies")(compare_policies)
+app.add_typer(agent_app)
+app.add_typer(cluster_app)
+app.command()(demo)
+app.command("demo-cluster")(demo_cluster)
+app.command()(bench)
+
+EXPECTED = (
+    config.ConfigError,
+    errors.ControlError,
+    TopologyError,
+    RuntimeDirError,
+    CpuListError,
+    HistoryError,
+    WorkloadError,
+    SchedulerError,
+)
+"""What is said in sentences of its own."""
+DEBUG = "DROM_DEBUG"
+"""A variable with which every failure shows its traceback."""
+USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""What typer raises for any wrong use of a command line, under a name that differs between its versions."""
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's
+    if wanted:
+        typer.echo(f"drom {metadata.version('drom')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context,
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    _help_alone(context)
+
+
+def run_app() -> None:
+    """Run the command line; every failure is one sentence on stderr and exit 1, wrong usage is exit 2.
+
+    What cannot be done yet is exit 75, as sysexits.h has it for a temporary failure.
+    """
+    failures.name_output()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what cannot be written as it is
+    status: int | str
+    try:
+        status = app(prog_name="drom", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # of which typer makes an exit
+            raise
+        status = _nobody_reads()
+    except BrokenPipeError:
+        status = _nobody_reads()
+    except KeyboardInterrupt:
+        status = 130
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        status = _failed(error)
+        if isinstance(status, str):
+            status = failure(status)
+    sys.exit(status)
+
+
+def _nobody_reads() -> int:
+    """Return the status of a program of C that writes to a pipe which nobody reads: `| head` has seen enough."""
+    failures.discard_output()
+    return 128 + signal.SIGPIPE
+
+
+def _failed(error: Exception) -> int | str:
+    """Return a status or, for the status 1, the sentences of a failure."""
+    if isinstance(error, USAGE_ERROR):
+        typer.echo(failure(_usage_sentence(error)), err=True)
+        return 2
+    if isinstance(error, errors.NotYetError):
+        typer.echo(failure(f"drom: {error}"), err=True)
+        return os.EX_TEMPFAIL
+    if isinstance(error, EXPECTED):
+        return "\n".join(f"drom: {line}" for line in str(error).splitlines())
+    if isinstance(error, MemoryError):
+        return "drom: There is not enough memory for what was asked: ask for less, or where there is more."
+    if isinstance(error, OSError):
+        if error.filename == failures.OUTPUT:
+            failures.discard_output()
+        return f"drom: {failures.sentence_of(error)}"
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"drom: this is a fault of drom ({what}): report it, with what {DEBUG}=1 in the environment shows."
+
+
+def _usage_sentence(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors
+    """Return what is wrong with a command line, with the way to the help."""
+    command = error.ctx.command_path if error.ctx else "drom"
+    return f"drom: {' '.join(error.format_message().split()).rstrip('.')}: see `{command} --help`."

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `drom bench`, whose benchmarks are of several packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli import output
+from agent.cli.orders import AsJson
+from agent.signalling import ended_by_sigterm
+
+
+@ended_by_sigterm()
+def bench(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="node|openmp|resize-cost|faults|hostile|day|simulate|cluster", help="What to measure."),
+    ] = "node",
+    runs: Annotated[int, typer.Option(help="Runs of each measurement of the node, or days.", min=5)] = 5,
+    cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
+    log: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="simulate: a log, or a folder of them; else $DROM_WORKLOADS.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Measure the node agent, its recovery from faults, what resizes cost programs, the simulator or a live cluster.
+
+    Prints medians and spread. `hostile` measures orders while another user attacks the agent's sockets.
+    """
+    if what == "node":
+        from agent import bench as benchmark
+
+        output.bench(benchmark.node(runs), as_json=json)
+    elif what == "openmp":
+        from agent import bench_openmp
+
+        output.bench(bench_openmp.measure(runs), as_json=json)
+    elif what == "resize-cost":
+        from agent.bench_resize import resize_cost
+
+        output.resize_cost(resize_cost(cycles), as_json=json)
+    elif what == "faults":
+        from agent.bench_faults import faults
+
+        output.bench(faults(runs), as_json=json)
+    elif what == "hostile":
+        from agent.bench_hostile import hostile_users
+
+        output.bench(hostile_users(runs), as_json=json)
+    elif what == "day":
+        from agent.bench_day import simulate
+
+        output.days(simulate(runs), as_json=json)
+    elif what == "simulate":
+        from scheduler.bench import measure
+
+        output.bench(measure(runs, log), as_json=json)
+    elif what == "cluster":
+        from scheduler.live import bench as cluster
+
+        output.bench(cluster.measure(runs), as_json=json)
+    else:
+        known = "node, openmp, resize-cost, faults, hostile, day, simulate or cluster"
+        msg = f"there is no benchmark {what!r}: choose {known}."
+        raise typer.BadParameter(msg)
