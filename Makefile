@@ -26,7 +26,7 @@ kernel: $(READY)
 	@$(MAKE) --no-print-directory -j2 kernel-node kernel-simulator
 
 kernel-node:
-	@$(VENV)/bin/python -c "from agent.distribution import kernel; kernel()"
+	@$(VENV)/bin/python -c "from agent.placement.kernel.distributor import kernel; kernel()"
 
 kernel-simulator:
 	@$(VENV)/bin/python -c "from scheduler.compiling import *; [compile_program(load_policy(name)) for name in BUILT_IN]"

@@ -10,8 +10,8 @@ import signal
 import sys
 
 from agent.cli.launch import launch
-from agent.interpreter import SERVE
-from agent.process_title import set_title
+from agent.system.process_title import set_title
+from agent.system.python_command import SERVE
 
 
 def main() -> None:
@@ -28,9 +28,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == [SERVE]:
         set_title("drom-agent", *sys.argv[3:])
-        from agent import service
+        from agent.daemon import startup
 
-        service.main(sys.argv[2])
+        startup.main(sys.argv[2])
         return
     if sys.argv[1:2] == ["scheduler"]:
         set_title("drom-scheduler", *sys.argv[2:])

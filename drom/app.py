@@ -13,14 +13,16 @@ from typing import Annotated, Any, cast
 import typer
 from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
 
-from agent import config, errors, failures
+from agent import errors
 from agent.cli.commands import agent_app, settings_app
 from agent.cli.keys import keys_app
-from agent.demo_cli import demo
-from agent.history import HistoryError
-from agent.log import failure
-from agent.runtime import RuntimeDirError
-from agent.synthetic import TopologyError
+from agent.config import sources
+from agent.demo.cli import demo
+from agent.ipc.runtime_dir import RuntimeDirError
+from agent.observe.event_log import HistoryError
+from agent.observe.log import failure
+from agent.system import os_errors
+from agent.topology.synthetic import TopologyError
 from drom.bench import bench
 from drom.help import Commands
 from dromlib.cpulist import CpuListError
@@ -69,7 +71,7 @@ app.command("demo-cluster")(demo_cluster)
 app.command()(bench)
 
 EXPECTED = (
-    config.ConfigError,
+    sources.ConfigError,
     errors.ControlError,
     TopologyError,
     RuntimeDirError,
@@ -107,7 +109,7 @@ def run_app() -> None:
 
     What cannot be done yet is exit 75, as sysexits.h has it for a temporary failure.
     """
-    failures.name_output()
+    os_errors.name_output()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what cannot be written as it is
@@ -134,7 +136,7 @@ def run_app() -> None:
 
 def _nobody_reads() -> int:
     """Return the status of a program of C that writes to a pipe which nobody reads: `| head` has seen enough."""
-    failures.discard_output()
+    os_errors.discard_output()
     return 128 + signal.SIGPIPE
 
 
@@ -151,9 +153,9 @@ def _failed(error: Exception) -> int | str:
     if isinstance(error, MemoryError):
         return "drom: There is not enough memory for what was asked: ask for less, or where there is more."
     if isinstance(error, OSError):
-        if error.filename == failures.OUTPUT:
-            failures.discard_output()
-        return f"drom: {failures.sentence_of(error)}"
+        if error.filename == os_errors.OUTPUT:
+            os_errors.discard_output()
+        return f"drom: {os_errors.sentence_of(error)}"
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return f"drom: this is a fault of drom ({what}): report it, with what {DEBUG}=1 in the environment shows."
 

@@ -10,7 +10,7 @@ import typer
 
 from agent.cli import output
 from agent.cli.orders import AsJson
-from agent.signalling import ended_by_sigterm
+from agent.system.unix_signals import ended_by_sigterm
 
 
 @ended_by_sigterm()
@@ -31,27 +31,27 @@ def bench(
     Prints medians and spread. `hostile` measures orders while another user attacks the agent's sockets.
     """
     if what == "node":
-        from agent import bench as benchmark
+        from agent.bench import node as benchmark
 
         output.bench(benchmark.node(runs), as_json=json)
     elif what == "openmp":
-        from agent import bench_openmp
+        from agent.bench import openmp
 
-        output.bench(bench_openmp.measure(runs), as_json=json)
+        output.bench(openmp.measure(runs), as_json=json)
     elif what == "resize-cost":
-        from agent.bench_resize import resize_cost
+        from agent.bench.resize import resize_cost
 
         output.resize_cost(resize_cost(cycles), as_json=json)
     elif what == "faults":
-        from agent.bench_faults import faults
+        from agent.bench.faults import faults
 
         output.bench(faults(runs), as_json=json)
     elif what == "hostile":
-        from agent.bench_hostile import hostile_users
+        from agent.bench.hostile import hostile_users
 
         output.bench(hostile_users(runs), as_json=json)
     elif what == "day":
-        from agent.bench_day import simulate
+        from agent.bench.day import simulate
 
         output.days(simulate(runs), as_json=json)
     elif what == "simulate":

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent import interpreter
-from agent.machine import machine
+from agent.system import python_command
+from agent.topology.detect import machine
 from scheduler.errors import SchedulerError
 from workloads.making import SAMPLE, Recipe, make
 from workloads.summary import machine_size
@@ -122,7 +122,9 @@ def _run(case: Case, log: Path) -> dict[str, float]:
     for choice in case.choices:
         options += ["--set", choice]
     begun = time.perf_counter()
-    done = subprocess.run(interpreter.drom("simulate", str(log), *options), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        python_command.drom("simulate", str(log), *options), capture_output=True, text=True, check=False
+    )
     wall = time.perf_counter() - begun
     if done.returncode:
         msg = f"{case.name}: {done.stderr.strip().removeprefix('drom: ')}"

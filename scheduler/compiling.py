@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba.core.types.function_type import WrapperAddressProtocol
 
-from agent.numba_cache import cache_folder
+from agent.system.numba_cache import cache_folder
 from scheduler import (
     allotment,
     corrections,

@@ -9,8 +9,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from agent.signalling import ended_by_sigterm
-from agent.words import duration
+from agent.system.unix_signals import ended_by_sigterm
+from agent.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

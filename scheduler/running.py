@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent import interpreter
+from agent.system import python_command
 from scheduler.compiling import announcement, compile_program, load_policy
 from scheduler.errors import SchedulerError
 
@@ -31,7 +31,7 @@ class Run(NamedTuple):
         """Return the command, for this interpreter."""
         machine = ["--nodes", str(self.nodes), "--cores", str(self.cores)]
         words = ["simulate", str(self.log), *machine, *self.options, "--out", str(self.folder)]
-        return interpreter.drom(*words)
+        return python_command.drom(*words)
 
 
 def compile_before(policies: Iterable[str], say: Callable[[str], None]) -> None:

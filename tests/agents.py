@@ -14,16 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agent import claims, control, service
-from agent.config import Sources
-from agent.interpreter import SERVE
+from agent.config.sources import Sources
+from agent.control import server
+from agent.daemon import startup
+from agent.ipc import cpu_locks
+from agent.system.python_command import SERVE
 from dromlib import native
 from tests import checker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from agent.options import Options
+    from agent.config.options import Options
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ def wait_until(predicate: Callable[[], T | None], describe: Callable[[], object]
 
 def environment(**extra: str) -> dict[str, str]:
     """Return the environment without what drom, OpenMP and launchers set, and without this machine's configuration."""
-    mine = claims.VARIABLE
+    mine = cpu_locks.VARIABLE
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS) or name == mine}
     return kept | {"DROM_CONFIG": os.devnull} | extra
 
@@ -270,7 +272,7 @@ class Agent:
 
     def order(self, name: str, **fields: Any) -> Any:
         """Give an order over the control socket. Raises `ControlError`."""
-        return control.order(self.dir, name, **fields)
+        return server.order(self.dir, name, **fields)
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Return the rows of `drom ps` by job, or by job.task for jobs of several."""
@@ -384,7 +386,7 @@ def launch_agent(
     that would check them is left out.
     """
     command = [sys.executable, "-m", "drom", "agent", "--runtime-dir", *map(str, (runtime_dir, *options))]
-    described = [service.describe(served, Sources())] if served else []
+    described = [startup.describe(served, Sources())] if served else []
     if described:
         command[3:] = [SERVE, str(described[0]), "--runtime-dir", str(runtime_dir)]
     if limit:
@@ -393,7 +395,7 @@ def launch_agent(
     log_file = log_file or runtime_dir.with_name(runtime_dir.name + ".log")
     claims_dir = claims_dir or runtime_dir.with_name(runtime_dir.name + ".claims")
     claims_dir.mkdir(exist_ok=True)
-    settings = {claims.VARIABLE: str(claims_dir)} | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
+    settings = {cpu_locks.VARIABLE: str(claims_dir)} | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
     with log_file.open("ab") as log:
         log.flush()
         agent = Agent(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import processes
-from agent.census import Census, Marks
-from agent.processes import Identity
+from agent.daemon.task_processes import Census, Marks
+from agent.system import proc as processes
+from agent.system.proc import Identity
 from dromlib.cpulist import mask_of
 
 if TYPE_CHECKING:

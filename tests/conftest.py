@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from agent import claims
+from agent.ipc import cpu_locks
 from tests.children import Child, build, running
 from tests.leftovers import no_registrations
 from tests.schedules import SHARING
@@ -36,7 +36,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def _claims_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let what tests start claim its CPUs apart from agents of this machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(claims.VARIABLE, str(tmp_path_factory.mktemp("claims")))
+        patch.setenv(cpu_locks.VARIABLE, str(tmp_path_factory.mktemp("claims")))
         yield
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.steward import protocol as say
+from agent.execution import protocol as say
 from scheduler.errors import SchedulerError
 from scheduler.live.cluster import Cluster
 from scheduler.live.jobs import Job, User

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from agent.control import Caller
-from agent.log import Log
-from agent.steward import protocol as say
+from agent.control.server import Caller
+from agent.execution import protocol as say
+from agent.observe.log import Log
 from scheduler.compiling import load_policy
 from scheduler.live.server import Server
 from scheduler.live.settings import Settings

@@ -11,18 +11,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from agent import registry
-from agent.acting import Acting
-from agent.jobs import Done
-from agent.node import Node
-from agent.registry import Owner, Registry
+from agent.daemon.actuator import Acting
+from agent.ipc import registry
+from agent.ipc.registry import Owner, Registry
+from agent.model.jobs import Done
+from agent.node.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.jobs import Action, Arrival, Job, Reservation, Task
-    from agent.rules import Rules
+    from agent.model.jobs import Action, Arrival, Job, Reservation, Task
+    from agent.policy.site_rules import Rules
 
 CAPACITY = 64
 OWNER = Owner(os.getpid(), 1, bytes(16), 0, emulated=True)

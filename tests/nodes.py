@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.cores import Cores
-from agent.node import Node
+from agent.model.cores import Cores
+from agent.node.node import Node
 
 MACHINES = [
     [1, 2],

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
-from agent.distribution import Demand, Objective
+from agent.placement.kernel.distributor import Demand, Objective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent.distribution import Core
+    from agent.placement.kernel.distributor import Core
 
 Leaf = tuple[int, int]
 Counts = dict[Leaf, int]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import zmq
 
-from agent.steward import protocol
+from agent.execution import protocol
 from tests.agents import SECONDS, environment
 
 if TYPE_CHECKING:

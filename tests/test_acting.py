@@ -6,8 +6,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from agent.acting import Acting
-from agent.jobs import Arrival
+from agent.daemon.actuator import Acting
+from agent.model.jobs import Arrival
 from tests.node_world import CAPACITY, World
 from tests.nodes import MACHINES, make_node
 from tests.test_registry import job_of, task_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import config
+from agent.config import sources
 from dromlib.cpulist import parse_cpulist
 from tests.agents import SERVES_METRICS, Programs, affinity, drom, environment, programs, start_agent, wait_until
 
@@ -37,7 +37,7 @@ def test_its_configuration_is_right() -> None:
     """The example holds, key by key."""
     (text,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
 
-    assert config.parse_file(Path("/f"), text).faults == []
+    assert sources.parse_file(Path("/f"), text).faults == []
 
 
 def test_the_commands_of_operations_are_there() -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import affinity, processes
-from agent.affinity import Result
+from agent.enforcement import affinity
+from agent.enforcement.affinity import Result
+from agent.system import proc
 from dromlib.cpulist import MAX_CPUS, cpus
 from tests.children import NOW, ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes
 
@@ -40,16 +41,16 @@ class TestBind:
         """All threads take the mask, and take the old one back."""
         for _ in range(3):
             child.ask("thread")
-        before = processes.thread_masks([child.pid])
+        before = proc.thread_masks([child.pid])
 
         result = affinity.bind(lambda: [child.pid], ONE)
 
         assert result == Result(changed=4, kept=0, denied=0, invalid=0, passes=2, settled=True)
-        assert set(processes.thread_masks([child.pid]).values()) == {ONE}
+        assert set(proc.thread_masks([child.pid]).values()) == {ONE}
         again = affinity.bind(lambda: [child.pid], ONE)
         assert again == Result(changed=0, kept=4, denied=0, invalid=0, passes=1, settled=True)
         assert affinity.bind(lambda: [child.pid], NOW).changed == 4
-        assert before == processes.thread_masks([child.pid])
+        assert before == proc.thread_masks([child.pid])
 
     @pytest.mark.parametrize("word", ["fork", "orphan"])
     def test_children_forked_meanwhile(self, child: Child, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
@@ -162,7 +163,7 @@ class TestBind:
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
 
         assert affinity.bind(task(child), ONE).settled
-        stat = processes.read_stat(child.pid)
+        stat = proc.read_stat(child.pid)
         assert stat is not None
         assert stat.state == "T"
         assert child.masks() == {ONE}
@@ -299,4 +300,4 @@ class TestSeveral:
         assert not affinity.walk({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed
         affinity.bind(lambda: [child.pid], ONE)
         assert affinity.walk({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed == 1
-        assert set(processes.thread_masks([child.pid]).values()) == {NOW}
+        assert set(proc.thread_masks([child.pid]).values()) == {NOW}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import layouts
-from agent.arrangement import arrange
-from agent.cores import Cores
-from agent.layouts import ANY, Layout
-from agent.ranks import NoRoom, Seat
+from agent.model import layouts
+from agent.model.cores import Cores
+from agent.model.layouts import ANY, Layout
+from agent.placement.layout_search import arrange
+from agent.placement.ranks import NoRoom, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

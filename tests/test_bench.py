@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agent import bench, bench_agent, bench_publish, bench_python, machine, processes
+from agent.bench import agent, node, publish, python
 from agent.errors import ControlError
+from agent.system import proc
+from agent.topology import detect
 from dromlib import native
 
 
 def test_summary_has_median_extremes_and_every_run() -> None:
     """A figure stands there with its median, its extremes, its runs in order, its aim and the peer's figure."""
-    rows = bench.summarise([{"poll": 3.0}, {"poll": 1.0}, {"poll": 2.5}])
+    rows = node.summarise([{"poll": 3.0}, {"poll": 1.0}, {"poll": 2.5}])
 
     assert rows == [
         {
@@ -33,10 +35,10 @@ def test_summary_has_median_extremes_and_every_run() -> None:
 
 def test_summary_keeps_the_order_of_the_figures_and_leaves_out_the_unmeasured() -> None:
     """What was not measured, or not in each run, is left out."""
-    rows = bench.summarise([{"start": 1.0, "poll": 1.0, "idle": 0.1}, {"poll": 1.0, "start": 2.0}])
+    rows = node.summarise([{"start": 1.0, "poll": 1.0, "idle": 0.1}, {"poll": 1.0, "start": 2.0}])
 
     assert [row["unit"] for row in rows] == ["ns", "s"]
-    assert bench.summarise([]) == []
+    assert node.summarise([]) == []
 
 
 @pytest.mark.parametrize(
@@ -44,19 +46,19 @@ def test_summary_keeps_the_order_of_the_figures_and_leaves_out_the_unmeasured() 
 )
 def test_percentile_is_a_value_that_was_measured(percent: float, expected: float) -> None:
     """The nearest-rank percentile of 1 to 100, in any order."""
-    assert bench_publish.percentile([float(n) for n in range(100, 0, -1)], percent) == expected
+    assert publish.percentile([float(n) for n in range(100, 0, -1)], percent) == expected
 
 
 def test_machine_names_cpus_and_kernel() -> None:
     """The machine is told by CPU, number of CPUs and kernel."""
-    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, Linux {os.uname().release}" in machine.machine()
+    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, Linux {os.uname().release}" in detect.machine()
 
 
 def test_one_cpu_leaves_out_what_needs_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On one CPU nothing is published from another one, and one sentence says so."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
-    assert bench._possible({"seen_p50", "seen_p99", "poll"}) == {"poll"}
+    assert node._possible({"seen_p50", "seen_p99", "poll"}) == {"poll"}
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -79,7 +81,7 @@ def test_program_refuses_to_measure_without_an_agent(arguments: tuple[str, ...],
 def test_changes_are_seen_after_they_are_published() -> None:
     """Each of the changes asked for is seen, later than published, and our affinity is what it was."""
     before = os.sched_getaffinity(0)
-    times = bench_publish.seen_after(min(before), max(before), changes=200)
+    times = publish.seen_after(min(before), max(before), changes=200)
 
     assert len(times) == 200
     assert min(times) > 0
@@ -89,7 +91,7 @@ def test_changes_are_seen_after_they_are_published() -> None:
 @pytest.mark.parametrize("kind", ["wait", "signal", "changed", "message", "pipe"])
 def test_sleeping_python_programs_are_awake_after_a_grant(kind: str) -> None:
     """Each change wakes the program, later than published."""
-    times = bench_python.awake_after(kind, changes=20)
+    times = python.awake_after(kind, changes=20)
 
     assert len(times) == 20
     assert min(times) > 0
@@ -99,10 +101,10 @@ def test_cpus_are_kept_awake_by_loops_that_give_way() -> None:
     """On each CPU of ours a loop of the lowest policy runs for the block, and none afterwards."""
 
     def loops() -> dict[int, set[int]]:
-        below = processes.process_tree(os.getpid()) - {os.getpid()}
+        below = proc.process_tree(os.getpid()) - {os.getpid()}
         return {pid: os.sched_getaffinity(pid) for pid in below if os.sched_getscheduler(pid) == os.SCHED_IDLE}
 
-    with bench_python.cpus_awake():
+    with python.cpus_awake():
         during = loops()
 
     assert sorted(map(sorted, during.values())) == [[cpu] for cpu in sorted(os.sched_getaffinity(0))]
@@ -111,12 +113,12 @@ def test_cpus_are_kept_awake_by_loops_that_give_way() -> None:
 
 def test_import_is_compared_with_plain_python() -> None:
     """The cost of the import is the difference of two programs."""
-    assert math.isfinite(bench_python.import_ms(pairs=3))
+    assert math.isfinite(python.import_ms(pairs=3))
 
 
 def test_python_program_refuses_to_measure_without_an_agent(tmp_path: Path) -> None:
     """Unmanaged, the Python program says so and fails: nothing would be measured."""
-    words = [sys.executable, "-m", "agent.bench_waiter", "poll", "1", "1000"]
+    words = [sys.executable, "-m", "agent.bench.waiter_program", "poll", "1", "1000"]
     environment = {**os.environ, "DROM_RUNTIME_DIR": str(tmp_path)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
@@ -127,8 +129,8 @@ def test_python_program_refuses_to_measure_without_an_agent(tmp_path: Path) -> N
 def test_an_agent_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """When the agent of the benchmark ends at once, its last words are told, and nothing stays."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    monkeypatch.setattr(bench_agent, "_usual_place", lambda: tmp_path)
-    with pytest.raises(ControlError, match="does not become ready"), bench_agent.running_agent():
+    monkeypatch.setattr(agent, "_usual_place", lambda: tmp_path)
+    with pytest.raises(ControlError, match="does not become ready"), agent.running_agent():
         pass
 
     assert list(tmp_path.iterdir()) == []
@@ -138,21 +140,21 @@ def test_an_agent_that_does_not_start_is_one_sentence(monkeypatch: pytest.Monkey
 def test_cheap_figures_are_measured_with_a_real_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """One short run gives a plausible figure for each that was asked for, and the agent is gone afterwards."""
     agents = []
-    make = bench_agent.Agent.__init__
+    make = agent.Agent.__init__
 
-    def remember(self: bench_agent.Agent, *arguments: object) -> None:
+    def remember(self: agent.Agent, *arguments: object) -> None:
         make(self, *arguments)  # type: ignore[arg-type]
         agents.append(self)
 
-    monkeypatch.setattr(bench_agent.Agent, "__init__", remember)
+    monkeypatch.setattr(agent.Agent, "__init__", remember)
     chosen = {"poll", "python_poll", "launch", "memory", "start"}
-    value = bench.node(1, chosen)
+    value = node.node(1, chosen)
 
     assert (value["schema_version"], value["runs"]) == (1, 1)
-    assert {row["name"] for row in value["figures"]} == {bench.FIGURES[key].name for key in chosen}
+    assert {row["name"] for row in value["figures"]} == {node.FIGURES[key].name for key in chosen}
     assert all(math.isfinite(row["median"]) and row["runs"] == [row["median"]] for row in value["figures"])
     # The others are differences of two measurements, which a busy machine may turn round.
-    sizes = {bench.FIGURES[key].name for key in ("memory", "start")}
+    sizes = {node.FIGURES[key].name for key in ("memory", "start")}
     assert all(row["median"] > 0 for row in value["figures"] if row["name"] in sizes)
     assert not agents[0].folder.parent.exists()
     assert not Path(f"/proc/{agents[0].pid}").exists()

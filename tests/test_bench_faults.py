@@ -6,8 +6,8 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
-from agent import bench_faults, bench_scale
-from agent.bench_agent import running_agent
+from agent.bench import faults, scale
+from agent.bench.agent import running_agent
 from tests.children import needs_two_cpus
 
 if TYPE_CHECKING:
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 @needs_two_cpus
 def test_deaths_and_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cores are granted before anybody runs on them; masks are repaired, of one process or of several."""
-    monkeypatch.setattr(bench_faults, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(faults, "IDLE_SECONDS", 0.1)
     with running_agent("--topology", "pack:2 core:1") as agent:
-        granted, running = bench_faults.deaths(agent, 2)
+        granted, running = faults.deaths(agent, 2)
         assert all(0 < one <= other for one, other in zip(granted, running, strict=True))
-        (took,) = bench_faults.repairs(agent, 2, 3, times=1)
+        (took,) = faults.repairs(agent, 2, 3, times=1)
         assert took > 0
-        assert bench_faults.idle_percent(agent, 2, 1) >= 0
+        assert faults.idle_percent(agent, 2, 1) >= 0
 
 
 def test_the_next_agent_disturbs_nobody() -> None:
     """Programs have the same grants under the agent that comes after the killed one."""
-    took, disturbed = bench_faults.adoption(3)
+    took, disturbed = faults.adoption(3)
     assert took > 0
     assert disturbed == 0
 
 
 def test_a_crowd_fits_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent raises the limit that it was started with; ours is as it was."""
-    monkeypatch.setattr(bench_faults, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(bench_faults, "SOFT_LIMIT", 64)
-    monkeypatch.setattr(bench_scale, "TASKS", 40)
+    monkeypatch.setattr(faults, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(faults, "SOFT_LIMIT", 64)
+    monkeypatch.setattr(scale, "TASKS", 40)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    idle, scrape = bench_faults.crowded()
+    idle, scrape = faults.crowded()
     assert idle >= 0
     assert scrape > 0
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before

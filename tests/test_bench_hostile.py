@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from agent import bench_agent, bench_hostile, bench_scale
+from agent.bench import agent as bench_agent
+from agent.bench import hostile, scale
 
 
 def test_orders_are_answered_beside_hostile_users() -> None:
     """Each figure is there, and the agent keeps little of what it is sent."""
-    with bench_agent.running_agent("--emulate", "core:4") as agent, bench_scale.crowd(agent) as programs:
+    with bench_agent.running_agent("--emulate", "core:4") as agent, scale.crowd(agent) as programs:
         agent.folder.parent.chmod(0o711)
         for slot in range(3):
             programs.arrive(slot)
-        found = bench_hostile.situations(agent, 8)
+        found = hostile.situations(agent, 8)
 
-    assert found.keys() == bench_hostile.FIGURES.keys()
+    assert found.keys() == hostile.FIGURES.keys()
     assert all(found[key] > 0 for key in found if key != "memory")
-    assert found["memory"] < 2 * bench_hostile.FIGURES["memory"].reach  # type: ignore[operator]
+    assert found["memory"] < 2 * hostile.FIGURES["memory"].reach  # type: ignore[operator]

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import bench_agent, bench_resize
-from agent.bench_resize import Step, changes, read_steps
+from agent.bench import agent as bench_agent
+from agent.bench import resize
+from agent.bench.resize import Step, changes, read_steps
 from agent.cli import output
 from agent.errors import ControlError
-from agent.sysfs import read_topology
-from agent.topology import usable_cores
+from agent.topology.machine import usable_cores
+from agent.topology.sysfs import read_topology
 from dromlib import native
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ def test_program_says_why_it_measures_nothing(arguments: list[str], sentence: st
 
 def test_one_core_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program on one core cannot shrink."""
-    monkeypatch.setattr(bench_resize, "usable_cores", lambda _: [(0, 0, 1)])
+    monkeypatch.setattr(resize, "usable_cores", lambda _: [(0, 0, 1)])
 
     with pytest.raises(ControlError, match="cannot shrink on one core"):
-        bench_resize.resize_cost(5)
+        resize.resize_cost(5)
 
 
 @two_cores
@@ -111,12 +112,12 @@ def test_one_core_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["jacobi", "stream", "blas"])
 def test_program_is_resized_as_ordered(name: str) -> None:
     """On all cores, half, the other half, all: the steps tell how many CPUs they had."""
-    program = next(program for program in bench_resize.programs() if program.name == name)
+    program = next(program for program in resize.programs() if program.name == name)
     rows = usable_cores(read_topology())
     half = len(rows) // 2
     masks = [sum(mask for _, _, mask in part) for part in (rows[:half], rows[half:], rows)]
 
-    steps = bench_resize._trace(program, masks, 1)
+    steps = resize._trace(program, masks, 1)
 
     had = [step.ncpus for step in steps if step.changed]
     assert had[-4:] == [masks[n].bit_count() for n in (2, 0, 1, 2)][-len(had) :]
@@ -129,10 +130,10 @@ def test_program_is_resized_as_ordered(name: str) -> None:
 @pytest.mark.parametrize("name", ["jacobi", "blas"])
 def test_program_changes_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an agent it goes through the same masks, by its clock."""
-    monkeypatch.setattr(bench_resize, "ALONE_S", 1.0)
-    program = next(program for program in bench_resize.programs() if program.name == name)
+    monkeypatch.setattr(resize, "ALONE_S", 1.0)
+    program = next(program for program in resize.programs() if program.name == name)
 
-    steps = bench_resize._trace_alone(program, (0b1, 0b10, 0b11), 1)
+    steps = resize._trace_alone(program, (0b1, 0b10, 0b11), 1)
 
     had = [step.ncpus for step in steps if step.changed]
     assert had[:3] == [2, 1, 1]
@@ -142,7 +143,7 @@ def test_program_changes_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.system
 def test_costs_are_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Each change of a program has a row with its cost, and the table ends with what it means."""
-    value = bench_resize.resize_cost(5, ["jacobi"])
+    value = resize.resize_cost(5, ["jacobi"])
     output.resize_cost(value, as_json=False)
 
     assert [(row["program"], row["change"]) for row in value["costs"]] == [
@@ -160,9 +161,9 @@ def test_costs_are_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.system
 def test_unchanged_grant_is_compared_with_running_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both runs end, whatever the difference."""
-    monkeypatch.setattr(bench_resize, "ITERATIONS", 20)
+    monkeypatch.setattr(resize, "ITERATIONS", 20)
     before = os.sched_getaffinity(0)
     with bench_agent.running_agent() as agent:
-        assert bench_resize.slower_percent(agent, pairs=1) > -100
+        assert resize.slower_percent(agent, pairs=1) > -100
 
     assert os.sched_getaffinity(0) == before

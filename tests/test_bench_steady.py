@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import bench_steady
+from agent.bench import steady
 from agent.errors import ControlError
 
 COUNTS = """
@@ -32,14 +32,14 @@ def state(pid: int) -> str:
 def test_programs_take_turns_and_each_tells_of_its_own() -> None:
     """A turn's time is that of a burst that was not interrupted; both are stopped in between, and gone at the end."""
     with (
-        bench_steady.running(python(COUNTS.format(first=1)), os.environ) as one,
-        bench_steady.running(python(COUNTS.format(first=2)), os.environ) as other,
+        steady.running(python(COUNTS.format(first=1)), os.environ) as one,
+        steady.running(python(COUNTS.format(first=2)), os.environ) as other,
     ):
         one.stop()
         other.stop()
         seen = [one.turn() for _ in range(5)]
         assert [state(one.pid), state(other.pid)] == ["T", "T"]
-        turns = bench_steady.turns(one, other, 4)
+        turns = steady.turns(one, other, 4)
         assert [(int(first), int(second)) for first, second in turns] == [(1, 2)] * 4
     bursts = [round((time - 1) * 1024) for time in seen]
 
@@ -50,7 +50,7 @@ def test_programs_take_turns_and_each_tells_of_its_own() -> None:
 def test_a_program_that_has_ended_is_one_sentence() -> None:
     """Nobody waits for it."""
     with (
-        bench_steady.running(python(r"import os; os.write(1, b'1\n')"), os.environ) as program,
+        steady.running(python(r"import os; os.write(1, b'1\n')"), os.environ) as program,
         pytest.raises(ControlError, match=r"^a program of the benchmark has ended or stands still: "),
     ):
         program.turn()
@@ -60,7 +60,7 @@ def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
     """It is narrow where values agree, and wide where they do not."""
     near, far = [1.0, 1.01, 0.99] * 20, [0.5, 1.0, 1.5] * 20
 
-    assert bench_steady.interval(near) == (1.0, 1.0)
-    low, high = bench_steady.interval(far)
+    assert steady.interval(near) == (1.0, 1.0)
+    low, high = steady.interval(far)
     assert 0.5 <= low <= 1.0 <= high <= 1.5
-    assert bench_steady.interval(far) == (low, high)
+    assert steady.interval(far) == (low, high)

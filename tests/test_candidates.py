@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from agent import processes
-from agent.candidates import Candidates
-from agent.control import Caller
+from agent.config.exclusions import Exclusions
+from agent.control.server import Caller
+from agent.daemon.attach import Candidates
+from agent.daemon.process_watch import Following
 from agent.errors import ControlError
-from agent.exclusions import Exclusions
-from agent.following import Following
-from agent.jobs import Arrival
+from agent.model.jobs import Arrival
+from agent.system import proc
 from tests.children import NOW
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.following import Loop
+    from agent.daemon.process_watch import Loop
 
 ME = Caller(os.getpid(), os.getuid())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
@@ -65,8 +65,8 @@ def test_who_may_be_attached_is_described() -> None:
         found = candidates().look(pid, ME, everybody=False)
         try:
             assert (found.who.pid, found.uid, found.affinity) == (pid, os.getuid(), NOW)
-            assert found.who.start_time == processes.start_time(pid)
-            assert processes.is_alive(found.pidfd)
+            assert found.who.start_time == proc.start_time(pid)
+            assert proc.is_alive(found.pidfd)
         finally:
             os.close(found.pidfd)
 
@@ -84,7 +84,7 @@ def test_refusals_keep_no_descriptor() -> None:
 def test_below_a_task() -> None:
     """A descendant of a task is managed with it."""
     with cat() as pid:
-        me = Arrival(os.getpid(), processes.start_time(os.getpid()) or 0, os.getuid(), "a")
+        me = Arrival(os.getpid(), proc.start_time(os.getpid()) or 0, os.getuid(), "a")
         with pytest.raises(ControlError, match=rf"^process {pid} belongs to job a \(pid {os.getpid()}\)"):
             candidates(me).look(pid, ME, everybody=True)
 
@@ -116,10 +116,10 @@ def test_a_process_of_another_pid_namespace() -> None:
     """What runs in a container is another agent's."""
     with cat("unshare", "--pid", "--fork", "--kill-child") as pid:
         try:
-            children = [child for child in processes.process_tree(pid) if child != pid]
+            children = [child for child in proc.process_tree(pid) if child != pid]
             while not children:
                 time.sleep(0.001)
-                children = [child for child in processes.process_tree(pid) if child != pid]
+                children = [child for child in proc.process_tree(pid) if child != pid]
             with pytest.raises(ControlError, match=rf"^process {children[0]} is in another pid namespace"):
                 candidates().look(children[0], ME, everybody=True)
         finally:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import census, processes
-from agent.census import Marks, Scan
-from agent.processes import Identity
+from agent.daemon import task_processes
+from agent.daemon.task_processes import Marks, Scan
+from agent.system import proc as processes
+from agent.system.proc import Identity
 from tests.children import UID, Child, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.processes import Stat
+    from agent.system.proc import Stat
 
 
 class Machine:
@@ -25,7 +26,7 @@ class Machine:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root
         self.read: list[int] = []
-        monkeypatch.setattr(census, "read_stat", self._read_stat)
+        monkeypatch.setattr(task_processes, "read_stat", self._read_stat)
         self.scan = Scan(str(root))
 
     def _read_stat(self, pid: int, proc: str) -> Stat | None:
@@ -124,7 +125,7 @@ class Environments:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root
         self.read: list[int] = []
-        monkeypatch.setattr(census, "environment", self._environment)
+        monkeypatch.setattr(task_processes, "environment", self._environment)
         self._marks = Marks(str(root))
 
     def _environment(self, pid: int, proc: str) -> list[bytes]:
@@ -169,7 +170,7 @@ class TestMarks:
 
     def test_a_look_reads_so_much_of_a_user(self, environments: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is left, the younger first, is read at the next look, and before what is known and has changed."""
-        monkeypatch.setattr(census, "BUDGET", 8192)
+        monkeypatch.setattr(task_processes, "BUDGET", 8192)
         for pid in (5, 6, 7):
             environments.put(pid, b"DROM_TASK=1:2\0", start=10 - pid)
 
@@ -184,7 +185,7 @@ class TestMarks:
         for pid in (5, 6, 7):
             environments.put(pid, b"DROM_TASK=1:2\0")
         environments.look()
-        monkeypatch.setattr(census, "BUDGET", 1)
+        monkeypatch.setattr(task_processes, "BUDGET", 1)
         for pid in (5, 6, 7):
             environments.put(pid, b"DROM_TASK=30:4\0")
 

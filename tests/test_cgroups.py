@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.cgroups import parse_cpu_max, parse_mounts, parse_own_cgroups
-from agent.sysfs import read_topology
-from agent.topology import usable_cores, warnings_of
+from agent.system.cgroups import parse_cpu_max, parse_mounts, parse_own_cgroups
+from agent.topology.machine import usable_cores, warnings_of
+from agent.topology.sysfs import read_topology
 from dromlib.cpulist import format_cpulist
 from tests.machines import NODE, grow, two_by_two
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import client
-from agent.zmtp import MORE, frame
+from agent.control import local_client
+from agent.control.zmtp import MORE, frame
 from dromlib.subscription import COMMAND, GREETING, READY
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def test_an_answer_is_whole_or_an_error(folder: Path, says: bytes, answer: bytes
     with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor(1) as pool:
         listening.bind(str(folder / "control"))
         listening.listen()
-        with client.connect(folder / "control", 30) as connection:
+        with local_client.connect(folder / "control", 30) as connection:
             accepted, _ = listening.accept()
-            asked = pool.submit(client.ask, connection, b"question")
+            asked = pool.submit(local_client.ask, connection, b"question")
             accepted.sendall(says)
             accepted.shutdown(socket.SHUT_WR)
             if isinstance(answer, bytes):
@@ -56,9 +56,9 @@ def test_a_full_queue_is_waited_for(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor(1) as pool:
         listening.bind(str(path))
         listening.listen(0)
-        with client.connect(path, 30):
+        with local_client.connect(path, 30):
             with pytest.raises(TimeoutError):
-                client.connect(path, 0.05)
-            waiting = pool.submit(client.connect, path, 30)
+                local_client.connect(path, 0.05)
+            waiting = pool.submit(local_client.connect, path, 30)
             listening.accept()[0].close()
             waiting.result(30).close()

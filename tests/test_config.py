@@ -8,9 +8,9 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from agent import config
-from agent.config import ConfigError
-from agent.options import OPTIONS, TABLES, Options
+from agent.config import sources
+from agent.config.options import OPTIONS, TABLES, Options
+from agent.config.sources import ConfigError
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FILE = Path("/f")
@@ -18,7 +18,7 @@ FILE = Path("/f")
 
 def faults(text: str) -> list[str]:
     """Return what is wrong with a file of this text."""
-    return config.parse_file(FILE, text).faults
+    return sources.parse_file(FILE, text).faults
 
 
 def written(folder: Path, text: str) -> Path:
@@ -96,13 +96,13 @@ class TestFile:
         """Texts and arrays of several lines, comments and tables do not confuse the count."""
         text = 'x = """\ngrace = 1\n"""\n# c\ny = [\n  1, # ]\n]\n[t."a.b"]\nz = 1\n[t]\n\nu.v = 2\n'
 
-        found = [(entry.path, entry.line) for entry in config.entries(text)]
+        found = [(entry.path, entry.line) for entry in sources.entries(text)]
         assert found == [("x", 1), ("y", 5), ("t.a.b.z", 9), ("t.u", 12)]
 
     @pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
     def test_only_line_ends_end_lines(self, end: str) -> None:
         """What else Python takes for one may stand in a comment, and hides nothing that follows."""
-        file = config.parse_file(FILE, f"# a{end}b\ngrace = 2.0\ngrce = 1\n")
+        file = sources.parse_file(FILE, f"# a{end}b\ngrace = 2.0\ngrce = 1\n")
 
         assert file.settings["grace"].value == 2.0
         assert file.faults == ["/f:3: there is no option grce: did you mean grace?"]
@@ -110,10 +110,10 @@ class TestFile:
     def test_long_lists_are_read_at_once(self) -> None:
         """Each statement is tried where it may end, not at each of its lines: the agent waits meanwhile."""
         lines = "".join(f'  "prog{n}",\n' for n in range(3000))
-        library = vars(config)["tomllib"]
+        library = vars(sources)["tomllib"]
         tried = Mock(wraps=library.loads)
         with patch.object(library, "loads", tried):
-            file = config.parse_file(FILE, f"grace = 2.0\n[exclude]\nprograms = [\n{lines}]\n")
+            file = sources.parse_file(FILE, f"grace = 2.0\n[exclude]\nprograms = [\n{lines}]\n")
 
         assert len(file.settings["exclude_programs"].value) == 3000  # type: ignore[arg-type]
         assert tried.call_count < 10
@@ -127,31 +127,31 @@ class TestFile:
         os.mkfifo(tmp_path / "pipe")
         for path in (tmp_path / "pipe", Path("/dev/zero")):
             with pytest.raises(ConfigError, match=r": it is not a plain file\.$"):
-                config.read_file(path)
-        (tmp_path / "long").write_bytes(bytes(config.LARGEST + 1))
+                sources.read_file(path)
+        (tmp_path / "long").write_bytes(bytes(sources.LARGEST + 1))
         with pytest.raises(ConfigError, match=r": it is longer than 1048576 bytes\.$"):
-            config.read_file(tmp_path / "long")
-        assert config.read_file(Path(os.devnull)).faults == []
+            sources.read_file(tmp_path / "long")
+        assert sources.read_file(Path(os.devnull)).faults == []
 
     def test_a_byte_order_mark_is_passed_over(self, tmp_path: Path) -> None:
         """Some editors begin a file with one."""
-        assert config.read_file(written(tmp_path, "\ufeffgrace = 2.0\n")).settings["grace"].value == 2.0
+        assert sources.read_file(written(tmp_path, "\ufeffgrace = 2.0\n")).settings["grace"].value == 2.0
 
     @pytest.mark.parametrize("text", ["", "\n", "# nothing\n"])
     def test_an_empty_file_says_nothing(self, text: str) -> None:
         """It is a good file."""
-        assert config.parse_file(FILE, text) == config.File(FILE)
+        assert sources.parse_file(FILE, text) == sources.File(FILE)
 
     def test_what_cannot_be_read_is_told(self, tmp_path: Path) -> None:
         """A file that is not there, is a folder, or is not text."""
         none = r"^cannot read the configuration .*/none: No such file or directory: check its name\.$"
         with pytest.raises(ConfigError, match=none):
-            config.read_file(tmp_path / "none")
+            sources.read_file(tmp_path / "none")
         with pytest.raises(ConfigError, match=r"^cannot read the configuration .*: it is not a plain file\.$"):
-            config.read_file(tmp_path)
+            sources.read_file(tmp_path)
         (tmp_path / "bytes").write_bytes(b"\xff\xfe")
         with pytest.raises(ConfigError, match=r"is not text in UTF-8: write it anew\.$"):
-            config.read_file(tmp_path / "bytes")
+            sources.read_file(tmp_path / "bytes")
 
 
 class TestPrecedence:
@@ -160,7 +160,7 @@ class TestPrecedence:
     def test_flag_before_environment_before_file_before_default(self, tmp_path: Path) -> None:
         """The strongest source wins, and its name is kept."""
         file = written(tmp_path, "# a\ngrace = 2\ncapacity = 2\nobserve = true\n")
-        found = config.load({"grace": 4.0, "topology": None}, {"DROM_GRACE": "3", "DROM_CAPACITY": "3"}, file)
+        found = sources.load({"grace": 4.0, "topology": None}, {"DROM_GRACE": "3", "DROM_CAPACITY": "3"}, file)
 
         assert [(found[name].value, found[name].origin) for name in ("grace", "capacity", "observe", "topology")] == [
             (4.0, "flag --grace"),
@@ -171,7 +171,7 @@ class TestPrecedence:
 
     def test_a_switch_is_turned_off_by_a_flag(self, tmp_path: Path) -> None:
         """False is a value, not silence."""
-        found = config.load({"observe": False}, {}, written(tmp_path, "observe = true"))
+        found = sources.load({"observe": False}, {}, written(tmp_path, "observe = true"))
 
         assert (found["observe"].value, found["observe"].origin) == (False, "flag --observe")
 
@@ -179,7 +179,7 @@ class TestPrecedence:
         """Each names what was given, and where."""
         file = written(tmp_path, "capacity = 0")
         with pytest.raises(ConfigError) as caught:
-            config.load({"metrics": "x"}, {"DROM_GRACE": "soon", "DROM_OBSERVE": "maybe"}, file)
+            sources.load({"metrics": "x"}, {"DROM_GRACE": "soon", "DROM_OBSERVE": "maybe"}, file)
 
         assert str(caught.value).splitlines() == [
             f"{file}:1: capacity = 0 is not a whole number from 1 to 65536.",
@@ -190,20 +190,20 @@ class TestPrecedence:
 
     def test_an_empty_variable_says_nothing(self) -> None:
         """As if it were unset."""
-        assert config.load({}, {"DROM_GRACE": ""}, None)["grace"].origin == "default"
+        assert sources.load({}, {"DROM_GRACE": ""}, None)["grace"].origin == "default"
 
     def test_the_runtime_directory_is_absolute_and_found_as_programs_find_it(self, tmp_path: Path) -> None:
         """A flag, the variable, or the rule of libdrom."""
-        assert config.load({"runtime_dir": "r"}, {}, None)["runtime_dir"].value == f"{Path.cwd()}/r"
-        assert config.load({}, {"DROM_RUNTIME_DIR": "/r"}, None)["runtime_dir"].value == "/r"
-        usual = config.load({}, {"XDG_RUNTIME_DIR": str(tmp_path)}, None)["runtime_dir"].value
+        assert sources.load({"runtime_dir": "r"}, {}, None)["runtime_dir"].value == f"{Path.cwd()}/r"
+        assert sources.load({}, {"DROM_RUNTIME_DIR": "/r"}, None)["runtime_dir"].value == "/r"
+        usual = sources.load({}, {"XDG_RUNTIME_DIR": str(tmp_path)}, None)["runtime_dir"].value
         assert usual in {"/run/drom", f"{tmp_path}/drom"}
         assert (usual == "/run/drom") == (os.geteuid() == 0 or Path("/run/drom/door").exists())
 
     def test_a_variable_names_the_file(self) -> None:
         """Without it the system's file is read, where there is one."""
-        assert config.default_file({"DROM_CONFIG": "/x"}) == Path("/x")
-        assert config.default_file({}) == (config.SYSTEM_FILE if config.SYSTEM_FILE.exists() else None)
+        assert sources.default_file({"DROM_CONFIG": "/x"}) == Path("/x")
+        assert sources.default_file({}) == (sources.SYSTEM_FILE if sources.SYSTEM_FILE.exists() else None)
 
 
 class TestDocumentation:
@@ -212,9 +212,9 @@ class TestDocumentation:
     def test_the_sample_is_the_defaults(self) -> None:
         """docs/drom.toml is what the options say: every line holds, and changes nothing."""
         text = (DOCS / "drom.toml").read_text(encoding="utf-8")
-        file = config.parse_file(FILE, text)
+        file = sources.parse_file(FILE, text)
 
-        assert text == config.sample()
+        assert text == sources.sample()
         assert file.faults == []
         assert {name: setting.value for name, setting in file.settings.items()} == {
             option.name: option.default for option in OPTIONS if option.about.in_file and option.default is not None
@@ -222,7 +222,7 @@ class TestDocumentation:
 
     def test_the_commented_lines_of_the_sample_hold_too(self) -> None:
         """What has no default is shown by an example that can be used as it is."""
-        lines = config.sample().splitlines()
+        lines = sources.sample().splitlines()
         examples = [line.removeprefix("# ") for line in lines if re.match(r"# \S+ = |\[", line)]
 
         assert len(examples) > len(TABLES)
@@ -230,10 +230,10 @@ class TestDocumentation:
 
     def test_the_table_is_what_the_options_say(self) -> None:
         """docs/configuration.md holds the generated table."""
-        assert config.markdown() in (DOCS / "configuration.md").read_text(encoding="utf-8")
+        assert sources.markdown() in (DOCS / "configuration.md").read_text(encoding="utf-8")
 
     def test_defaults_make_options(self) -> None:
         """Nothing said gives the defaults, but for the directory."""
-        found = config.options_of(config.load({}, {"DROM_RUNTIME_DIR": "/r"}, None))
+        found = sources.options_of(sources.load({}, {"DROM_RUNTIME_DIR": "/r"}, None))
 
         assert found == Options(runtime_dir="/r")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent import connections
-from agent.connections import DEAF, LOOK, SILENCE, Connection, Connections
+from agent.system import connections
+from agent.system.connections import DEAF, LOOK, SILENCE, Connection, Connections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent import control, runtime
-from agent.connections import TURN_SECONDS
-from agent.control import Caller, Server, endpoint, order, signals
+from agent.control import server as control
+from agent.control.server import Caller, Server, endpoint, order, signals
+from agent.control.zmtp import Exchange, frame
 from agent.errors import ControlError
-from agent.zmtp import Exchange, frame
+from agent.ipc import runtime_dir
+from agent.system.connections import TURN_SECONDS
 from dromlib.subscription import COMMAND, GREETING, READY
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class TestOrders:
     def test_who_makes_our_directory_is_not_believed(self, server: Server, folder: Path) -> None:
         """Where nobody says where the agent is, anybody may have made the directory in which it would be, or a link."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runtime, "fallback", lambda _: folder)
+            patch.setattr(runtime_dir, "fallback", lambda _: folder)
             assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
 
             def refused() -> list[str]:
@@ -236,7 +237,7 @@ class TestOrders:
             folder.chmod(0o755)
             link = folder.with_name(f"{folder.name}-link")
             link.symlink_to(folder)
-            patch.setattr(runtime, "fallback", lambda _: link)
+            patch.setattr(runtime_dir, "fallback", lambda _: link)
             with pytest.raises(ControlError, match=f"^{link} is no directory: {elsewhere}$"):
                 order(link, "ps")
             link.unlink()

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent import cpu_seconds
-from agent.cpu_seconds import TICK, Allocated, Busy, Job
+from agent.observe import cpu_seconds
+from agent.observe.cpu_seconds import TICK, Allocated, Busy, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agent.cores import Cores
-from agent.day import Book, Day, Outcome, Program, first_come, programs
-from agent.node import Node
-from agent.rules import Rules
+from agent.bench.simulated_day import Book, Day, Outcome, Program, first_come, programs
+from agent.model.cores import Cores
+from agent.node.node import Node
+from agent.policy.site_rules import Rules
 
 MEMORY = 1 << 30
 

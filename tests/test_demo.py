@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import demo
-from agent.demo import Answer, Story, Told, choose_machine
-from agent.demo_stage import DemoError, Program, Stage
-from agent.synthetic import synthetic_topology
-from agent.sysfs import read_topology
-from agent.topology import halves, usable_cores
+from agent.demo import run
+from agent.demo.run import Answer, Story, Told, choose_machine
+from agent.testbed.stage import DemoError, Program, Stage
+from agent.topology.machine import halves, usable_cores
+from agent.topology.synthetic import synthetic_topology
+from agent.topology.sysfs import read_topology
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
 from tests.agents import wait_until
@@ -167,9 +167,9 @@ def test_missing_examples_are_one_sentence(
         raise FileNotFoundError(f"dromlib/examples/{name} is not built: install the package.")
 
     monkeypatch.setattr(native, "example_path", missing)
-    monkeypatch.setattr(demo, "read_topology", lambda: synthetic_topology("core:2"))
+    monkeypatch.setattr(run, "read_topology", lambda: synthetic_topology("core:2"))
 
-    assert demo.run(tmp_path, 12.0, as_json=False) == 1
+    assert run.run(tmp_path, 12.0, as_json=False) == 1
     assert capsys.readouterr() == ("", "drom: dromlib/examples/jacobi is not built: install the package.\n")
 
 
@@ -178,7 +178,7 @@ def test_refuses_a_length_that_shows_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: float
 ) -> None:
     """A run too short to grow back in, or no number at all, is refused in a sentence."""
-    assert demo.run(tmp_path, seconds, as_json=True) == 1
+    assert run.run(tmp_path, seconds, as_json=True) == 1
     assert f"--seconds {seconds:g} is not between 3 and 3600" in capsys.readouterr().err
 
 
@@ -308,7 +308,7 @@ def test_an_enforced_change_is_told_loudly() -> None:
 
 def test_a_line_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """On a machine of two CPUs no line is wider than 80 columns."""
-    paper = demo.Paper(silent=False)
+    paper = run.Paper(silent=False)
     paper.head_changes(synthetic_topology("pack:2 core:1"))
     paper.change(Told(11.9, "primes", "start", 0, 2, "started", 0.123, "on what jacobi gave up"))
 
@@ -317,7 +317,7 @@ def test_a_line_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_busy_start_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Where stderr is no terminal a long compilation is one line."""
-    patience = demo.Patience()
+    patience = run.Patience()
     for seconds in (0.1, 1.2, 2.5, 30.0):
         patience(seconds)
     patience.done()
@@ -327,7 +327,7 @@ def test_a_busy_start_is_explained_once(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_wait_shows_what_was_seen_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that never comes ends with a sentence about the last state, not in a hang."""
-    monkeypatch.setattr("agent.demo_stage.PATIENCE", 0.1)
+    monkeypatch.setattr("agent.testbed.stage.PATIENCE", 0.1)
     begin = time.monotonic()
 
     with pytest.raises(DemoError, match=r"gave up waiting for rain; last seen: no agent answers in .*"):

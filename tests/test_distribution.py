@@ -14,9 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import distribution
-from agent.bench_distribution import situations
-from agent.distribution import UNLIMITED, Core, Demand, Distributor, Infeasible, Objective, Placement, split_cores
+from agent.bench.distribution import situations
+from agent.placement.kernel import distributor
+from agent.placement.kernel.distributor import (
+    UNLIMITED,
+    Core,
+    Demand,
+    Distributor,
+    Infeasible,
+    Objective,
+    Placement,
+    split_cores,
+)
 from tests.reference_distribution import assert_valid, best_objective, units_in
 
 if TYPE_CHECKING:
@@ -106,7 +115,7 @@ class TestAgainstReference:
             cores, demands = random_case(random.Random(-number))
             best = Distributor(cores, UNLIMITED).place(demands)
             if isinstance(best, Placement):
-                default, greedy = place(cores, demands, distribution.DEFAULT_BUDGET), place(cores, demands, 0)
+                default, greedy = place(cores, demands, distributor.DEFAULT_BUDGET), place(cores, demands, 0)
                 assert best.objective <= default.objective <= greedy.objective
                 assert not default.exact or default.objective == best.objective
                 cases += 1
@@ -330,7 +339,7 @@ class TestRules:
     def test_large_machine(self, name: str) -> None:
         """On 8 sockets of 64 cores 32 jobs of 8 tasks are placed optimally within the default budget."""
         cores = machine(*([64] for _ in range(8)))
-        placement = place(cores, situations(cores, 32, 8)[name], distribution.DEFAULT_BUDGET)
+        placement = place(cores, situations(cores, 32, 8)[name], distributor.DEFAULT_BUDGET)
 
         assert placement.exact
         assert placement.objective[:3] == (24, 0, 0)
@@ -344,7 +353,7 @@ class TestPlainPython:
     """Where numba does not serve, the same code does."""
 
     SCRIPT = """
-from agent.distribution import UNLIMITED, Demand, Distributor
+from agent.placement.kernel.distributor import UNLIMITED, Demand, Distributor
 distributor = Distributor([(n // 3, n // 3, 1 << n) for n in range(9)], UNLIMITED)
 placement = distributor.place([Demand(n, n % 2, 2, 0b100100 if n == 0 else 0) for n in range(4)])
 print(distributor.compiled, bool(distributor.compile_error), placement)
@@ -370,18 +379,18 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     @pytest.mark.timeout(600)
     def test_cache_that_lost_its_files(self, tmp_path: Path) -> None:
         """A cache that is called complete and is not is filled again."""
-        files = [Path(str(importlib.import_module(name).__file__)) for name in distribution.MODULES]
+        files = [Path(str(importlib.import_module(name).__file__)) for name in distributor.MODULES]
         package = tmp_path / "agent"
         package.mkdir()
         others = [files[0].with_name(name) for name in ("__init__.py", "numba_cache.py")]
-        for file in [*files, *others, Path(str(distribution.__file__))]:
+        for file in [*files, *others, Path(str(distributor.__file__))]:
             shutil.copy2(file, package)
         script = (
             "import os, sys, importlib.machinery as m\n"
             f"os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path / 'cache')!r}\n"
             "sys.meta_path = [m.BuiltinImporter, m.FrozenImporter, m.PathFinder]\n"
             f"sys.path.insert(0, {str(tmp_path)!r})\n"
-            "from agent import distribution\n"
+            "from agent.placement.reachable.kernel import distributor as distribution\n"
             "modules = [distribution.importlib.import_module(name) for name in distribution.MODULES]\n"
             "distribution._mark(modules).touch()\n"
             "print(distribution.__file__, distribution.is_cached(), distribution.kernel().compiled)\n"
@@ -393,17 +402,17 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     def test_cache_belongs_to_the_very_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sources of the same text at another place, or changed at another time, get a cache of their own."""
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-        here = [importlib.import_module(name) for name in distribution.MODULES]
+        here = [importlib.import_module(name) for name in distributor.MODULES]
         copies = [ModuleType(module.__name__) for module in here]
         for module, copy in zip(here, copies, strict=True):
             copy.__file__ = str(shutil.copy2(str(module.__file__), tmp_path))
 
-        folders = [distribution._cache_folder(here), distribution._cache_folder(copies)]
+        folders = [distributor._cache_folder(here), distributor._cache_folder(copies)]
         os.utime(str(copies[0].__file__), (1, 1))
-        folders.append(distribution._cache_folder(copies))
+        folders.append(distributor._cache_folder(copies))
 
         assert len(set(folders)) == 3
-        assert distribution._cache_folder(here) == folders[0]
+        assert distributor._cache_folder(here) == folders[0]
 
     def test_import_is_light(self) -> None:
         """Importing the module brings in neither numpy nor numba."""

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import door
-from agent.door import BadRequest, Request, parse_request
-from agent.jobs import Arrival
-from agent.layouts import Layout
+from agent.ipc import registration
+from agent.ipc.registration import BadRequest, Request, parse_request
+from agent.model.jobs import Arrival
+from agent.model.layouts import Layout
 from dromlib import layout
 from dromlib.layout import REPLY, REQUEST
 
@@ -38,7 +38,7 @@ class TestParse:
             "attach",
             (5, 6),
             "jacobi",
-            door.session_number("77"),
+            registration.session_number("77"),
             "moldable",
             2,
             8,
@@ -93,7 +93,7 @@ class TestParse:
             found = parse_request(request(kind=kind)[:12] + tail)
             assert found.job.isprintable()
             assert found.job == found.job.strip()
-            assert max(found.min_cpus, found.max_cpus, found.rank, found.size) <= door.MAX_CPUS
+            assert max(found.min_cpus, found.max_cpus, found.rank, found.size) <= registration.MAX_CPUS
             assert found.size >= 1
 
     @given(st.text(max_size=80))
@@ -141,7 +141,7 @@ class TestArrival:
     def test_sessions_are_told_apart(self, one: str, other: str) -> None:
         """A session's number is 64 bits, never 0, and as good as its text."""
         with suppress(UnicodeEncodeError):
-            a, b = door.session_number(one), door.session_number(other)
+            a, b = registration.session_number(one), registration.session_number(other)
             assert 0 < a < 1 << 64
             assert (a == b) == (one == other)
 

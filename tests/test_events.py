@@ -5,8 +5,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from agent.events import is_wanted, line, parse_since
-from agent.words import WordError
+from agent.observe.text_view import is_wanted, line, parse_since
+from agent.text import WordError
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=timezone.utc)
 CHANGE = {"time": "2026-11-21T19:59:59.500Z", "event": "applied", "job": "a", "old": "0-3", "new": "", "pid": 7}

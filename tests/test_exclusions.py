@@ -6,8 +6,8 @@ import pwd
 
 import pytest
 
-from agent.exclusions import Exclusions, find_users
-from agent.users import group_number
+from agent.config.exclusions import Exclusions, find_users
+from agent.system.users import group_number
 
 
 @pytest.mark.parametrize(

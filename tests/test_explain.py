@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from agent.errors import Refused
-from agent.explain import explain
-from agent.jobs import Arrival, Job, Reservation, Task, Wish
-from agent.layouts import Layout
-from agent.node import Node
-from agent.rules import Rules
-from agent.words import CORES_DIFFER
+from agent.model.jobs import Arrival, Job, Reservation, Task, Wish
+from agent.model.layouts import Layout
+from agent.node.explain import explain
+from agent.node.node import Node
+from agent.policy.site_rules import Rules
+from agent.text import CORES_DIFFER
 from dromlib.cpulist import format_cpulist
 from tests.nodes import MACHINES, make_node
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import policy
 from agent.errors import Refused
-from agent.explain import explain
-from agent.jobs import Arrival, Job
-from agent.rules import Rules
+from agent.model.jobs import Arrival, Job
+from agent.node.explain import explain
+from agent.policy import fair_share
+from agent.policy.site_rules import Rules
 from dromlib.cpulist import parse_cpulist
 from tests import reference_shares
 from tests.nodes import make_node
@@ -24,8 +24,8 @@ from tests.nodes import make_node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.node import Node
-    from agent.policy import JobCores
+    from agent.node.node import Node
+    from agent.policy.fair_share import JobCores
 
 END = 12.0
 """When sentences are asked for: after the last event."""
@@ -276,8 +276,8 @@ class Reader:
 
     def spared(self) -> bool:
         """Its user has jobs, nothing is free, and with it nobody could lend anything any more."""
-        counts = policy.admit(self.mine, self.others, self.total, self.node.plan.rules.sharing_factor, self.cap)
-        assert not isinstance(counts, policy.Wait)
+        counts = fair_share.admit(self.mine, self.others, self.total, self.node.plan.rules.sharing_factor, self.cap)
+        assert not isinstance(counts, fair_share.Wait)
         left = [
             min(counts[view.name] - view.minimum, int(counts[view.name] * self.node.plan.rules.sharing_factor))
             for view in [*self.others, self.mine]
@@ -301,4 +301,6 @@ def test_shares_are_those_of_the_reference(node: Node, cap: int) -> None:
     """Shares worked out level by level are those that cores handed out one by one lead to."""
     views = [node.plan.view(job) for job in node.jobs.values()]
     if sum(view.cores if view.fixed else view.minimum for view in views) <= len(node.cores):
-        assert policy.equal_shares(views, len(node.cores), cap) == reference_shares.shares(views, len(node.cores), cap)
+        assert fair_share.equal_shares(views, len(node.cores), cap) == reference_shares.shares(
+            views, len(node.cores), cap
+        )

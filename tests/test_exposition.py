@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from agent.exposition import Exposition, Only
+from agent.observe.exposition import Exposition, Only
 
 FORMATS = ("", "text/plain;version=1.0.0", "application/openmetrics-text;version=1.0.0")
 NAMES = st.text(st.characters(codec="utf-8"), max_size=3)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import failures
+from agent.system import os_errors
 from tests.agents import SECONDS, environment
 
 DROM = Path(sys.executable).with_name("drom")
@@ -91,10 +91,10 @@ def test_no_sentence_is_a_bare_number() -> None:
         for file in (None, "file", b"file", 7):
             error = OSError(number, os.strerror(number))
             error.filename = file
-            said = failures.sentence_of(error)
+            said = os_errors.sentence_of(error)
 
             assert os.strerror(number) in said
             assert "Errno" not in said
             assert said.endswith(".")
             assert file is None or said.startswith(("file: ", "descriptor 7: "))
-    assert failures.sentence_of(OSError("words")) == "the system refuses what drom needs (words): see drom doctor."
+    assert os_errors.sentence_of(OSError("words")) == "the system refuses what drom needs (words): see drom doctor."

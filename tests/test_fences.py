@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import fences
+from agent.enforcement import cpusets
+from agent.enforcement.cpusets import Fences
 from agent.errors import ControlError
-from agent.fences import Fences
 from tests.test_registry import task_of
 
 if TYPE_CHECKING:
-    from agent.jobs import Task
+    from agent.model.jobs import Task
 
 ME = os.getpid()
 
@@ -110,14 +110,14 @@ def test_only_groups_of_ones_own_directory_are_taken_down(base: Path) -> None:
 
 def test_the_group_of_the_service_that_holds_them_is_taken(tmp_path: Path) -> None:
     """Where it runs: then the agent stays in its own group, which ends with it."""
-    holder, proc = tmp_path / "sys/fs/cgroup" / fences.HOLDER, tmp_path / "proc/self"
+    holder, proc = tmp_path / "sys/fs/cgroup" / cpusets.HOLDER, tmp_path / "proc/self"
     for folder in (holder, proc):
         folder.mkdir(parents=True)
     (proc / "mountinfo").write_text("30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     (proc / "cgroup").write_text("0::/system.slice/drom-agent.service\n")
     for name, text in (("controllers", "cpuset"), ("procs", ""), ("subtree_control", "")):
         (holder / f"cgroup.{name}").write_text(text)
-    assert fences.build(Path("/run/drom"), raised=True, root=tmp_path)
+    assert cpusets.build(Path("/run/drom"), raised=True, root=tmp_path)
 
     assert said(holder / "cgroup.subtree_control") == "+cpuset"
     assert list((holder / "agent").iterdir()) == []
@@ -125,8 +125,8 @@ def test_the_group_of_the_service_that_holds_them_is_taken(tmp_path: Path) -> No
 
 def test_without_delegation_there_is_a_sentence(tmp_path: Path) -> None:
     """For who wants fences; who does not want any goes on without."""
-    assert fences.build(Path("/run/drom"), raised=False, root=tmp_path) is None
+    assert cpusets.build(Path("/run/drom"), raised=False, root=tmp_path) is None
     with pytest.raises(
         ControlError, match=r"^no control groups of version 2 are mounted here: start drom-tasks\.service, "
     ):
-        fences.build(Path("/run/drom"), raised=True, root=tmp_path)
+        cpusets.build(Path("/run/drom"), raised=True, root=tmp_path)

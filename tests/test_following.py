@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from agent import census, processes
-from agent.following import Following, first_process
-from agent.jobs import Arrival, Task
-from agent.processes import Identity
+from agent.daemon import task_processes
+from agent.daemon.process_watch import Following, first_process
+from agent.model.jobs import Arrival, Task
+from agent.system import proc
+from agent.system.proc import Identity
 from tests.children import UID, Child, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.node import Node
+    from agent.node.node import Node
 
 
 class Turns:
@@ -86,7 +87,7 @@ class TestSurvivors:
         child.popen.kill()
         child.popen.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(census, "BUDGET", 0)
+            patch.setattr(task_processes, "BUDGET", 0)
             assert stage.following.follow_a_survivor(stage.task)
             due = stage.following.next_look()
             assert due is not None
@@ -103,7 +104,7 @@ class TestSurvivors:
     ) -> None:
         """Whose tasks end all at once does not hold up the others: their turns come one after the other."""
         child.ask("orphan")
-        monkeypatch.setattr(census, "BUDGET", 0)
+        monkeypatch.setattr(task_processes, "BUDGET", 0)
         for slot in (1, 2):
             stage.tasks[slot] = Task(slot, "b", 0, Arrival(1 << 30, child.identity.start_time, UID, "b"), 0)
         assert all(stage.following.follow_a_survivor(stage.tasks[slot]) for slot in (1, 2))
@@ -120,7 +121,7 @@ class TestDescent:
         """A process below two first processes belongs to the task of the nearer one, and so does that itself."""
         below = int(child.ask("fork"))
         assert stage.following.task_above(below) is stage.task
-        start = processes.start_time(below)
+        start = proc.start_time(below)
         assert start is not None
         stage.tasks[1] = inner = Task(1, "b", 0, Arrival(below, start, UID + 1, "b"), 0)
 
@@ -135,7 +136,7 @@ class TestDescent:
         seen = stage.following.processes_of_all([0])[0]
         child.popen.kill()
         child.popen.wait()
-        until(lambda: processes.lineage(below)[1].pid != child.pid, "the fork has another parent")
+        until(lambda: proc.lineage(below)[1].pid != child.pid, "the fork has another parent")
 
         assert seen == {child.pid, below}
         assert stage.following.processes_of_all([0])[0] == {below}
@@ -158,12 +159,12 @@ class TestDescent:
 
         assert stage.following.task_above(orphan, stage.task) is None
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(processes, "lineage", below.lineage)
+            patch.setattr(proc, "lineage", below.lineage)
             assert stage.following.task_above(os.getpid(), stage.task) is stage.task
 
 
 def identity(pid: int) -> Identity:
     """Return a living process as a value."""
-    start = processes.start_time(pid)
+    start = proc.start_time(pid)
     assert start is not None
     return Identity(pid, start)

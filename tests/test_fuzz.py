@@ -18,14 +18,16 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import cgroups, config, orders, processes
-from agent.control import Caller, Server, endpoint
+from agent.config import sources
+from agent.control.server import Caller, Server, endpoint
+from agent.daemon.acknowledgements import wish_in
 from agent.errors import ControlError
-from agent.mailboxes import Mailboxes
-from agent.orders import Attach, Release, Resize, Set
-from agent.post import wish_in
-from agent.registry import Registry, RegistryError, restore
-from agent.synthetic import TopologyError, synthetic_topology
+from agent.ipc.mailboxes import Mailboxes
+from agent.ipc.registry import Registry, RegistryError, restore
+from agent.node import orders
+from agent.node.orders import Attach, Release, Resize, Set
+from agent.system import cgroups, proc
+from agent.topology.synthetic import TopologyError, synthetic_topology
 from dromlib import layout
 from dromlib.layout import HEADER, SLOT
 from tests.test_registry import OWNER, job_of, task_of
@@ -151,7 +153,7 @@ def test_a_registry_of_an_earlier_agent_is_read_or_refused(
 )
 def test_any_configuration_is_taken_or_told_where_it_is_wrong(text: str) -> None:
     """A fault begins with file and line."""
-    file = config.parse_file(Path("/f"), text)
+    file = sources.parse_file(Path("/f"), text)
 
     assert all(fault.startswith("/f:") and fault.split(":")[1].isdecimal() for fault in file.faults)
 
@@ -168,5 +170,5 @@ def test_what_the_kernel_says_may_be_anything(text: str, data: bytes) -> None:
     """Files of /proc that a process's name is part of."""
     assert isinstance(cgroups.parse_mounts(text), list)
     assert isinstance(cgroups.parse_own_cgroups(text), dict)
-    found = processes.parse_stat(data.decode(errors="replace"))
+    found = proc.parse_stat(data.decode(errors="replace"))
     assert found is None or found.ppid >= -(1 << 200)

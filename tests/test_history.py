@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.history import History, HistoryError, read, rotated
+from agent.observe.event_log import History, HistoryError, read, rotated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

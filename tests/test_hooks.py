@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.connections import LOOK, SILENCE
-from agent.steward.hooks import Hooks, Request
+from agent.execution.step_requests import Hooks, Request
+from agent.system.connections import LOOK, SILENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

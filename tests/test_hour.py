@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.hour import COLUMNS, MOST_JOBS, OTHERS, STEP, History, Hour, replayed
+from agent.observe.cpu_history import COLUMNS, MOST_JOBS, OTHERS, STEP, History, Hour, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import interpreter
+from agent.system import python_command
 from tests.agents import SECONDS, environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,9 +27,9 @@ def poisoned(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        interpreter.drom(*TOPOLOGY),
-        interpreter.module("drom", *TOPOLOGY),
-        interpreter.python("from drom.__main__ import main; import numba; main()", *TOPOLOGY),
+        python_command.drom(*TOPOLOGY),
+        python_command.module("drom", *TOPOLOGY),
+        python_command.python("from drom.__main__ import main; import numba; main()", *TOPOLOGY),
     ],
     ids=["drom", "module", "python"],
 )

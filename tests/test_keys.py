@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import keys
-from agent.keys import KeysError, default_folder, load, make, trust
+from agent.control import keys
+from agent.control.keys import KeysError, default_folder, load, make, trust
 from tests.commands import drom
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent.steward import launching
-from agent.steward.launching import Place
-from agent.steward.spool import Status
+from agent.execution import launch
+from agent.execution.launch import Place
+from agent.execution.spool import Status
 from dromlib import native
 from tests.stand_in import start
 
@@ -33,7 +33,7 @@ HERE = Place("n1", Path("/run/drom"))
 )
 def test_patterns_are_expanded(pattern: str, path: str) -> None:
     """Letters that mean nothing stay, and no name leaves the folder."""
-    assert launching.expand(pattern, start(7, "true", name="a/b"), "n1") == path
+    assert launch.expand(pattern, start(7, "true", name="a/b"), "n1") == path
 
 
 def test_a_job_does_not_take_itself_for_another_task() -> None:
@@ -41,10 +41,10 @@ def test_a_job_does_not_take_itself_for_another_task() -> None:
     task = {"DROM_TASK": "1:2", "DROM_CPUS": "0", "DROM_MAX_CPUS": "2"}
     env = {**task, "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1", "MINE": "x"}
 
-    found = launching.environment(start(7, "true", env=env, attempt=2), HERE)
+    found = launch.environment(start(7, "true", env=env, attempt=2), HERE)
 
-    stand_ins = dict.fromkeys(launching.STAND_INS, f"{native.step_path()} remote")
-    assert found == launching.UNBOUND | launching.OPEN_MPI | stand_ins | {
+    stand_ins = dict.fromkeys(launch.STAND_INS, f"{native.step_path()} remote")
+    assert found == launch.UNBOUND | launch.OPEN_MPI | stand_ins | {
         "MINE": "x",
         "PATH": f"/usr/local/bin:/usr/bin:/bin:{native.run_path().parent}",
         "DROM_JOB_ID": "7",
@@ -60,7 +60,7 @@ def test_a_job_does_not_take_itself_for_another_task() -> None:
 
 def test_what_tells_a_job_comes_first() -> None:
     """Agents read no more than the beginning of an environment."""
-    found = launching.environment(start(7, "true", env={"A": "1", "PATH": "/bin", "DROM_JOB_ID": "3"}), HERE)
+    found = launch.environment(start(7, "true", env={"A": "1", "PATH": "/bin", "DROM_JOB_ID": "3"}), HERE)
 
     assert [*found].index("DROM_JOB_ID") < [*found].index("A")
     assert found["DROM_JOB_ID"] == "7"
@@ -70,34 +70,34 @@ def test_a_job_of_several_nodes_finds_them_without_ssh() -> None:
     """Its launcher is led to the agents, unless its user leads it elsewhere."""
     wanted = start(7, "mpirun", nodes=("n1", "n2"), total_tasks=4, env={"PATH": "/bin", "OMPI_MCA_plm": "slurm"})
 
-    found = launching.environment(wanted, HERE)
+    found = launch.environment(wanted, HERE)
 
     assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2,n2:2", "slurm")
-    assert {found[name] for name in launching.STAND_INS} == {f"{native.step_path()} remote"}
+    assert {found[name] for name in launch.STAND_INS} == {f"{native.step_path()} remote"}
 
 
 def test_a_job_of_one_node_finds_it_without_ssh() -> None:
     """Whatever it is called: a launcher that is given its name need not find a host of that name."""
-    found = launching.environment(start(7, nodes=("n1",), total_tasks=2, script="#!/bin/sh\ntrue\n"), HERE)
+    found = launch.environment(start(7, nodes=("n1",), total_tasks=2, script="#!/bin/sh\ntrue\n"), HERE)
 
     assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2", "rsh")
-    assert {found[name] for name in launching.STAND_INS} == {f"{native.step_path()} remote"}
-    assert not found.keys() & {*launching.HOSTFILES}
+    assert {found[name] for name in launch.STAND_INS} == {f"{native.step_path()} remote"}
+    assert not found.keys() & {*launch.HOSTFILES}
 
 
 def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
     """Its launches need not name them; the file is its user's, and goes with the script."""
     place = Place("n1", tmp_path)
     wanted = start(7, nodes=("n1", "n2"), total_tasks=4, script="#!/bin/sh\nmpirun ./solver\n")
-    launching.write_script(wanted, place)
+    launch.write_script(wanted, place)
 
-    found = launching.environment(wanted, place)
+    found = launch.environment(wanted, place)
 
-    files = {Path(found[name]) for name in launching.HOSTFILES}
+    files = {Path(found[name]) for name in launch.HOSTFILES}
     assert [(path.read_text(encoding="ascii"), path.stat().st_mode & 0o777) for path in files] == [
         ("n1 slots=2\nn2 slots=2\n", 0o400)
     ]
-    launching.remove_script(wanted, place)
+    launch.remove_script(wanted, place)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -127,14 +127,14 @@ def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
 )
 def test_whose_fault_it_is(refused: str, number: int, fault: str) -> None:
     """What a job asked for is its own fault, whatever comes of it: no user can have a node drained by a path."""
-    found, sentence = launching.why_refused(Status(refused=refused, errno=number), start(7, "true"), HERE)
+    found, sentence = launch.why_refused(Status(refused=refused, errno=number), start(7, "true"), HERE)
 
     assert (found, sentence[-1]) == (fault, ".")
 
 
 def test_a_launcher_that_the_users_path_finds_is_the_users() -> None:
     """It may be on a file system of the user's own, which fails as that likes."""
-    found, _ = launching.why_refused(Status(refused="program", errno=12), start(7, "mpirun", mode="launch"), HERE)
+    found, _ = launch.why_refused(Status(refused="program", errno=12), start(7, "mpirun", mode="launch"), HERE)
 
     assert found == "job"
 
@@ -147,7 +147,7 @@ def test_a_long_path_is_cut_in_a_sentence(refused: str, wanted: dict[str, Any]) 
     """What is to be done about it is still read, and fits in the message to the scheduler."""
     status, found = Status(refused=refused, errno=2), start(7, "x" * 9999, **wanted)
 
-    _, sentence = launching.why_refused(status, found, HERE)
+    _, sentence = launch.why_refused(status, found, HERE)
 
     assert "...: No such file" in sentence.replace("'", "").replace(" for the output of the job", "")
     assert len(sentence) < 500
@@ -155,9 +155,9 @@ def test_a_long_path_is_cut_in_a_sentence(refused: str, wanted: dict[str, Any]) 
 
 def test_only_root_starts_programs_of_others() -> None:
     """An agent of another user refuses them, and says what to do; nobody can have its node drained by it."""
-    assert launching.why_not_here(start(7, "true", uid=1000), 0) is None
-    assert launching.why_not_here(start(7, "true", uid=1000), 1000) is None
-    assert launching.why_not_here(start(7, "true", uid=1000), 1001) == (
+    assert launch.why_not_here(start(7, "true", uid=1000), 0) is None
+    assert launch.why_not_here(start(7, "true", uid=1000), 1000) is None
+    assert launch.why_not_here(start(7, "true", uid=1000), 1001) == (
         "job",
         "this agent runs as user 1001 and may not start programs as 1000: run it as root.",
     )
@@ -177,8 +177,8 @@ def test_a_users_script_is_roots_file(monkeypatch: pytest.MonkeyPatch, *, acls: 
         Path(folder).chmod(0o755)
         place = Place("n1", Path(folder))
         job = start(7, "a", script="#!/bin/sh\necho $1 $0", uid=65534, gid=65534, nodes=("n1",))
-        launching.write_script(job, place)
-        path, hosts = launching.script_path(job, place), launching.hosts_path(job, place)
+        launch.write_script(job, place)
+        path, hosts = launch.script_path(job, place), launch.hosts_path(job, place)
         tries = f"cat {path} {hosts} && chmod 0700 {path}; echo x >> {path}; echo x >> {hosts}; truncate -s 1M {path}"
 
         def run(user: int, *command: str) -> str:
@@ -192,5 +192,5 @@ def test_a_users_script_is_roots_file(monkeypatch: pytest.MonkeyPatch, *, acls: 
         assert run(65533, "sh", "-c", tries) == ""
         assert [file.stat().st_uid for file in (path, hosts)] == [0, 0]
         assert path.read_text(encoding="utf-8") == job.script
-        launching.remove_script(job, place)
+        launch.remove_script(job, place)
         assert not list(Path(folder).iterdir())

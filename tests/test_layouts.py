@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.layouts import ANY, Layout, distance, is_as_asked, make_do, most, span, ways
+from agent.model.layouts import ANY, Layout, distance, is_as_asked, make_do, most, span, ways
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

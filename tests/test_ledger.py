@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cores import Cores
-from agent.ledger import Ledger, Move
-from agent.ownership import settle
+from agent.model.cores import Cores
+from agent.node.ledger import Ledger, Move
+from agent.node.ownership import settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.ownership import Owner
+    from agent.node.ownership import Owner
 
 CORES = Cores((0b11, 0b1100, 0b110000))
 SIX = Cores((1, 2, 4, 8, 16, 32))

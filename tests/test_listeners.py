@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.runtime import fault_of
+from agent.ipc.runtime_dir import fault_of
 from dromlib import native
 from tests import native_build
 from tests.agents import SECONDS

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent import listing
+from agent.observe import listing
 
 NOTHING: dict[str, Any] = {
     "task": 0,

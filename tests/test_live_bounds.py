@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import control
+from agent.control import server as control
 from agent.errors import ControlError
-from agent.steward import protocol as say
+from agent.execution import protocol as say
 from scheduler.live.choosing import MOST_CHOSEN
 from scheduler.live.spec import (
     LARGEST,

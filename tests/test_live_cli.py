@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import typer
 
+from agent.config.options import OPTIONS
+from agent.control.gate import Remote
 from agent.errors import ControlError, RefusedError
-from agent.log import Log
-from agent.options import OPTIONS
-from agent.remote import Remote
+from agent.observe.log import Log
 from drom.app import USAGE_ERROR
 from scheduler.errors import SchedulerError
 from scheduler.live import choosing, cli, cli_scheduler, listing

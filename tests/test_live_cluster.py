@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent.steward import protocol as say
+from agent.execution import protocol as say
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER

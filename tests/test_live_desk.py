@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from agent import keys
-from agent.control import order
-from agent.log import Log
-from agent.remote import Remote
-from agent.steward import protocol as say
+from agent.control import keys
+from agent.control.gate import Remote
+from agent.control.server import order
+from agent.execution import protocol as say
+from agent.observe.log import Log
 from scheduler.live import desk as desk_module
 from scheduler.live.cli import SERVICE
 from scheduler.live.desk import LINES_AT_ONCE, Desk, gate_for_agents

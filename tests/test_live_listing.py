@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.words import LAST_MOMENT
+from agent.text import LAST_MOMENT
 from scheduler.live import listing
 from scheduler.live.spec import Dependency, Spec, visible
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.control import Caller
+from agent.control.server import Caller
 from agent.errors import ControlError
-from agent.log import Log
-from agent.steward import protocol as say
+from agent.execution import protocol as say
+from agent.observe.log import Log
 from scheduler.compiling import load_policy
 from scheduler.live.jobs import Entry, User
 from scheduler.live.quotas import AT_ONCE, ROW, Orders

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent import control, errors, guarded
-from agent.log import Log
-from agent.steward import protocol as say
+from agent import errors
+from agent.control import server as control
+from agent.execution import protocol as say
+from agent.observe.log import Log
+from agent.system import guarded
 from scheduler.compiling import load_policy
 from scheduler.live import admission, pages
 from scheduler.live.cli import SERVICE
@@ -422,8 +424,8 @@ def test_an_order_that_fails_on_its_way_changes_nothing(server: Server, monkeypa
 
 def test_a_part_that_fails_for_good_ends_the_loop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """After several failures in a row: a success in between, or a short time, makes no end."""
-    monkeypatch.setattr("agent.guarded.LASTING", 0.0)
-    monkeypatch.setattr("agent.guarded.LONGEST", 0.0)
+    monkeypatch.setattr("agent.system.guarded.LASTING", 0.0)
+    monkeypatch.setattr("agent.system.guarded.LONGEST", 0.0)
 
     def faulty() -> None:
         raise OSError(5, "broken")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.steward.protocol import LETTERS
-from agent.words import WordError
+from agent.execution.protocol import LETTERS
+from agent.text import WordError
 from scheduler.errors import SchedulerError
 from scheduler.live.directives import directives
 from scheduler.live.rows import spec_of, text_of_spec

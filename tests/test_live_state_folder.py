@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.log import Log
+from agent.observe.log import Log
 from scheduler.compiling import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.live.layout import APPLICATION

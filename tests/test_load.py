@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import cpu_times, processes
-from agent.load import Avoidance, Meter, Watch, per_core
-from agent.processes import Identity
+from agent.system import cpu_times
+from agent.system import proc as processes
+from agent.system.proc import Identity
+from agent.system.unmanaged_load import Avoidance, Meter, Watch, per_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.history import FORMER, History, read
-from agent.log import EVENTS, Level, Log
+from agent.observe.event_log import FORMER, History, read
+from agent.observe.log import EVENTS, Level, Log
 from scheduler.live.jobs import FINAL, Entry
 from scheduler.live.rows import entry_of
 
@@ -118,7 +118,7 @@ def _in_a_unit(code: str, *, journal: bool) -> str:
 
 
 EACH = """
-from agent.log import Log
+from agent.observe.log import Log
 for event in ("queue_stuck", "node_down", "ready", "arrived", "joined"):
     Log()(event)
 """

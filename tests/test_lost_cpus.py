@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.day import restarted
-from agent.explain import explain
+from agent.bench.simulated_day import restarted
+from agent.node.explain import explain
 from tests.nodes import MACHINES
 from tests.test_node import Stage
 from tests.test_policy_rules import arrive, node, waits
 
 if TYPE_CHECKING:
-    from agent.jobs import Task
+    from agent.model.jobs import Task
 
 
 def lose(stage: Stage, gone: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.mailboxes import Mail, MailboxError, Mailboxes
+from agent.ipc.mailboxes import Mail, MailboxError, Mailboxes
 from dromlib import layout
 from dromlib.layout import MAILBOX
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from agent.cpu_seconds import Allocated
-from agent.exposition import Exposition
-from agent.jobs import Arrival
-from agent.metrics import Histogram, NodeCollector
-from agent.report import Counters
-from agent.rereading import Available
-from agent.snapshot import snapshot
+from agent.model.jobs import Arrival
+from agent.observe.cpu_seconds import Allocated
+from agent.observe.exposition import Exposition
+from agent.observe.metrics import Histogram, NodeCollector
+from agent.observe.reporter import Counters
+from agent.observe.snapshot import snapshot
+from agent.topology.availability import Available
 from tests.nodes import MACHINES, make_node
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
-    from agent.daemon import Daemon
-    from agent.snapshot import Snapshot
+    from agent.daemon.daemon import Daemon
+    from agent.observe.snapshot import Snapshot
 
 GOLDEN = """\
 # HELP drom_build_info Version of drom, Python and numba; always 1.

@@ -11,17 +11,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from agent import distribution
-from agent.day import restarted
-from agent.distributor import Placer
+from agent.bench.simulated_day import restarted
 from agent.errors import Refused
-from agent.invariants import violations
-from agent.jobs import Action, Arrival, Bind, Done, Forget, Publish, Start, Task, Wish, action_name
-from agent.node import Node
-from agent.rules import Rules
-from agent.seating import MANY
-from agent.synthetic import synthetic_topology
-from agent.topology import usable_cores
+from agent.model.jobs import Action, Arrival, Bind, Done, Forget, Publish, Start, Task, Wish, action_name
+from agent.node.invariants import violations
+from agent.node.mapping import MANY
+from agent.node.node import Node
+from agent.placement.kernel import distributor
+from agent.placement.kernel.background import Placer
+from agent.policy.site_rules import Rules
+from agent.topology.machine import usable_cores
+from agent.topology.synthetic import synthetic_topology
 from tests.node_world import CAPACITY
 from tests.nodes import MACHINES, make_node, sockets
 from tests.test_node_machine import RULES, NodeMachine
@@ -29,7 +29,7 @@ from tests.test_node_machine import RULES, NodeMachine
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent.ranks import Key, Place, Seat
+    from agent.placement.ranks import Key, Place, Seat
 
 EIGHT = MACHINES[2]
 THREADS = MACHINES[3]
@@ -880,7 +880,7 @@ def kernel_of(words: str) -> Place:
 @pytest.fixture(scope="module")
 def kernels() -> dict[int, Place]:
     """Return the distribution kernel for each of `MACHINES`; compiling it may take long, once."""
-    distribution.kernel()
+    distributor.kernel()
     return {n: kernel_of(words) for n, words in enumerate(WORDS)}
 
 

@@ -21,14 +21,15 @@ from hypothesis.stateful import (
     rule,
 )
 
-from agent import layouts, orders
-from agent.control import Caller
+from agent.control.server import Caller
 from agent.errors import ControlError, Refused
-from agent.invariants import violations
-from agent.jobs import Arrival, Reservation, Wish
-from agent.layouts import ANY, Layout
-from agent.rules import Rules
-from agent.seating import MANY
+from agent.model import layouts
+from agent.model.jobs import Arrival, Reservation, Wish
+from agent.model.layouts import ANY, Layout
+from agent.node import orders
+from agent.node.invariants import violations
+from agent.node.mapping import MANY
+from agent.policy.site_rules import Rules
 from tests.node_world import CAPACITY, World
 from tests.nodes import MACHINES, make_node
 
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
-    from agent.cores import Cores
-    from agent.jobs import Action, Job
-    from agent.node import Node
+    from agent.model.cores import Cores
+    from agent.model.jobs import Action, Job
+    from agent.node.node import Node
 
 
 RULES = st.builds(

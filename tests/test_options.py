@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.layouts import ANY
-from agent.options import OPTIONS, Option, Options, layout_of, memory_of
+from agent.config.options import OPTIONS, Option, Options, layout_of, memory_of
+from agent.model.layouts import ANY
 from scheduler.live.spec import parse_amounts, parse_features
 
 if TYPE_CHECKING:

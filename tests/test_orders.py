@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.control import Caller
+from agent.control.access import Masters
+from agent.control.server import Caller
 from agent.errors import ControlError
-from agent.jobs import Arrival, Bind, Publish
-from agent.layouts import ANY, Layout
-from agent.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told
-from agent.rights import Masters
-from agent.rules import Rules
+from agent.model.jobs import Arrival, Bind, Publish
+from agent.model.layouts import ANY, Layout
+from agent.node.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told
+from agent.policy.site_rules import Rules
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
-    from agent.node import Node
+    from agent.node.node import Node
 
 AGENT, ALICE, BOB = 500, 1, 2
 MASTERS = Masters(AGENT)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent.cli import output
-from agent.synthetic import synthetic_topology
-from agent.words import CORES_DIFFER
+from agent.text import CORES_DIFFER
+from agent.topology.synthetic import synthetic_topology
 
 if TYPE_CHECKING:
     import pytest

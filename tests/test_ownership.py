@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.ownership import Owner, settle
+from agent.node.ownership import Owner, settle
 
 NAMES: st.SearchStrategy[Owner] = st.sampled_from([None, "a", "b", "c", "d"])
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.jobs import Arrival, Reservation
-from agent.mailboxes import Mail
-from agent.pacing import Count, Pacing, Sample, counted
-from agent.rates import ENOUGH, MEMORY, MOST_SIZES, Rates
+from agent.ipc.mailboxes import Mail
+from agent.model.jobs import Arrival, Reservation
+from agent.observe.job_rates import Count, Pacing, Sample, counted
+from agent.observe.rates import ENOUGH, MEMORY, MOST_SIZES, Rates
 from dromlib import layout
 from tests.nodes import MACHINES, make_node
 

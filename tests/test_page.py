@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent import page
-from agent.hour import OTHERS, History
-from agent.synthetic import synthetic_topology
+from agent.observe import dashboard
+from agent.observe.cpu_history import OTHERS, History
+from agent.topology.synthetic import synthetic_topology
 from tests import test_listing
 from tests.test_top import answer
 
@@ -20,8 +20,8 @@ def task(job: str, **fields: Any) -> dict[str, Any]:
 def told(*tasks: dict[str, Any], words: str = SMALL, **fields: Any) -> dict[str, Any]:
     """Return what a page is told of these tasks."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(row["job"] for row in tasks))}
-    now = page.Now(synthetic_topology(words).to_json(), answer(*tasks, **fields), numbers)
-    return page.state(now, lambda uid: f"user{uid}")
+    now = dashboard.Now(synthetic_topology(words).to_json(), answer(*tasks, **fields), numbers)
+    return dashboard.state(now, lambda uid: f"user{uid}")
 
 
 def test_a_map_has_packages_nodes_and_cells() -> None:
@@ -69,7 +69,7 @@ def test_notes_are_those_of_ps() -> None:
 def test_an_hour_has_columns_of_jobs_in_one_order() -> None:
     """Jobs go by their number, those taken together last."""
     history = History([{"b": 1.0}, {OTHERS: 3.0, "b": 0.333333, "a": 2.0}], 4.5)
-    hour = page.hour(history, {"b": 2, "a": 1, "c": 0}, 16)
+    hour = dashboard.hour(history, {"b": 2, "a": 1, "c": 0}, 16)
 
     assert [(job["name"], job["letter"]) for job in hour["jobs"]] == [("a", "B"), ("b", "C")]
     assert hour["columns"] == [[[1, 1.0]], [[0, 2.0], [1, 0.33], [None, 3.0]]]

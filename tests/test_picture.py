@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from agent.picture import Change, PictureError, Span, draw_text, spans
+from agent.observe.timeline import Change, PictureError, Span, draw_text, spans
 from tests.pictures import FOUR_CPUS, GUEST
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from matplotlib import image
 
-from agent import picture_png
-from agent.picture import Change, PictureError
-from agent.picture_png import draw_png
+from agent.demo import timeline_png
+from agent.demo.timeline_png import draw_png
+from agent.observe.timeline import Change, PictureError
 from tests.pictures import FOUR_CPUS, GUEST
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TestPng:
         """A pixel inside a CPU's row has the colour of who held it then, or of idleness."""
         path = tmp_path / "node.png"
         draw_png(path, GUEST, FOUR_CPUS, 12)
-        figure, middles = picture_png._figure(GUEST, FOUR_CPUS, 12, "Who held which CPU")
+        figure, middles = timeline_png._figure(GUEST, FOUR_CPUS, 12, "Who held which CPU")
         figure.canvas.draw()
         x, y = figure.axes[0].transData.transform((time_s, middles[cpu] + 0.35))
         pixels = image.imread(path)
@@ -54,7 +54,7 @@ class TestPng:
 
     def test_names_jobs_in_their_blocks_and_hatches_what_moves(self) -> None:
         """Names stand inside the blocks; the legend explains the hatching alone."""
-        figure, _ = picture_png._figure(GUEST, FOUR_CPUS, 12, "A guest")
+        figure, _ = timeline_png._figure(GUEST, FOUR_CPUS, 12, "A guest")
         upper, lower = figure.axes
         legend = upper.get_legend()
 
@@ -74,7 +74,7 @@ class TestPng:
             Change(1, "a-very-long-name-for-a-job", 1, 1, "start"),
             Change(1.2, "a-very-long-name-for-a-job", 0, None, "end"),
         ]
-        figure, _ = picture_png._figure(changes, FOUR_CPUS, 12, "")
+        figure, _ = timeline_png._figure(changes, FOUR_CPUS, 12, "")
         legend = figure.axes[0].get_legend()
 
         assert legend is not None
@@ -82,7 +82,7 @@ class TestPng:
 
     def test_says_what_was_never_in_force(self) -> None:
         """A change without an acknowledgement is marked as such."""
-        figure, _ = picture_png._figure([Change(1, "a", 1, None, "start")], FOUR_CPUS, 12, "")
+        figure, _ = timeline_png._figure([Change(1, "a", 1, None, "start")], FOUR_CPUS, 12, "")
 
         assert [text.get_text() for text in figure.axes[1].texts] == ["not yet"]
 

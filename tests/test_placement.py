@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cores import Cores
-from agent.layouts import Layout
-from agent.placement import SWAP, place_reachably, stay
-from agent.ranks import NoRoom, Seat
-from agent.steps import Standing, reachable
+from agent.model.cores import Cores
+from agent.model.layouts import Layout
+from agent.placement.ranks import NoRoom, Seat
+from agent.placement.reachable import SWAP, place_reachably, stay
+from agent.placement.transitions import Standing, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-from agent.ranks import Key, Place
+from agent.placement.ranks import Key, Place
 
 FOUR = Cores((1, 2, 4, 8))
 STRICT = Layout("compact", strict=True)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import distribution
-from agent.cores import Cores
-from agent.distributor import Placer
 from agent.errors import Refused
-from agent.invariants import violations
-from agent.jobs import Arrival, Task
-from agent.layouts import Layout
-from agent.node import Node
-from agent.rules import Rules
-from agent.synthetic import synthetic_topology
-from agent.topology import usable_cores
+from agent.model.cores import Cores
+from agent.model.jobs import Arrival, Task
+from agent.model.layouts import Layout
+from agent.node.invariants import violations
+from agent.node.node import Node
+from agent.placement.kernel import distributor
+from agent.placement.kernel.background import Placer
+from agent.policy.site_rules import Rules
+from agent.topology.machine import usable_cores
+from agent.topology.synthetic import synthetic_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.jobs import Action
+    from agent.model.jobs import Action
 
 COMPACT, SPREAD, ONE_EACH = Layout("compact"), Layout("spread"), Layout("per_socket", 1)
 
@@ -80,7 +80,7 @@ class Stage:
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     """Two sockets of four cores."""
-    distribution.kernel()
+    distributor.kernel()
     made = Stage("pack:2 core:4")
     yield made
     made.placer.close()
@@ -89,7 +89,7 @@ def stage() -> Iterator[Stage]:
 @pytest.fixture
 def threads() -> Iterator[Stage]:
     """Two sockets of four cores of two threads, handed out by thread."""
-    distribution.kernel()
+    distributor.kernel()
     made = Stage("pack:2 core:4 pu:2", "thread")
     yield made
     made.placer.close()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.jobs import Arrival
+from agent.model.jobs import Arrival
 from dromlib import layout
 from tests.nodes import MACHINES, make_node
 

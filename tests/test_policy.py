@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.policy import JobCores, Wait, admit, equal_shares, fill, fit, give_back, grow, hold, split
+from agent.policy.fair_share import JobCores, Wait, admit, equal_shares, fill, fit, give_back, grow, hold, split
 
 
 def job(

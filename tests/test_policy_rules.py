@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.day import restarted
+from agent.bench.simulated_day import restarted
 from agent.errors import Refused
-from agent.jobs import Publish
-from agent.policy import least_gain
-from agent.rules import Rules, in_words
+from agent.model.jobs import Publish
+from agent.policy.fair_share import least_gain
+from agent.policy.site_rules import Rules, in_words
 from tests.nodes import MACHINES
 from tests.test_node import EIGHT, Stage
 
 if TYPE_CHECKING:
-    from agent.jobs import Task
+    from agent.model.jobs import Task
 
 GIB = 1 << 30
 

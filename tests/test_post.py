@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent import affinity
-from agent.affinity import Result
-from agent.jobs import Arrival
-from agent.mailboxes import Mail
-from agent.narrowed import Narrowed
-from agent.post import PAUSE, Post
+from agent.daemon.acknowledgements import PAUSE, Post
+from agent.enforcement import affinity
+from agent.enforcement.affinity import Result
+from agent.enforcement.narrowed_masks import Narrowed
+from agent.ipc.mailboxes import Mail
+from agent.model.jobs import Arrival
 from dromlib import layout
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
-    from agent.affinity import Rule
-    from agent.jobs import Task
-    from agent.mailboxes import Mailboxes
-    from agent.node import Node
+    from agent.enforcement.affinity import Rule
+    from agent.ipc.mailboxes import Mailboxes
+    from agent.model.jobs import Task
+    from agent.node.node import Node
 
 MOVED = Result(changed=2, kept=0, denied=0, invalid=0, passes=2, settled=True)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.jobs import Arrival
-from agent.preview import Step, steps
+from agent.model.jobs import Arrival
+from agent.node.dry_run import Step, steps
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
-    from agent.node import Node
+    from agent.node.node import Node
 
 
 @pytest.fixture

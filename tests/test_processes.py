@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import affinity, processes
-from agent.processes import Identity, Stat
+from agent.enforcement import affinity
+from agent.system import proc as processes
+from agent.system.proc import Identity, Stat
 from tests.children import ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes, until
 
 if TYPE_CHECKING:

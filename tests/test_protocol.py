@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.steward import protocol
-from agent.steward.protocol import (
+from agent.execution import protocol
+from agent.execution.protocol import (
     Alive,
     Ended,
     Forget,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.jobs import Arrival, Grant, Job, Task
-from agent.layouts import Layout
-from agent.registry import Owner, Registry, RegistryError, SlotRecord, restore
+from agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, restore
+from agent.model.jobs import Arrival, Grant, Job, Task
+from agent.model.layouts import Layout
 from dromlib import layout
 from dromlib.layout import HEADER, SLOT
 

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent import control, keys, processes, remote
-from agent.control import MAX_MESSAGE, Caller, Server, order
-from agent.crowd import next_message
+from agent.control import gate as remote
+from agent.control import keys
+from agent.control import server as control
+from agent.control.gate import Gate, Remote, origin_of
+from agent.control.server import MAX_MESSAGE, Caller, Server, order
+from agent.control.zmq_monitor import next_message
 from agent.errors import ControlError
-from agent.remote import Gate, Remote, origin_of
+from agent.system import proc
 from scheduler.live.cli import SERVICE as SCHEDULER
 from tests.agents import wait_until
 from tests.test_control import SECONDS, ask, serve_until
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent.keys import Keys
+    from agent.control.keys import Keys
 
 
 @pytest.fixture
@@ -340,10 +343,10 @@ def test_a_number_that_is_another_files_by_now_is_left_alone(gate: Gate) -> None
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     with closing(gate), ours, theirs:
-        before = len(processes.numbers("/proc/self/fd"))
+        before = len(proc.numbers("/proc/self/fd"))
         for fd in (read, ours.fileno(), 1 << 20):
             gate._turn_away(fd)
-        assert len(processes.numbers("/proc/self/fd")) == before
+        assert len(proc.numbers("/proc/self/fd")) == before
         ours.sendall(b"x")
         assert theirs.recv(1) == b"x"
     os.close(read)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import affinity, processes
-from agent.jobs import Arrival
-from agent.repairing import LEAST, MOST, Repairing, pause
+from agent.enforcement import affinity
+from agent.enforcement.repair import LEAST, MOST, Repairing, pause
+from agent.model.jobs import Arrival
+from agent.system import proc
 from dromlib.cpulist import cpus
 from tests.children import NOW, ONE, UID, Child, needs_two_cpus, task_processes
 from tests.nodes import make_node
@@ -19,8 +20,8 @@ from tests.test_report import Told
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from agent.jobs import Task
-    from agent.node import Node
+    from agent.model.jobs import Task
+    from agent.node.node import Node
 
 OTHER = NOW & ~ONE
 REST = NOW & ~ONE & -(NOW & ~ONE)
@@ -126,10 +127,10 @@ class TestRepairing:
         elif what == "narrower":
             task.grants[:] = [dataclasses.replace(task.grants[0], mask=NOW)]
             affinity.bind(lambda: [fork], REST)
-        before = processes.thread_masks([child.pid, fork])
+        before = proc.thread_masks([child.pid, fork])
         repairing.look(time.monotonic() + (0 if what == "not due" else MOST))
 
-        assert processes.thread_masks([child.pid, fork]) == before
+        assert proc.thread_masks([child.pid, fork]) == before
         assert told.text.getvalue() == ""
 
     def test_an_empty_node_is_not_looked_at(self, node: Node, child: Child, told: Told) -> None:

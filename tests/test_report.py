@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.affinity import Result
-from agent.jobs import Arrival, Done, Grant, Publish, Task
-from agent.log import Log
-from agent.report import LINES_A_SECOND, LINES_AT_ONCE, REFUSALS_AT_ONCE, Report
+from agent.enforcement.affinity import Result
+from agent.model.jobs import Arrival, Done, Grant, Publish, Task
+from agent.observe.log import Log
+from agent.observe.reporter import LINES_A_SECOND, LINES_AT_ONCE, REFUSALS_AT_ONCE, Report
 
 
 class Told:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.rereading import PERIOD, Available, Rereading, available
-from agent.synthetic import synthetic_topology
-from agent.sysfs import read_topology
+from agent.topology.availability import PERIOD, Available, Rereading, available
+from agent.topology.synthetic import synthetic_topology
+from agent.topology.sysfs import read_topology
 from tests.machines import CPU, grow, two_by_two
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.topology import Topology
+    from agent.topology.machine import Topology
 
 CGROUP = "sys/fs/cgroup/job"
 

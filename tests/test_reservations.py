@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from agent.errors import Refused
-from agent.invariants import violations
-from agent.jobs import Arrival, Reservation
-from agent.layouts import ANY, Layout
+from agent.model.jobs import Arrival, Reservation
+from agent.model.layouts import ANY, Layout
+from agent.node.invariants import violations
 from tests.nodes import make_node
 
 EIGHT = [1 << core for core in range(8)]

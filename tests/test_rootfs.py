@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.rootfs import Root
-from agent.words import escaped
+from agent.system.files import Root
+from agent.text import escaped
 
 if TYPE_CHECKING:
     from pathlib import Path

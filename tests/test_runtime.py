@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import runtime
-from agent.jobs import Arrival, Grant, Job, Task
-from agent.processes import boot_id, start_time
-from agent.registry import Owner, Registry, RegistryError
-from agent.runtime import RuntimeDirError, default_runtime_dir, freezes, prepare, remove_sockets, take_over, unit_in_use
+from agent.ipc import runtime_dir
+from agent.ipc.registry import Owner, Registry, RegistryError
+from agent.ipc.runtime_dir import (
+    RuntimeDirError,
+    default_runtime_dir,
+    freezes,
+    prepare,
+    remove_sockets,
+    take_over,
+    unit_in_use,
+)
+from agent.model.jobs import Arrival, Grant, Job, Task
+from agent.system.proc import boot_id, start_time
 from dromlib import native
 from dromlib.layout import HEADER
 
@@ -63,7 +71,7 @@ class TestDefault:
 
     def test_a_system_agent_comes_first(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """A user finds the system's agent where its door is; else the session's place, else one in /tmp."""
-        monkeypatch.setattr(runtime, "SYSTEM_DIR", tmp_path)
+        monkeypatch.setattr(runtime_dir, "SYSTEM_DIR", tmp_path)
         assert default_runtime_dir({}, 1000) == Path("/tmp/drom-1000")
         (tmp_path / "door").touch()
         assert default_runtime_dir({"XDG_RUNTIME_DIR": "/y"}, 1000) == tmp_path

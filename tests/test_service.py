@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import service
-from agent.config import Sources
+from agent.config.options import Options
+from agent.config.sources import Sources
+from agent.daemon import startup
+from agent.daemon.startup import metrics_address
 from agent.errors import ControlError
-from agent.machine import find_machine
-from agent.options import Options
-from agent.service import metrics_address
-from agent.synthetic import synthetic_topology
-from agent.topology import warnings_of
+from agent.topology.detect import find_machine
+from agent.topology.machine import warnings_of
+from agent.topology.synthetic import synthetic_topology
 from tests.machines import grow, two_by_two
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_a_python_that_may_not_be_run_is_one_sentence(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(python))
 
     with pytest.raises(ControlError, match=rf"^this user cannot run {python} \(Permission denied\): use one in .*\.$"):
-        service.become(Options(runtime_dir=str(tmp_path)), Sources())
+        startup.become(Options(runtime_dir=str(tmp_path)), Sources())
 
 
 def test_without_a_cpu_there_is_no_agent(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_without_a_cpu_there_is_no_agent(tmp_path: Path) -> None:
     machine = replace(synthetic_topology("core:2"), allowed=0)
 
     with pytest.raises(ControlError, match=r"^no CPU may be managed here: .*\.$"):
-        service.run(machine, Options(str(tmp_path / "run")), Sources())
+        startup.run(machine, Options(str(tmp_path / "run")), Sources())
     assert list(tmp_path.iterdir()) == []
 
 

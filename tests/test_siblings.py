@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cores import Cores
-from agent.ranks import Seat
-from agent.siblings import keep_together
+from agent.model.cores import Cores
+from agent.placement.ranks import Seat
+from agent.placement.siblings import keep_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

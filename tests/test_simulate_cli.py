@@ -19,7 +19,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from agent.numba_cache import cache_folder
+from agent.system.numba_cache import cache_folder
 from drom import app
 from scheduler.comparing import number
 from scheduler.compiling import _engine_files, _policy_files, announcement, load_policy

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.steward import hooks, spool
-from agent.steward.spool import Folder, Spool, SpoolError, Status
+from agent.execution import spool, step_requests
+from agent.execution.spool import Folder, Spool, SpoolError, Status
 from tests.stand_in import start
 
 if TYPE_CHECKING:
@@ -163,6 +163,6 @@ NUMBER = b"0123456789abcdef" * 2
 )
 def test_what_is_no_request_of_a_launcher_is_dropped(data: bytes) -> None:
     """Numbers become names of folders, so that nothing else may be one."""
-    assert hooks.parse(data, 0) is None
+    assert step_requests.parse(data, 0) is None
     good = b"7\0001\0" + NUMBER + b"\0n2\0/tmp\0orted -x\0"
-    assert hooks.parse(good, 5) == hooks.Request(7, 1, NUMBER.decode(), "n2", "/tmp", "orted -x", 5)
+    assert step_requests.parse(good, 5) == step_requests.Request(7, 1, NUMBER.decode(), "n2", "/tmp", "orted -x", 5)

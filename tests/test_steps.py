@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.steps import Standing, next_step, reachable
+from agent.placement.transitions import Standing, next_step, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,10 @@ import signal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from agent.steward import protocol, spool, steward
-from agent.steward.keeping import Attempt
-from agent.steward.spool import Folder
-from agent.steward.steward import Steward
+from agent.execution import executor, protocol, spool
+from agent.execution.executor import Steward
+from agent.execution.spool import Folder
+from agent.execution.supervisor import Attempt
 from tests.stand_in import start
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its keeper is not watched for want of descriptors; once it is, the job gets what it was sent, once, in order."""
     sent: list[tuple[int, set[int]]] = []
-    monkeypatch.setattr(steward, "send_signal", lambda number, pids, _: sent.append((number, pids)))
+    monkeypatch.setattr(executor, "send_signal", lambda number, pids, _: sent.append((number, pids)))
     found = Steward.__new__(Steward)
     attempt = Attempt(start(1, "true"), Folder(tmp_path), 1, "running")
     found._restless = set()

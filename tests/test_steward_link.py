@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import keys
-from agent.control import Server
-from agent.log import Log
-from agent.remote import Gate
-from agent.steward import link
-from agent.steward import protocol as say
-from agent.steward.link import Link
+from agent.control import keys
+from agent.control.gate import Gate
+from agent.control.server import Server
+from agent.execution import connection
+from agent.execution import protocol as say
+from agent.execution.connection import Link
+from agent.observe.log import Log
 from tests.agents import wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Node:
     """A node that introduces itself again and again to the scheduler behind a gate; `said` is its log."""
 
     def __init__(self, gate: Gate, own: keys.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(link, "PATIENCE", 0.05)
+        monkeypatch.setattr(connection, "PATIENCE", 0.05)
         self._gate, self._stream = gate, io.StringIO()
         self.link = Link(f"tcp://127.0.0.1:{gate.port}", Log(self._stream, form="json"), own)
 
@@ -109,4 +109,4 @@ def test_where_users_come_in_is_told_of(folder: Path, head: keys.Keys, monkeypat
 
         wait_until(is_answered_again, lambda: node.said)
 
-    assert node.said == [link.NO_AGENTS]
+    assert node.said == [connection.NO_AGENTS]

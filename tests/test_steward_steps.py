@@ -6,12 +6,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.steward import steps
-from agent.steward.hooks import Request
-from agent.steward.keeping import Attempt, Keeping
-from agent.steward.launching import Place
-from agent.steward.remote import REPEAT, Remote
-from agent.steward.spool import Folder
+from agent.execution import steps
+from agent.execution.launch import Place
+from agent.execution.remote_steps import REPEAT, Remote
+from agent.execution.spool import Folder
+from agent.execution.step_requests import Request
+from agent.execution.supervisor import Attempt, Keeping
 from tests.stand_in import start
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from agent.following import Loop
-    from agent.steward.protocol import Post
+    from agent.daemon.process_watch import Loop
+    from agent.execution.protocol import Post
 
 
 def _remote(folder: Path, jobs: list[Attempt], said: list[Post]) -> Remote:

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.sysfs import kinds_by_speed, parse_cpuinfo, read_topology
-from agent.topology import digest, usable_cores
+from agent.topology.machine import digest, usable_cores
+from agent.topology.sysfs import kinds_by_speed, parse_cpuinfo, read_topology
 from dromlib.cpulist import cpus, format_cpulist, mask_of
 from tests.machines import CPU, NODE, cpu_files, grow, shape, two_by_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.topology import Topology
+    from agent.topology.machine import Topology
 
     Plant = Callable[[dict[str, str]], str]
 

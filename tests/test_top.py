@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import node_map
 from agent.cli import top
-from agent.synthetic import synthetic_topology
+from agent.observe import node_map
+from agent.topology.synthetic import synthetic_topology
 from tests.test_listing import task
 
 SMALL = "pack:2 numa:1 core:4 pu:2"

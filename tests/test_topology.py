@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.synthetic import synthetic_topology
-from agent.topology import digest, halves, usable_cores, warnings_of, without
+from agent.topology.machine import digest, halves, usable_cores, warnings_of, without
+from agent.topology.synthetic import synthetic_topology
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import users
-from agent.users import Directory, SilentDirectoryError
+from agent.system import users
+from agent.system.users import Directory, SilentDirectoryError
 from tests.agents import wait_until
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import http_server
+from agent.observe import http_server
 from scheduler.live import metrics
 from scheduler.live.metrics import ClusterCollector, Counts
 from tests.agents import SECONDS
@@ -146,7 +146,7 @@ def test_requests_that_cannot_be_answered_do_not_fill_the_log(site: Any, monkeyp
     now = [1000.0]
     failures: list[str] = []
     site.failed = failures.append
-    monkeypatch.setattr("agent.http_server.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("agent.observe.http_server.time.monotonic", lambda: now[0])
     server = http_server._Server(site, HERE, 0)
     for seconds, error in (
         (0.0, ValueError("1")),

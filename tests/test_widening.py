@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import affinity, processes
-from agent.jobs import Arrival
-from agent.widening import DELAY, Widening
+from agent.enforcement import affinity
+from agent.enforcement.widening import DELAY, Widening
+from agent.model.jobs import Arrival
+from agent.system import proc
 from tests.children import NOW, ONE, Child, needs_two_cpus
 from tests.nodes import make_node
 
 if TYPE_CHECKING:
-    from agent.jobs import Task
-    from agent.node import Node
+    from agent.model.jobs import Task
+    from agent.node.node import Node
 
 SOON = time.monotonic()
 OTHER = NOW & ~ONE
@@ -59,7 +60,7 @@ class TestWidening:
     @staticmethod
     def masks(*pids: int) -> list[set[int]]:
         """Return the masks of each process's threads."""
-        return [set(processes.thread_masks([pid]).values()) for pid in pids]
+        return [set(proc.thread_masks([pid]).values()) for pid in pids]
 
     def test_others_get_more_room_after_a_while(self, widening: Widening, responder: Child, other: int) -> None:
         """The responder, which has its threads where it wants them, is left alone; then there is no more to do."""

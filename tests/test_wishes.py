@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.day import restarted
-from agent.jobs import UNSAID, Wish
-from agent.wishes import PATIENCE
+from agent.bench.simulated_day import restarted
+from agent.model.jobs import UNSAID, Wish
+from agent.policy.demand import PATIENCE
 from tests.nodes import MACHINES
 from tests.test_policy_rules import arrive, node, waits
 
 if TYPE_CHECKING:
-    from agent.jobs import Task
+    from agent.model.jobs import Task
     from tests.test_node import Stage
 
 HUGE = 2**32 - 1

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import words
-from agent.layouts import ANY, Layout
-from agent.words import WordError
+from agent import text as words
+from agent.model.layouts import ANY, Layout
+from agent.text import WordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

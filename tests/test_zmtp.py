@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent import connections
-from agent.connections import DEAF, LOOK, MOST_HELD
-from agent.zmtp import MORE, PATIENCE, PING, PONG, Exchange, Line, Signals, frame
+from agent.control.zmtp import MORE, PATIENCE, PING, PONG, Exchange, Line, Signals, frame
+from agent.system import connections
+from agent.system.connections import DEAF, LOOK, MOST_HELD
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, LONG, READY
 

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent import config, consistency, control, service
 from agent.cli import output
 from agent.cli.events import events
 from agent.cli.launch import launch
 from agent.cli.orders import AsJson, RuntimeDir, orders_app
-from agent.machine import find_machine
-from agent.options import OPTIONS
+from agent.config import sources as config
+from agent.config import validation
+from agent.config.options import OPTIONS
+from agent.control import server
+from agent.daemon import startup
+from agent.topology.detect import find_machine
 from dromlib import native
 
 if TYPE_CHECKING:
@@ -74,7 +77,7 @@ def _load(flags: dict[str, object]) -> tuple[dict[str, config.Setting], Path | N
 def agent(**flags: object) -> None:
     """Manage the cores of this node until SIGTERM or Ctrl-C; SIGHUP reloads, SIGUSR1 leaves all to the next agent."""
     sources = _sources(flags)
-    service.become(config.options_of(sources.load(os.environ)), sources)
+    startup.become(config.options_of(sources.load(os.environ)), sources)
 
 
 @settings_app.command("check")
@@ -89,7 +92,7 @@ def config_check(
     faults: list[str] = []
     try:
         if path is not None:
-            consistency.check_file(path)
+            validation.check_file(path)
     except config.ConfigError as error:
         if not json:
             raise
@@ -111,7 +114,7 @@ def config_show(json: AsJson = False, **flags: object) -> None:
 @settings_app.command("reload")
 def config_reload(runtime_dir: RuntimeDir, json: AsJson = False) -> None:
     """Have the agent read its configuration again: what can change does, what cannot is named."""
-    output.reloaded(control.order(runtime_dir, "reload"), as_json=json)
+    output.reloaded(server.order(runtime_dir, "reload"), as_json=json)
 
 
 @agent_app.command()
@@ -120,7 +123,7 @@ def doctor(json: AsJson = False, **flags: object) -> None:
     """Examine this node for an agent with these options: a line each, with what to do; exit 1 when something fails."""
     from agent.cli import doctor as examination
     from agent.cli.doctor_checks import Finding
-    from agent.consistency import conflicts
+    from agent.config.validation import conflicts
 
     try:
         settings, file = _load(flags)

@@ -12,25 +12,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent import claims, distribution, processes, service
 from agent.cli import doctor_checks
 from agent.cli.doctor_checks import Finding
-from agent.control import order
+from agent.control.server import order
+from agent.daemon import startup
 from agent.errors import ControlError
-from agent.load import Meter
-from agent.machine import find_machine
-from agent.processes import Identity
-from agent.steward.link import host_of
-from agent.synthetic import TopologyError
-from agent.topology import usable_cores, warnings_of, without
+from agent.execution.connection import host_of
+from agent.ipc import cpu_locks
+from agent.placement.kernel import distributor
+from agent.system import proc
+from agent.system.proc import Identity
+from agent.system.unmanaged_load import Meter
+from agent.topology.detect import find_machine
+from agent.topology.machine import usable_cores, warnings_of, without
+from agent.topology.synthetic import TopologyError
 from dromlib import layout, native
 from dromlib.cpulist import cpus, parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from agent.options import Options
-    from agent.topology import Topology
+    from agent.config.options import Options
+    from agent.topology.machine import Topology
 
 SCHEMA_VERSION = 1
 MOMENT = 0.5
@@ -86,7 +89,7 @@ def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -
     own = None
     with suppress(OSError, ValueError):
         own = int((Path(options.runtime_dir) / "lock").read_text(encoding="utf-8").partition("\n")[0])
-    return [*found, doctor_checks.claimed(claims.claims_file(environ), mask, own)]
+    return [*found, doctor_checks.claimed(cpu_locks.claims_file(environ), mask, own)]
 
 
 def _ps(where: Path) -> dict[str, Any] | None:
@@ -107,23 +110,23 @@ def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
     if options.scheduler is not None:
         yield doctor_checks.spool(options.spool_path, uid)
     if options.metrics is not None:
-        host, port = service.metrics_address(options.metrics)
+        host, port = startup.metrics_address(options.metrics)
         bind = partial(doctor_checks.bind_tcp, host, port)
         yield doctor_checks.unguarded(doctor_checks.address("metrics", options.metrics, bind, taken=runs), host)
     if options.remote_listen is not None:
-        bind = partial(doctor_checks.bind_zmq, service.zmq_address(options.remote_listen))
+        bind = partial(doctor_checks.bind_zmq, startup.zmq_address(options.remote_listen))
         yield doctor_checks.address("remote-listen", options.remote_listen, bind, taken=runs)
 
 
 def _keys(options: Options) -> Finding:
     try:
-        return Finding("keys", "ok", f"The keys of this node are in {service.keys_of(options).folder}.")
+        return Finding("keys", "ok", f"The keys of this node are in {startup.keys_of(options).folder}.")
     except ControlError as error:
         return Finding("keys", "fail", f"Other nodes cannot be talked to: {error}")
 
 
 def _kernel_cache() -> Finding:
-    if distribution.is_cached():
+    if distributor.is_cached():
         return Finding("kernel cache", "ok", "The distribution kernel is compiled for this processor.")
     text = "The distribution kernel is not compiled for this processor: an agent does that when it starts, in half a "
     text += "minute beside its work; where the cache cannot be written, set NUMBA_CACHE_DIR."
@@ -133,7 +136,7 @@ def _kernel_cache() -> Finding:
 def _load(machine: Topology | None, answer: dict[str, Any] | None) -> dict[int, float]:
     """Measure for a moment what programs take of each online CPU, without the tasks of an agent's answer to `ps`."""
     pids = [row["pid"] for row in (answer or {"tasks": []})["tasks"]]
-    tasks = [Identity(pid, start) for pid in pids if (start := processes.start_time(pid)) is not None]
+    tasks = [Identity(pid, start) for pid in pids if (start := proc.start_time(pid)) is not None]
     meter = Meter()
     meter.look(time.monotonic(), tasks)
     time.sleep(MOMENT)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from agent import fences, processes
-from agent.cgroups import unescape
-from agent.claims import holders, runtime_dir_of
+from agent.enforcement import cpusets
 from agent.errors import ControlError
-from agent.words import cpu_names
+from agent.ipc.cpu_locks import holders, runtime_dir_of
+from agent.system import proc as processes
+from agent.system.cgroups import unescape
+from agent.text import cpu_names
 from dromlib.cpulist import mask_of
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def descriptors(hard: int, capacity: int) -> Finding:
 def delegation(root: Path, *, needed: bool) -> Finding:
     """Look whether each task can have a control group with a cpuset, which an agent may or may not need."""
     try:
-        _, base = fences.find(root)
+        _, base = cpusets.find(root)
     except ControlError as error:
         if needed:
             return Finding("cgroups", "fail", f"Tasks cannot be fenced in: {error}")

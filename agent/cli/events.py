@@ -12,11 +12,12 @@ from typing import Annotated
 
 import typer
 
-from agent import config, history
-from agent import events as log
 from agent.cli import output
 from agent.cli.orders import RuntimeDir
-from agent.words import WordError
+from agent.config import sources
+from agent.observe import event_log
+from agent.observe import text_view as log
+from agent.text import WordError
 
 INTERVAL = 0.2
 """Seconds between two looks at a history that is followed."""
@@ -41,14 +42,14 @@ def events(
         raise typer.BadParameter(str(error)) from error
     path = file or _default(runtime_dir)
     found = False
-    for event in history.read(path, (lambda: time.sleep(INTERVAL)) if follow else None):
+    for event in event_log.read(path, (lambda: time.sleep(INTERVAL)) if follow else None):
         found = True
         if log.is_wanted(event, job, moment):
             output.event(event, as_json=json)
     if not found and path.stat().st_size:
-        raise history.HistoryError(f"there is no event in {path}: name a file that an agent keeps with --file.")
+        raise event_log.HistoryError(f"there is no event in {path}: name a file that an agent keeps with --file.")
 
 
 def _default(runtime_dir: Path) -> Path:
-    settings = config.load({}, os.environ, config.default_file(os.environ))
-    return replace(config.options_of(settings), runtime_dir=str(runtime_dir)).events_path
+    settings = sources.load({}, os.environ, sources.default_file(os.environ))
+    return replace(sources.options_of(settings), runtime_dir=str(runtime_dir)).events_path

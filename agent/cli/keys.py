@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from agent import keys
 from agent.cli import output
 from agent.cli.orders import AsJson
+from agent.control import keys
 
 keys_app = typer.Typer(help="Make and show the keys with which agents take orders from other nodes.")
 SCHEMA_VERSION = 1

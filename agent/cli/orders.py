@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from agent import control, errors
+from agent import errors
 from agent.cli import output
-from agent.keys import default_folder
-from agent.layouts import Layout
-from agent.remote import Remote
-from agent.runtime import default_runtime_dir
-from agent.words import parse_duration, parse_layout, parse_size
+from agent.control import server
+from agent.control.gate import Remote
+from agent.control.keys import default_folder
+from agent.ipc.runtime_dir import default_runtime_dir
+from agent.model.layouts import Layout
+from agent.text import parse_duration, parse_layout, parse_size
 from dromlib import layout as binary
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
@@ -81,7 +82,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+=-]*")
 def _job_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs of a running agent, for a shell that completes one: those that may stand there as they are."""
     try:
-        tasks = control.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
+        tasks = server.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
     except errors.ControlError:
         return []
     names = {task["job"] for task in tasks}
@@ -135,10 +136,10 @@ def ps(
     """List the tasks of this node: whose they are, what they have, own and lend, and why."""
     if seconds is not None and not watch:
         raise typer.BadParameter("SECONDS goes with --watch")
-    output.tasks(control.order(agent, "ps"), as_json=json)
+    output.tasks(server.order(agent, "ps"), as_json=json)
     while watch:
         output.pause(seconds or 2)
-        value = control.order(agent, "ps")
+        value = server.order(agent, "ps")
         output.clear()
         output.tasks(value, as_json=json)
 
@@ -172,7 +173,7 @@ def explain(
     json: AsJson = False,
 ) -> None:
     """Say in words why a job has the CPUs it has, or what it waits for."""
-    output.explanation(control.order(agent, "explain", job=job), as_json=json)
+    output.explanation(server.order(agent, "explain", job=job), as_json=json)
 
 
 @orders_app.command(name="set")
@@ -285,4 +286,4 @@ def release(
 
 def _order(agent: Agent, name: str, dry_run: bool, as_json: bool, **fields: Any) -> None:  # noqa: ANN401, FBT001
     extra: dict[str, Any] = {"dry_run": True} if dry_run else {}
-    output.ordered(control.order(agent, name, **fields, **extra), as_json=as_json)
+    output.ordered(server.order(agent, name, **fields, **extra), as_json=as_json)

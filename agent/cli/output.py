@@ -9,17 +9,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent import events, listing
-from agent.config import toml
-from agent.topology import warnings_of
-from agent.users import user_name
-from agent.words import CORES_DIFFER, counted
+from agent.config.sources import toml
+from agent.observe import listing, text_view
+from agent.system.users import user_name
+from agent.text import CORES_DIFFER, counted
+from agent.topology.machine import warnings_of
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.topology import Topology
+    from agent.topology.machine import Topology
 
 
 NOBODY = "No task runs here: start one with: drom run -- COMMAND"
@@ -110,7 +110,7 @@ def explanation(value: dict[str, Any], *, as_json: bool) -> None:
 
 def event(record: dict[str, Any], *, as_json: bool) -> None:
     """Print one event of a history, at once."""
-    print(json.dumps(record) if as_json else events.line(record), flush=True)
+    print(json.dumps(record) if as_json else text_view.line(record), flush=True)
 
 
 def pause(seconds: float) -> None:
@@ -216,7 +216,7 @@ def days(value: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(value)
         return
-    from agent.bench_day import FIGURES
+    from agent.bench.day import FIGURES
 
     print(
         f"{value['days']} simulated days on {value['machine']}, {value['programs']} programs: medians (least to most)"

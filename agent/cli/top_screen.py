@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent import control, node_map
 from agent.cli import top
+from agent.control import server
+from agent.control.gate import Remote
 from agent.errors import ControlError
-from agent.picture import DARK, PALETTE
-from agent.remote import Remote
-from agent.users import user_name
+from agent.observe import node_map
+from agent.observe.timeline import DARK, PALETTE
+from agent.system.users import user_name
 from dromlib import signals
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def show(agent: Path | Remote, *, colour: bool) -> None:
 
 def _look(agent: Path | Remote, before: dict[str, int] | None = None) -> top.View:
     """Return what the agent says; jobs keep the numbers that they had before."""
-    machine, answer = control.order(agent, "topology"), control.order(agent, "ps")
+    machine, answer = server.order(agent, "topology"), server.order(agent, "ps")
     jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
     node = agent.host if isinstance(agent, Remote) else os.uname().nodename
     return top.View(f"drom top, {node}", machine, answer, node_map.number(jobs, before or {}))
@@ -166,7 +167,7 @@ class Screen:
         said: tuple[str, ...] = ("It has ended: choose another task.",)
         if job is not None:
             try:
-                answer: dict[str, Any] = control.order(self._agent, "explain", job=job)
+                answer: dict[str, Any] = server.order(self._agent, "explain", job=job)
                 said = tuple(sentence["text"] for sentence in answer["sentences"])
             except ControlError as error:
                 said = (str(error),)

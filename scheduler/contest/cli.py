@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.signalling import ended_by_sigterm
+from agent.system.unix_signals import ended_by_sigterm
 from scheduler.errors import SchedulerError
 from scheduler.progress import Bar, saying
 from scheduler.values import json_text

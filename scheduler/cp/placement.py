@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from agent.numba_cache import cache_folder
+from agent.system.numba_cache import cache_folder
 from scheduler import interface
 from scheduler.interface import NEVER, routine
 

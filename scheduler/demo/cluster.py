@@ -15,8 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent import claims, control, interpreter, keys
-from agent.demo_stage import clean_environment
+from agent.control import keys, server
+from agent.ipc import cpu_locks
+from agent.system import python_command
+from agent.testbed.stage import clean_environment
 from dromlib import native
 from scheduler.demo.machines import PATIENCE, MachineError, Network, Process
 from scheduler.live.spec import Spec
@@ -30,7 +32,7 @@ HEAD = "head"
 PORT = 9466
 LOOK = 0.02
 """Seconds between two looks at something that nobody tells of."""
-SERVICE = control.Service("scheduler", "drom scheduler --state", "--users")
+SERVICE = server.Service("scheduler", "drom scheduler --state", "--users")
 
 
 class Cluster:
@@ -140,7 +142,7 @@ class Cluster:
         words = ["agent", "--runtime-dir", str(home / "run"), "--scheduler", self.address, "--node", name]
         words += ["--remote-keys", str(self.keys_of(name))]
         words += more or ("--emulate", f"pack:1 core:{self.cores} pu:1")
-        variables = {claims.VARIABLE: str(home / "claims"), **variables}
+        variables = {cpu_locks.VARIABLE: str(home / "claims"), **variables}
         self.agents[name] = self._start(name, words, within, variables)
 
     def _start(
@@ -168,7 +170,7 @@ class Cluster:
         """Start a `drom` command on a machine, `within` another command."""
         # The policy as plain Python gives the same answers, and starts at once on a machine that never compiled it.
         environment = clean_environment() | {"NUMBA_DISABLE_JIT": "1"} | dict(variables or {})
-        return Process(self.network[name], [*within, *interpreter.drom(*words)], log, environment)
+        return Process(self.network[name], [*within, *python_command.drom(*words)], log, environment)
 
     def await_nodes(self, *, up: Iterable[str]) -> None:
         """Wait until exactly these nodes take jobs."""
@@ -182,7 +184,7 @@ class Cluster:
 
     def ask(self, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         """Give the scheduler an order. Raises `ControlError`."""
-        return control.order(self.state, order, server=SERVICE, **fields)
+        return server.order(self.state, order, server=SERVICE, **fields)
 
     def spec(self, *command: str, **fields: Any) -> Spec:  # noqa: ANN401 - of any field
         """Return a job that runs in the folder `work`, with no more of our environment than it needs."""
@@ -196,7 +198,7 @@ class Cluster:
 
     def tasks(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of `drom ps` on a node. Raises `ControlError`."""
-        rows: list[dict[str, Any]] = control.order(self.folder / name / "run", "ps")["tasks"]
+        rows: list[dict[str, Any]] = server.order(self.folder / name / "run", "ps")["tasks"]
         return rows
 
     def wait_until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent.words import counted
+from agent.text import counted
 from scheduler.demo import story
 from scheduler.demo.machines import PATIENCE, MachineError
 from scheduler.demo.mix import DEAD, KILL_AT

@@ -8,7 +8,7 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from agent.words import counted
+from agent.text import counted
 from dromlib.cpulist import parse_cpulist
 from scheduler.gantt import boxes
 from scheduler.live.jobs import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT

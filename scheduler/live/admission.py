@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.rules import in_words
-from agent.words import counted, duration
+from agent.policy.site_rules import in_words
+from agent.text import counted, duration
 from scheduler.errors import SchedulerError
 from scheduler.live.controller import ANYWHERE
 from scheduler.live.jobs import COMPLETED, FINAL, PENDING, STARTING

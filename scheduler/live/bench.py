@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from agent import interpreter
-from agent.machine import machine
-from agent.steward import protocol as say
+from agent.execution import protocol as say
+from agent.system import python_command
+from agent.topology.detect import machine
 from scheduler.bench import figure
 from scheduler.compiling import load_policy
 from scheduler.live import bench_large
@@ -132,7 +132,7 @@ def _start_ms(client: Client, home: Path) -> float:
 
 def _guest_ms(client: Client, home: Path, turn: int) -> float:
     """Return how long a guest takes from its submission to its first instruction, as all nodes have a mate."""
-    mates = [client.submit(home, *interpreter.python(MATE)) for _ in range(NODES)]
+    mates = [client.submit(home, *python_command.python(MATE)) for _ in range(NODES)]
     await_that(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
     await_that((home / "mate").exists)
     begin = time.time()

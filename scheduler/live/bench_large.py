@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zmq
 
-from agent import interpreter
-from agent.demo_stage import clean_environment
-from agent.log import Log
-from agent.service_manager import ServiceManager
-from agent.steward import protocol as say
+from agent.execution import protocol as say
+from agent.observe.log import Log
+from agent.system import python_command
+from agent.system.sd_notify import ServiceManager
+from agent.testbed.stage import clean_environment
 from scheduler.bench import figure
 from scheduler.compiling import load_policy
 from scheduler.live.jobs import User
@@ -91,7 +91,7 @@ def measure() -> list[dict[str, Any]]:
     with TemporaryDirectory(prefix="drom-bench-") as scratch, zmq.Context() as context:
         folder = Path(scratch) / "state"
         code = f"from scheduler.live.bench_large import serve; serve({str(folder)!r})"
-        with subprocess.Popen(interpreter.python(code), stdout=subprocess.PIPE, env=clean_environment()) as process:
+        with subprocess.Popen(python_command.python(code), stdout=subprocess.PIPE, env=clean_environment()) as process:
             try:
                 await_that((folder / "ready").exists, [process])
                 client = Client(context, folder, process)

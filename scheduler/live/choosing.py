@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.errors import ControlError
-from agent.words import WordError
+from agent.text import WordError
 from scheduler.live import listing
 from scheduler.live.spec import name_of
 

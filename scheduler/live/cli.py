@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent import control, errors, keys
+from agent import errors
 from agent.cli import output
 from agent.cli.orders import AsJson, reader
-from agent.remote import Remote
+from agent.control import keys, server
+from agent.control.gate import Remote
 from scheduler.errors import SchedulerError
 from scheduler.live import choosing, cli_scheduler, listing
 from scheduler.live.choosing import Choice, parse_names, parse_states
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 app.command()(cli_scheduler.scheduler)
-SERVICE = control.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
+SERVICE = server.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
 
 
 def _where(text: str) -> Path | Remote:
@@ -79,7 +80,7 @@ Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.
 
 
 def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-    return whole(partial(control.order, _where(where), server=SERVICE), order, **fields)
+    return whole(partial(server.order, _where(where), server=SERVICE), order, **fields)
 
 
 def _print(
@@ -386,7 +387,7 @@ _FILES = "--gantt, --html and --out are about all jobs that have run: leave out 
 
 
 def _our_name() -> str:
-    from agent.users import user_name
+    from agent.system.users import user_name
 
     return user_name(os.geteuid())
 

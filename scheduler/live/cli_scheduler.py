@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent import keys
 from agent.cli.orders import reader
-from agent.guarded import EXIT_STATUS, LoopError
-from agent.log import Log, failure
-from agent.remote import Gate
-from agent.service_manager import ServiceManager
+from agent.control import keys
+from agent.control.gate import Gate
+from agent.observe.log import Log, failure
+from agent.system.guarded import EXIT_STATUS, LoopError
+from agent.system.sd_notify import ServiceManager
 from scheduler.errors import SchedulerError
 from scheduler.live.settings import Settings
 from scheduler.live.spec import LONGEST_REQUEST, parse_memory, parse_time
@@ -166,7 +166,7 @@ def scheduler(
 
 
 def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
-    from agent.service import metrics_address
+    from agent.daemon.startup import metrics_address
     from scheduler.live.metrics import ClusterCollector, serve
 
     try:

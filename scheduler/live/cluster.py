@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agent.steward import protocol as say
+from agent.execution import protocol as say
 from scheduler import fairshare
 from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER

@@ -18,23 +18,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
-from agent import connections, keys
-from agent.control import caller_of, endpoint, guest_of, is_order, repeat
-from agent.crowd import next_message
+from agent.control import keys
+from agent.control.gate import WAITING, Gate
+from agent.control.server import caller_of, endpoint, guest_of, is_order, repeat
+from agent.control.zmq_monitor import next_message
 from agent.errors import ControlError
-from agent.processes import raise_fd_limit
-from agent.remote import WAITING, Gate
-from agent.report import Share
-from agent.steward import protocol as say
-from agent.users import DIRECTORY, SilentDirectoryError, user_called
+from agent.execution import protocol as say
+from agent.observe.reporter import Share
+from agent.system import connections
+from agent.system.proc import raise_fd_limit
+from agent.system.users import DIRECTORY, SilentDirectoryError, user_called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.control import Caller
-    from agent.crowd import Heard
-    from agent.keys import Keys
-    from agent.log import Log
+    from agent.control.keys import Keys
+    from agent.control.server import Caller
+    from agent.control.zmq_monitor import Heard
+    from agent.observe.log import Log
 
 PER_TURN = 256
 TURN_SECONDS = 0.05

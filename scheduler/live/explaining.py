@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from agent.words import counted, duration
+from agent.text import counted, duration
 from scheduler.interface import NEVER
 from scheduler.live import admission
 from scheduler.live.jobs import (

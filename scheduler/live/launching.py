@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.steward import protocol as say
+from agent.execution import protocol as say
 from scheduler.errors import SchedulerError
 from scheduler.live.jobs import Job
 from scheduler.live.spec import name_of

@@ -11,8 +11,8 @@ import signal
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from agent.steward import protocol as say
-from agent.words import counted
+from agent.execution import protocol as say
+from agent.text import counted
 from scheduler.errors import SchedulerError
 from scheduler.fairshare import Usage
 from scheduler.interface import RIGID
@@ -29,7 +29,7 @@ from scheduler.live.survivors import Survivors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agent.rates import Rates
+    from agent.observe.rates import Rates
     from scheduler.compiling import Policy
     from scheduler.live.controller import Controller, Fault
     from scheduler.live.dependencies import Wait

@@ -7,9 +7,9 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from agent import listing
-from agent.rules import in_words
-from agent.words import LAST_MOMENT, clock, counted, cut_to, duration, escaped, iso
+from agent.observe import listing
+from agent.policy.site_rules import in_words
+from agent.text import LAST_MOMENT, clock, counted, cut_to, duration, escaped, iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
-from agent.rates import Rates
-from agent.steward import protocol as say
-from agent.words import NODE, counted
+from agent.execution import protocol as say
+from agent.observe.rates import Rates
+from agent.text import NODE, counted
 from scheduler.errors import SchedulerError
 from scheduler.interface import AGENT_GONE, NODE_DOWN
 from scheduler.live import admission

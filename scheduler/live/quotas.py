@@ -8,9 +8,9 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from agent.errors import ControlError
-from agent.report import Share
-from agent.rules import in_words
-from agent.words import counted
+from agent.observe.reporter import Share
+from agent.policy.site_rules import in_words
+from agent.text import counted
 from scheduler.live.rights import is_master
 from scheduler.live.spec import size_of
 

@@ -6,15 +6,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from agent import keys, users
+from agent.control import keys
 from agent.errors import ControlError
-from agent.users import DIRECTORY, SilentDirectoryError
+from agent.system import users
+from agent.system.users import DIRECTORY, SilentDirectoryError
 from scheduler.live.jobs import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.control import Caller
+    from agent.control.server import Caller
     from scheduler.live.spec import Spec
 
 

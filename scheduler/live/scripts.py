@@ -10,7 +10,7 @@ from typing import Any, cast
 import typer
 import typer.core
 
-from agent.failures import reason_of
+from agent.system.os_errors import reason_of
 from scheduler.errors import SchedulerError
 from scheduler.live.directives import MARK, directives
 

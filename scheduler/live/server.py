@@ -15,12 +15,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent import connections, control, heap
+from agent.control import server
 from agent.errors import ControlError
-from agent.guarded import Guard
-from agent.signalling import Signals
-from agent.steward import protocol as say
-from agent.words import counted, duration
+from agent.execution import protocol as say
+from agent.system import connections, heap
+from agent.system.guarded import Guard
+from agent.system.unix_signals import Signals
+from agent.text import counted, duration
 from scheduler.errors import SchedulerError
 from scheduler.live import admission, explaining
 from scheduler.live.choosing import choice_of
@@ -51,10 +52,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from agent.control import Caller
-    from agent.log import Log
-    from agent.remote import Gate
-    from agent.service_manager import ServiceManager
+    from agent.control.gate import Gate
+    from agent.control.server import Caller
+    from agent.observe.log import Log
+    from agent.system.sd_notify import ServiceManager
     from scheduler.compiling import Policy
     from scheduler.live.desk import Peer, Said
     from scheduler.live.jobs import User
@@ -111,7 +112,7 @@ class Server:
         self.guard = Guard(log, PARTS)
         self._torn = False
         """Whether a failure has left something in memory half done."""
-        self._clients = control.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
+        self._clients = server.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""

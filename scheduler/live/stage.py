@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent import claims, control, interpreter
-from agent.demo_stage import clean_environment
+from agent.control import server
 from agent.errors import ControlError, NotYetError
-from agent.signalling import WITH_US
+from agent.ipc import cpu_locks
+from agent.system import python_command
+from agent.system.unix_signals import WITH_US
+from agent.testbed.stage import clean_environment
 from scheduler.live.jobs import COMPLETED
 from scheduler.live.pages import whole
 from scheduler.live.spec import LONGEST_REQUEST, Spec
@@ -46,7 +48,7 @@ class Client:
     def _connect(self) -> zmq.Socket[bytes]:
         sock: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         sock.setsockopt(zmq.LINGER, 0)
-        sock.connect(control.endpoint(self._state, "control"))
+        sock.connect(server.endpoint(self._state, "control"))
         return sock
 
     def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
@@ -55,7 +57,7 @@ class Client:
 
     def _ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         try:
-            self._sock.send(control.request(name, LONGEST_REQUEST, **fields))
+            self._sock.send(server.request(name, LONGEST_REQUEST, **fields))
             await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
             answer = json.loads(self._sock.recv())
         except BaseException:  # the answer is yet to come, and would be taken for that of the next order
@@ -131,7 +133,7 @@ def agents(home: Path, count: int, options: Sequence[str]) -> Iterator[list[Proc
     """
     claimed = home / "claims"
     claimed.mkdir()
-    about = {claims.VARIABLE: str(claimed)} if "--emulate" in options else {}
+    about = {cpu_locks.VARIABLE: str(claimed)} if "--emulate" in options else {}
     started: list[Process] = []
     with contextlib.ExitStack() as stack:
         for number in range(count):
@@ -150,7 +152,7 @@ def _process(log: Path, *words: str, **about: str) -> Iterator[Process]:
     environment = clean_environment() | about
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*WITH_US, *interpreter.drom(*words)], stderr=stream, env=environment, start_new_session=True
+            [*WITH_US, *python_command.drom(*words)], stderr=stream, env=environment, start_new_session=True
         )
     try:
         yield process

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.words import counted, duration
+from agent.text import counted, duration
 from scheduler.progress import Bar, all_or_nothing, interruptible, saying
 from scheduler.values import json_text
 

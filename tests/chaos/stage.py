@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent.control import endpoint
-from agent.options import Options
+from agent.config.options import Options
+from agent.control.server import endpoint
 from dromlib import native
 from tests import checker
 from tests.agents import Agent, build_program, environment, launch_agent, lives

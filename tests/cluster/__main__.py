@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agent.signalling import ended_by_sigterm
+from agent.system.unix_signals import ended_by_sigterm
 from scheduler.demo.cluster import why_no_mpi
 from scheduler.demo.machines import why_not
 from tests.cluster.storm import storm

@@ -7,8 +7,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from agent import claims
-from agent.steward.launching import job_name
+from agent.execution.launch import job_name
+from agent.ipc import cpu_locks
 from dromlib.cpulist import parse_cpulist
 from scheduler.demo.cluster import HEAD, Cluster
 from tests.agents import SECONDS, wait_until
@@ -112,7 +112,7 @@ class Rig(Cluster):
         (home / "claims").mkdir(parents=True)
         words = ["--runtime-dir", str(home / "run"), "--emulate", f"pack:1 core:{self.cores} pu:1"]
         words += ["--scheduler", self.address, "--node", node, "--remote-keys", str(keys)]
-        environment = {claims.VARIABLE: str(home / "claims"), **variables}
+        environment = {cpu_locks.VARIABLE: str(home / "claims"), **variables}
         return self.run_on(name, ["agent", *words], home / "log", (), environment)
 
     def clear(self) -> None:

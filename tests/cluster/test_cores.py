@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.steward.launching import job_name
+from agent.execution.launch import job_name
 from dromlib.cpulist import format_cpulist, mask_of
 from scheduler.demo.cluster import HEAD
 from tests.agents import wait_until

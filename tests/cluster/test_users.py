@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import interpreter, keys
+from agent.control import keys
+from agent.system import python_command
 from scheduler.demo.cluster import HEAD, build_ring
 from scheduler.demo.machines import NETWORK, Network
 from tests.agents import SECONDS, wait_until
@@ -54,7 +55,7 @@ class DeskRig(Rig):
         right = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
         user = ("setpriv", "--reuid", str(UID), "--regid", str(GID), "--clear-groups", *right)
         about = (f"PATH={os.environ['PATH']}", f"HOME={self.home}", f"TMPDIR={self.home}")
-        command = [*user, "env", "-i", "--chdir", str(self.home), *about, *interpreter.drom(*words)]
+        command = [*user, "env", "-i", "--chdir", str(self.home), *about, *python_command.drom(*words)]
         return subprocess.run(
             self.network[DESK].within(*command), capture_output=True, text=True, timeout=SECONDS, check=False
         )

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent import processes
+from agent.system import proc
 from dromlib.cpulist import mask_of
 from tests.agents import Agent, Program, Programs, wait_until
 from tests.example_programs import finish
@@ -136,7 +136,7 @@ def resize(agent: Agent, program: Program, cpus: int) -> None:
 
 def masks(pid: int) -> set[int]:
     """Return the different masks of the threads of a process and its descendants."""
-    return set(processes.thread_masks(processes.process_tree(pid)).values())
+    return set(proc.thread_masks(proc.process_tree(pid)).values())
 
 
 def median_ms(program: Program, count: int = 200) -> float:

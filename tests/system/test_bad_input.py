@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent.control import endpoint
+from agent.control.server import endpoint
 from agent.errors import ControlError
 from dromlib import layout, native
 from dromlib.layout import HEADER, MAILBOX, REPLY, REQUEST
@@ -606,7 +606,8 @@ def test_orders_of_other_users_are_refused(agent: Agent) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to be somebody else")
     code = (
-        "import os,sys; sys.path[:0]=sys.argv[2:]; from pathlib import Path; from agent import control\n"
+        "import os,sys; sys.path[:0]=sys.argv[2:]; from pathlib import Path\n"
+        "from agent.control import server as control\n"
         "os.setresuid(65534,65534,65534)\n"
         "print(len(control.order(Path(sys.argv[1]), 'ps')['tasks']))\n"
         "try: control.order(Path(sys.argv[1]), 'resize', job='bystander', cpus=1)\n"

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent.config import Sources
-from agent.control import endpoint
-from agent.options import Options
+from agent.config.options import Options
+from agent.config.sources import Sources
+from agent.control.server import endpoint
 from dromlib.layout import HEADER
 from tests import checker
 from tests.agents import Agent, Program, Programs, affinity, assert_clean, lives, programs, wait_until
@@ -62,12 +62,12 @@ MOST = 60
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        "agent.service",
-        "agent.daemon",
-        "agent.distributor",
-        "agent.distribution_search",
-        "agent.sysfs",
-        "agent.synthetic",
+        "agent.daemon.startup",
+        "agent.daemon.daemon",
+        "agent.placement.kernel.background",
+        "agent.placement.kernel.search",
+        "agent.topology.sysfs",
+        "agent.topology.synthetic",
         "zmq",
         "numpy",
     ]
@@ -76,7 +76,7 @@ _context.set_forkserver_preload(
 
 def _stores() -> set[tuple[str, int]]:
     """Return file and number of the lines that store into the mapped registry."""
-    from agent import registry
+    from agent.ipc import registry
     from dromlib import layout
 
     patterns = {
@@ -117,7 +117,7 @@ def _kill_at_store(number: int, armed: Path) -> None:
 
 def _agent_main(go: Connection, runtime_dir: Path, log_file: Path, store: int) -> None:
     """Be an agent of two cores in this forked process, as what `drom agent` becomes once it has read its options."""
-    from agent import service
+    from agent.daemon import startup
 
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -129,7 +129,7 @@ def _agent_main(go: Connection, runtime_dir: Path, log_file: Path, store: int) -
     if store:
         _kill_at_store(store, runtime_dir.with_name("armed"))
     options = Options(runtime_dir=str(runtime_dir), topology="pack:2 core:1", grace=0.5)
-    service.main(str(service.describe(options, Sources())))
+    startup.main(str(startup.describe(options, Sources())))
 
 
 @dataclass

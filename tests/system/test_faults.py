@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.guarded import EXIT_STATUS
-from agent.options import Options
+from agent.config.options import Options
+from agent.system.guarded import EXIT_STATUS
 from tests.agents import SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ pytestmark = [
 ]
 
 PARTS = {
-    "deadlines": "agent.node:Node.tick",
-    "door": "agent.admission:Admission.tend",
-    "following": "agent.following:Following.look",
-    "freeze_file": "agent.runtime:freezes",
-    "load": "agent.load:Watch.look",
-    "machine": "agent.rereading:Rereading.look",
-    "pacing": "agent.pacing:Pacing.look",
-    "repairs": "agent.repairing:Repairing.look",
-    "scheduler": "agent.steward.steward:Nobody.turn",
-    "service_manager": "agent.service_manager:ServiceManager.turned",
-    "spreading": "agent.spreading:Spreading.look",
-    "widening": "agent.widening:Widening.look",
+    "deadlines": "agent.node.node:Node.tick",
+    "door": "agent.daemon.registrar:Admission.tend",
+    "following": "agent.daemon.process_watch:Following.look",
+    "freeze_file": "agent.ipc.runtime_dir:freezes",
+    "load": "agent.system.unmanaged_load:Watch.look",
+    "machine": "agent.topology.availability:Rereading.look",
+    "pacing": "agent.observe.job_rates:Pacing.look",
+    "repairs": "agent.enforcement.repair:Repairing.look",
+    "scheduler": "agent.execution.executor:Nobody.turn",
+    "service_manager": "agent.system.sd_notify:ServiceManager.turned",
+    "spreading": "agent.enforcement.spread:Spreading.look",
+    "widening": "agent.enforcement.widening:Widening.look",
 }
 """A function of each part that every turn of the loop calls."""
 MORE = {
-    "binding": "agent.affinity:walk",
-    "events": "agent.post:Post.read",
-    "order": "agent.snapshot:Snapshot.to_json",
-    "plan": "agent.grants:Grants._step",
+    "binding": "agent.enforcement.affinity:walk",
+    "events": "agent.daemon.acknowledgements:Post.read",
+    "order": "agent.observe.snapshot:Snapshot.to_json",
+    "plan": "agent.node.grants:Grants._step",
 }
 LONG = "1000"
 
@@ -169,10 +169,12 @@ def test_descriptors_may_run_out(tmp_path: Path, start: Programs, program: Path)
         agent.metrics()
         soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, hard))
-        agent.await_log(r'event=fault part=repairs error="OSError: .* Too many open files.* agent/following.py:')
+        agent.await_log(
+            r'event=fault part=repairs error="OSError: .* Too many open files.* agent/daemon/process_watch.py:'
+        )
         first.process.kill()
         first.process.wait()
-        agent.await_log('event=fault part=events error="OSError: .*agent/following.py:')
+        agent.await_log('event=fault part=events error="OSError: .*agent/daemon/process_watch.py:')
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (soft, hard))
         agent.await_tasks(b="0-1")
         agent.assert_clean()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import processes
+from agent.system import proc
 from tests.agents import affinity, start_agent, wait_until
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ sys.stdin.read()
 
 def masks(pid: int) -> list[set[int]]:
     """Return the mask of each thread, in the order in which they began."""
-    return [os.sched_getaffinity(tid) for tid in sorted(processes.threads(pid))]
+    return [os.sched_getaffinity(tid) for tid in sorted(proc.threads(pid))]
 
 
 @pytest.mark.parametrize("cpu", [0, 1])
@@ -68,7 +68,7 @@ def test_threads_that_narrow_themselves_keep_their_cpus(tmp_path: Path, start: P
         assert masks(job.pid) == [{0, 1}, {0}, {1}]
         for whole in (False, True):
             if whole:
-                os.sched_setaffinity(max(processes.threads(job.pid)), {0, 1})
+                os.sched_setaffinity(max(proc.threads(job.pid)), {0, 1})
             other = start.start(*agent.run("--job", "other", "--cpus", "1", "--", "sleep", "1000"))
             wait_until(lambda: len({row["granted"] for row in agent.tasks().values()}) == 2, agent.tasks)
             mine = agent.tasks()["a"]["granted"]
@@ -102,7 +102,7 @@ def test_threads_of_a_program_that_applies_grants_keep_their_cpus(
         job = start.start(*agent.run("--job", "a", "--", program, "--threads", "4"))
         job.await_out("^applied .* cpus 0,1$")
         agent.await_tasks(a="0-1")
-        tids = sorted(processes.threads(job.pid))
+        tids = sorted(proc.threads(job.pid))
         os.sched_setaffinity(tids[-1], {0})
         os.sched_setaffinity(tids[-2], {1})
         for _ in range(2):
@@ -114,7 +114,7 @@ def test_threads_of_a_program_that_applies_grants_keep_their_cpus(
             other.process.kill()
             other.process.wait()
             agent.await_tasks(a="0-1")
-            found = dict(zip(sorted(processes.threads(job.pid)), masks(job.pid), strict=True))
+            found = dict(zip(sorted(proc.threads(job.pid)), masks(job.pid), strict=True))
             assert (found[tids[-1]], found[tids[-2]]) == ({0}, {1})
             assert all(mask == {0, 1} for tid, mask in found.items() if tid not in tids[-2:])
         assert job.quit() == 0

@@ -16,9 +16,9 @@ import pytest
 import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.control import endpoint
+from agent.control.server import endpoint
 from agent.errors import ControlError
-from agent.processes import process_tree
+from agent.system.proc import process_tree
 from dromlib import signals
 from tests.agents import (
     LAUNCHERS,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.processes import thread_masks
+from agent.system.proc import thread_masks
 from dromlib import layout, native
 from dromlib.layout import MAILBOX
 from tests.agents import Agent, Program, Programs, affinity, environment, start_agent, wait_until

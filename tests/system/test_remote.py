@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent import keys
+from agent.control import keys
 from tests.agents import Programs, drom, environment, start_agent
 from tests.commands import commands_of, run_lines
 from tests.terminals import has, terminal

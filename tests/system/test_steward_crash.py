@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9 of an agent before any line of its part in a cluster: no job is lost, and none is started twice.
 
-Agents are killed before the n-th line of agent/steward that they execute, counted from their birth, so that the points
-are in taking up what the last one left as well as in starting, resizing, ending and forgetting jobs. Jobs go on over as
-many agents as it takes. The scheduler is a stand-in that says again whatever has had no answer, as a real one does.
+Agents are killed before the n-th line of agent/execution that they execute, counted from their birth, so that the
+points are in taking up what the last one left as well as in starting, resizing, ending and forgetting jobs. Jobs go on
+over as many agents as it takes. The scheduler is a stand-in that says again whatever has had no answer, as a real one
+does.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import steward
-from agent.config import Sources
-from agent.options import Options
-from agent.steward.protocol import Ended, Forget, Hello, Refused, Resize, Resized, Signal, Started
+from agent import execution
+from agent.config.options import Options
+from agent.config.sources import Sources
+from agent.execution.protocol import Ended, Forget, Hello, Refused, Resize, Resized, Signal, Started
 from tests.agents import SECONDS, lives
 from tests.stand_in import StandIn, stand_in, start
 
@@ -35,18 +36,26 @@ LINES = 700
 SCRIPT = 'echo "$DROM_JOB_ID" >> ran; until test -e "go$DROM_JOB_ID"; do sleep 0.01; done'
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["agent.service", "agent.daemon", "agent.distributor", "agent.steward.steward", "zmq"])
+_context.set_forkserver_preload(
+    [
+        "agent.daemon.startup",
+        "agent.daemon.daemon",
+        "agent.placement.kernel.background",
+        "agent.execution.executor",
+        "zmq",
+    ]
+)
 
 
 def _be_agent(options: Options, log_file: Path, line: int) -> None:
-    """Be an agent that is killed before it executes the n-th line of agent/steward."""
-    from agent import service
+    """Be an agent that is killed before it executes the n-th line of agent/execution."""
+    from agent.daemon import startup
 
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    folder, left = str(Path(str(steward.__file__)).parent), line
+    folder, left = str(Path(str(execution.__file__)).parent), line
 
     def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         nonlocal left
@@ -58,7 +67,7 @@ def _be_agent(options: Options, log_file: Path, line: int) -> None:
         return trace
 
     sys.settrace(trace)
-    service.main(str(service.describe(options, Sources())))
+    startup.main(str(startup.describe(options, Sources())))
 
 
 class Stage:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.steward.protocol import Ended, Forget, Hello, Resize, Resized, Signal, Started
+from agent.execution.protocol import Ended, Forget, Hello, Resize, Resized, Signal, Started
 from tests.agents import Agent, start_agent, wait_until
 from tests.stand_in import StandIn, stand_in, start
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent import obeying
+from agent.daemon import control_handler
 from dromlib import layout
 from dromlib.cpulist import cpus, parse_cpulist
 from tests.agents import (
@@ -268,9 +268,14 @@ def test_who_asks_without_end_has_few_answers_made(agent: Agent, victim: Program
     agent.order("resize", job=job, cpus=1, **{"for": 600})
     many = 300
     different, seconds = came_of(ATTACKER, agent, "look", many)
-    assert different <= obeying.LOOKS_AT_ONCE + seconds * (obeying.LOOKS_A_SECOND + 1 / obeying.LOOK_SECONDS) + 1
+    assert (
+        different
+        <= control_handler.LOOKS_AT_ONCE
+        + seconds * (control_handler.LOOKS_A_SECOND + 1 / control_handler.LOOK_SECONDS)
+        + 1
+    )
     seen = {agent.tasks()[job]["left"] for _ in range(many)}  # milliseconds: some answers are given in the same one
-    assert len(seen) > 2 * obeying.LOOKS_AT_ONCE
+    assert len(seen) > 2 * control_handler.LOOKS_AT_ONCE
     agent.order("resize", job=job, cpus=None)
     assert_unharmed(agent, victim)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.http_server import MOST_AT_ONCE
+from agent.observe.http_server import MOST_AT_ONCE
 from tests.agents import SECONDS, SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
 from tests.browsers import Browser, browser
 
@@ -159,7 +159,7 @@ def test_what_is_served(agent: Agent, start: Programs) -> None:
     with urllib.request.urlopen(head, timeout=SECONDS) as answer:
         assert (answer.status, answer.headers["Content-Length"]) == (200, str(len(served["/page.css"][1])))
         assert answer.read() == b""
-    for path in ("/nothing", "/../agent/web.py", "/static/page.js", "/explain.json?" + "&" * 2000):
+    for path in ("/nothing", "/../agent/observe/site.py", "/static/page.js", "/explain.json?" + "&" * 2000):
         assert get(agent, path)[0] == 404, path
 
 

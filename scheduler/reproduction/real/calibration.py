@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from agent.demo_stage import clean_environment
+from agent.testbed.stage import clean_environment
 from dromlib import native
 from scheduler.errors import SchedulerError
 from scheduler.reproduction.real.settings import ENVIRONMENT, ROLES

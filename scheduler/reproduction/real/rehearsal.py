@@ -12,8 +12,8 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.pacing import PERIOD
-from agent.steward import protocol as say
+from agent.execution import protocol as say
+from agent.observe.job_rates import PERIOD
 from scheduler.compiling import load_policy
 from scheduler.live.cli_scheduler import LIVE
 from scheduler.live.cluster import Cluster

@@ -1,0 +1,237 @@
+"""Measure a real agent: its start, its memory, its idleness, and what it costs the programs that come to it."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from agent.errors import ControlError
+from agent.ipc import cpu_locks
+from agent.ipc.runtime_dir import default_runtime_dir
+from agent.system import python_command
+from agent.system.unix_signals import WITH_US
+from dromlib import layout, native
+from dromlib.layout import HEADER, SLOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+START_SECONDS = 300.0
+"""Patience with an agent's start, which may compile the kernel."""
+PATIENCE = 20.0
+"""Patience with anything else, in seconds."""
+SLOTS = 8
+"""Slots looked at: an agent gives out the lowest free one."""
+IDLE_SECONDS = 10.0
+PAIRS = 50
+DEATHS = 15
+POLLS = (11, 1_000_000)
+"""Repetitions in a run, and calls in each."""
+
+
+class Agent:
+    """A running agent in a directory of its own; `started_in` is the seconds from its launch to readiness."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes], started_in: float) -> None:
+        self.folder = folder
+        self.pid = process.pid
+        self.started_in = started_in
+        self.environment = {"PATH": os.environ.get("PATH", os.defpath), "DROM_RUNTIME_DIR": str(folder)}
+        with (folder / "registry").open("rb") as file:
+            self._memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        self._first = HEADER.read(self._memory, "header_size")
+        self._size = HEADER.read(self._memory, "slot_size")
+
+    def memory_mb(self) -> float:
+        """Return its anonymous resident memory, in millions of bytes."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith("RssAnon:"))
+
+    def busy_ns(self) -> int:
+        """Return the CPU time of all its threads."""
+        threads = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text(encoding="utf-8").split()[0]) for thread in threads)
+
+    @contextlib.contextmanager
+    def launch(self, *command: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """Run a command under `drom-run` for the length of a block."""
+        words = [native.run_path(), "--require", "--", *command]
+        with subprocess.Popen(words, env=self.environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def read(self, slot: int, field: str) -> int:
+        """Return a field of a slot."""
+        return SLOT.read(self._memory, field, self._first + slot * self._size)
+
+    def epoch_word(self, pid: int) -> memoryview:
+        """Return the epoch in the slot of the task whose first process this is, as a sequence of one number."""
+        slot = next((slot for slot, first in self.pids().items() if first == pid), None)
+        if slot is None:
+            raise ControlError("a program of the benchmark has ended by itself: run it again.")
+        return self.epoch_of(slot)
+
+    def epoch_of(self, slot: int) -> memoryview:
+        """Return the epoch of a slot, as a sequence of one number that changes with it."""
+        at = self._first + slot * self._size + SLOT.fields["epoch"].offset
+        return self._memory[at : at + 8].cast("Q")
+
+    def grant(self, slot: int) -> tuple[int, int]:
+        """Return the epoch and the CPUs (mask) of the newest grant in a slot."""
+        epoch = self.read(slot, "epoch")
+        return epoch, self._mask(slot, f"grant{epoch % 2}")
+
+    def is_idle(self) -> bool:
+        """Tell whether no task is left."""
+        return not self.pids()
+
+    def has_settled(self, *pids: int) -> bool:
+        """Tell whether these are all the tasks, and each has applied what it is to have."""
+        return sorted(self.pids().values()) == sorted(pids) and all(map(self._has_applied, self.pids()))
+
+    def pids(self) -> dict[int, int]:
+        """Return the pid of each task by slot."""
+        return {slot: self.read(slot, "pid") for slot in range(SLOTS) if self.read(slot, "in_use")}
+
+    def _has_applied(self, slot: int) -> bool:
+        epoch = self.read(slot, "epoch")
+        masks = {self._mask(slot, name) for name in (f"grant{epoch % 2}", "applied", "held", "target")}
+        seated = self.read(slot, "responder_pid") == self.read(slot, "pid")
+        return seated and self.read(slot, "applied_epoch") == epoch and len(masks) == 1 and masks != {0}
+
+    def _mask(self, slot: int, name: str) -> int:
+        bits = HEADER.read(self._memory, "mask_bits")
+        at = self._first + slot * self._size + layout.mask_offset(name, bits)
+        return int.from_bytes(self._memory[at : at + bits // 8], "little")
+
+
+@contextlib.contextmanager
+def running_agent(*options: str) -> Iterator[Agent]:
+    """Start an agent for the length of a block. Raises `ControlError` when it does not become ready."""
+    with TemporaryDirectory(prefix="drom-bench-", dir=_usual_place()) as folder, agent_in(Path(folder), *options) as it:
+        yield it
+
+
+@contextlib.contextmanager
+def agent_in(folder: Path, *options: str) -> Iterator[Agent]:
+    """Start an agent, the first one or the next, whose runtime directory is below a folder. Raises `ControlError`."""
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context((folder / "log").open("wb"))
+        words = [*WITH_US, *python_command.drom("agent", "--runtime-dir", str(folder / "run"), *options)]
+        begin = time.monotonic()
+        mine = cpu_locks.VARIABLE
+        environment = {name: v for name, v in os.environ.items() if not name.startswith("DROM_") or name == mine}
+        environment["DROM_CONFIG"] = os.devnull
+        process = stack.enter_context(subprocess.Popen(words, env=environment, cwd=folder, stderr=log))
+        stack.callback(_stop, process)
+        _await_ready(process, folder / "log", begin + START_SECONDS)
+        yield Agent(folder / "run", process, time.monotonic() - begin)
+
+
+def _usual_place() -> Path | None:
+    """Return where runtime directories are made here, if it can be written: the file system matters."""
+    place = default_runtime_dir({**os.environ, "DROM_RUNTIME_DIR": ""}).parent
+    return place if os.access(place, os.W_OK) else None
+
+
+def _await_ready(process: subprocess.Popen[bytes], log: Path, deadline: float) -> None:
+    while b" event=ready " not in log.read_bytes():
+        if process.poll() is not None or time.monotonic() > deadline:
+            said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"]
+            raise ControlError(f"the benchmark's agent does not become ready: {said[-1]}")
+        time.sleep(0.001)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def await_that(condition: Callable[[], bool], what: str) -> None:
+    """Look until the condition holds. Raises `ControlError` when it never does."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ControlError(f"the benchmark has waited {PATIENCE:g} seconds in vain until {what}.")
+        time.sleep(0.0005)
+
+
+def poll_ns(agent: Agent, repetitions: int = POLLS[0], calls: int = POLLS[1]) -> tuple[float, float]:
+    """Return the nanoseconds of a `drom_poll` that finds nothing new, without and with the loop around it.
+
+    A processor does the loop's own work beside the poll's, so the truth lies between the two.
+    """
+    with agent.launch(native.bench_path(), "poll", str(repetitions), str(calls)) as program:
+        said, _ = program.communicate(timeout=PATIENCE)
+    if program.returncode:
+        raise ControlError("the polling program of the benchmark has failed: its words stand above.")
+    net, gross = zip(*([float(word) for word in line.split()] for line in said.splitlines()), strict=True)
+    return statistics.median(net), statistics.median(gross)
+
+
+def idle_percent(agent: Agent, seconds: float = IDLE_SECONDS) -> float:
+    """Return how much of one core the agent takes when nothing happens, in per cent."""
+    begin, busy = time.monotonic(), agent.busy_ns()
+    time.sleep(seconds)
+    return (agent.busy_ns() - busy) / (time.monotonic() - begin) / 1e7
+
+
+def extra_launch_ms(agent: Agent, pairs: int = PAIRS) -> float:
+    """Return the median of what `drom-run true` takes longer than `true` right before it, in milliseconds."""
+    true = shutil.which("true") or "/bin/true"
+    launcher = str(native.run_path())
+    extra = []
+    for _ in range(pairs):
+        plain = _wall([true], agent.environment)
+        extra.append(_wall([launcher, "--require", true], agent.environment) - plain)
+        await_that(agent.is_idle, "the agent has noticed the end of a program")
+    return statistics.median(extra) * 1e3
+
+
+def _wall(command: list[str], environment: dict[str, str]) -> float:
+    """Return the seconds from before a command's start to after its end."""
+    begin = time.monotonic()
+    subprocess.run(command, env=environment, check=True)
+    return time.monotonic() - begin
+
+
+def regrant_ms(agent: Agent, deaths: int = DEATHS) -> float:
+    """Return the median time from the kill of a program to the grant of its CPUs to another one, in milliseconds.
+
+    The clock starts before the kill, so the kernel's work on the end of the program is counted.
+    """
+    with agent.launch(native.bench_path(), "follow") as first:
+        took = [_time_regrant(agent, first.pid) for _ in range(deaths)]
+    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    return statistics.median(took) * 1e3
+
+
+def _time_regrant(agent: Agent, survivor: int) -> float:
+    """Let a program come, take CPUs of the survivor, and be killed."""
+    await_that(lambda: agent.has_settled(survivor), "a program has all CPUs")
+    with agent.launch(native.bench_path(), "follow") as victim:
+        await_that(lambda: agent.has_settled(survivor, victim.pid), "two programs share the CPUs")
+        epoch = agent.epoch_word(survivor)
+        before = epoch[0]
+        begin = time.monotonic()
+        os.kill(victim.pid, signal.SIGKILL)
+        # It may need this very CPU to end: no spinning until then.
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+        while epoch[0] == before:
+            if time.monotonic() - begin > PATIENCE:
+                raise ControlError("the benchmark's agent has not granted the CPUs of a killed program again.")
+        return time.monotonic() - begin

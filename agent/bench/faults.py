@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom bench faults`: how soon things are right again after a death, a rewritten mask, and the death of the agent.
+
+And what an agent of very many tasks and threads costs while nothing happens, which is what looking for faults costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import select
+import signal
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from agent.bench import agent as bench_agent
+from agent.bench import scale
+from agent.bench.agent import PATIENCE, agent_in, await_that, running_agent
+from agent.bench.node import Figure, report
+from agent.bench.publish import percentile
+from agent.errors import ControlError
+from agent.system.proc import process_tree, start_time
+from agent.system.proc import threads as threads_of
+from dromlib import native
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from agent.bench.agent import Agent
+
+DEATHS = 40
+"""Programs killed in a run."""
+REPAIRS = 5
+CROWDS = ((250, 4), (1024, 4))
+"""Processes of a task, and threads of each."""
+IDLE_SECONDS = 20.0
+PROGRAMS = 64
+MACHINE = "pack:2 core:64"
+SOFT_LIMIT = 1024
+"""Descriptors, as Debian limits them."""
+FIGURES = {
+    "regrant_p50": Figure("a program's death to its cores granted anew, p50", "ms", None),
+    "regrant_p99": Figure("a program's death to its cores granted anew, p99", "ms", 20),
+    "running_p50": Figure("... to another one, that polls each 10 ms, running on them, p50", "ms", None),
+    "running_p99": Figure("... to another one, that polls each 10 ms, running on them, p99", "ms", 40),
+    "repair_1000": Figure("masks of 1000 threads rewritten to all repaired, the longest of 5", "s", 1),
+    "repair_4096": Figure("masks of 4096 threads rewritten to all repaired, the longest of 5", "s", 5),
+    "adopt": Figure("agent killed: the next one's start to its 64 programs adopted", "s", 2),
+    "disturbed": Figure("... programs disturbed", "", 0),
+    "threads_idle": Figure("agent with 1024 processes of 4 threads, idle, of one core", "%", 2),
+    "many_idle": Figure("agent with 1024 tasks, started under `ulimit -Sn 1024`, idle, of one core", "%", 2),
+    "many_scrape": Figure("agent with 1024 tasks, started under `ulimit -Sn 1024`, Prometheus scrape", "ms", 50),
+}
+
+
+def deaths(agent: Agent, count: int = DEATHS) -> tuple[list[float], list[float]]:
+    """Return the milliseconds from a program's kill to the grant of its CPUs, and to another one running on them.
+
+    The other one polls every 10 ms. The clock starts before the kill.
+    """
+    granted, running = [], []
+    with agent.launch(native.bench_path(), "regain") as holder:
+        for _ in range(count):
+            _await_settled(agent, holder.pid)
+            with agent.launch(native.bench_path(), "follow") as victim:
+                _await_settled(agent, holder.pid, victim.pid)
+                _forget(holder)
+                epoch = agent.epoch_word(holder.pid)
+                before, begin = epoch[0], time.monotonic_ns()
+                os.kill(victim.pid, signal.SIGKILL)
+                os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+                await_that(lambda now=epoch, old=before: now[0] != old, "cores are granted anew")  # type: ignore[misc]
+                seen, runs = time.monotonic_ns() - begin, _line(holder) - begin
+                granted.append(min(seen, runs) / 1e6)  # who runs on them was granted them, whenever we come to see it
+                running.append(runs / 1e6)
+    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    return granted, running
+
+
+def _await_settled(agent: Agent, *pids: int) -> None:
+    await_that(lambda: agent.has_settled(*pids), "programs have settled")
+
+
+def _forget(program: subprocess.Popen[str]) -> None:
+    while program.stdout and select.select([program.stdout], [], [], 0)[0]:
+        os.read(program.stdout.fileno(), 1 << 16)
+
+
+def _line(program: subprocess.Popen[str]) -> int:
+    """Return the number on the next line that a program says."""
+    if program.stdout is None or not select.select([program.stdout], [], [], PATIENCE)[0]:
+        raise ControlError("a program of the benchmark does not run on the CPUs that it was granted.")
+    return int(os.read(program.stdout.fileno(), 1 << 16).split()[0])
+
+
+def repairs(agent: Agent, processes: int, threads: int, times: int = REPAIRS) -> list[float]:
+    """Return the seconds from all masks of a task being rewritten to all of them being as they were, several times.
+
+    The task is so many processes of so many threads each.
+    """
+    took = []
+    chance = random.Random(1)  # noqa: S311 - when masks are rewritten, between two rounds, is to be the same in every run
+    with _crowd(agent, processes, threads) as (program, tids), agent.launch(native.bench_path(), "follow") as neighbour:
+        _await_settled(agent, program.pid, neighbour.pid)
+        for _ in range(times):
+            mine = os.sched_getaffinity(program.pid)
+            await_that(lambda own=mine: _all_have(tids, own), "masks are repaired")  # type: ignore[misc]
+            time.sleep(chance.random())
+            everywhere = mine | os.sched_getaffinity(neighbour.pid)
+            begin = time.monotonic()
+            for tid in tids:
+                os.sched_setaffinity(tid, everywhere)
+            while not _all_have(tids, mine):
+                if time.monotonic() - begin > PATIENCE:
+                    raise ControlError("the benchmark's agent does not repair masks.")
+                time.sleep(0.01)
+            took.append(time.monotonic() - begin)
+    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    return took
+
+
+def idle_percent(agent: Agent, processes: int, threads: int) -> float:
+    """Return how much of one core an agent takes that looks after a task of so many processes and threads."""
+    with _crowd(agent, processes, threads):
+        idle = bench_agent.idle_percent(agent, IDLE_SECONDS)
+    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    return idle
+
+
+@contextlib.contextmanager
+def _crowd(agent: Agent, processes: int, threads: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    with agent.launch(native.bench_path(), "crowd", str(processes), str(threads)) as program:
+        await_that(lambda: len(_threads(program.pid)) == processes * threads, "a program has all its threads")
+        _await_settled(agent, program.pid)
+        yield program, _threads(program.pid)
+
+
+def _threads(pid: int) -> list[int]:
+    return [tid for member in process_tree(pid) for tid in threads_of(member)]
+
+
+def _all_have(tids: list[int], mask: set[int]) -> bool:
+    return all(os.sched_getaffinity(tid) == mask for tid in tids)
+
+
+def adoption(programs: int = PROGRAMS) -> tuple[float, float]:
+    """Return the seconds from a second agent's launch to readiness, after the first was killed, and whom it disturbed.
+
+    Disturbed are programs that have ended, or been granted anything.
+    """
+    options = ("--emulate", MACHINE, "--capacity", str(programs))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="drom-bench-")))
+        first = stack.enter_context(agent_in(folder, *options))
+        crowd = stack.enter_context(scale.crowd(first))
+        for slot in range(programs):
+            crowd.arrive(slot)
+        before = _tasks(first, programs)
+        os.kill(first.pid, signal.SIGKILL)
+        second = stack.enter_context(agent_in(folder, *options))
+        changed = sum(one != other for one, other in zip(before, _tasks(second, programs), strict=True))
+        ended = sum(start_time(pid) is None for pid, _ in before)
+        return second.started_in, float(changed + ended)
+
+
+def _tasks(agent: Agent, count: int) -> list[tuple[int, tuple[int, int]]]:
+    return [(agent.read(slot, "pid"), agent.grant(slot)) for slot in range(count)]
+
+
+def crowded() -> tuple[float, float]:
+    """Return how much of a core an agent of very many tasks takes, in per cent, and the milliseconds of a scrape.
+
+    It was started with few descriptors, as far as it cannot do anything about that.
+    """
+    with _soft_limit(SOFT_LIMIT), scale.emulating_agent() as (agent, address), scale.crowd(agent) as crowd:
+        for slot in range(scale.TASKS):
+            crowd.arrive(slot)
+        return bench_agent.idle_percent(agent, IDLE_SECONDS), scale.scrape_ms(address)
+
+
+@contextlib.contextmanager
+def _soft_limit(descriptors: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def faults(runs: int) -> dict[str, Any]:
+    """Measure each figure `runs` times; return medians and extremes. Raises `ControlError` when a program fails."""
+    found: dict[str, list[float]] = {key: [] for key in FIGURES}
+    for _ in range(runs):
+        for key, value in _one_run().items():
+            found[key].append(value)
+    return report(found, FIGURES, runs)
+
+
+def _one_run() -> dict[str, float]:
+    found: dict[str, float] = {}
+    with running_agent() as agent:
+        granted, running = deaths(agent)
+        found |= {f"regrant_p{percent}": percentile(granted, percent) for percent in (50, 99)}
+        found |= {f"running_p{percent}": percentile(running, percent) for percent in (50, 99)}
+        found |= {f"repair_{p * t}": max(repairs(agent, p, t)) for p, t in CROWDS}
+        found["threads_idle"] = idle_percent(agent, *CROWDS[-1])
+    found["adopt"], found["disturbed"] = adoption()
+    found["many_idle"], found["many_scrape"] = crowded()
+    return found

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom bench openmp`: what an OpenMP program, or one of MPI, that knows nothing of drom pays under `drom run`.
+
+One program, `regions`, built by gcc, is run alone and under an agent on the same CPUs, on libgomp and, where it is
+installed, on LLVM's runtime. Runs of both take turns, so that both meet the same machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import subprocess
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent.bench import agent as bench_agent
+from agent.bench import dlb as bench_dlb
+from agent.bench import mpi, steady, teams
+from agent.bench.publish import percentile
+from agent.errors import ControlError
+from dromlib import native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from agent.bench.agent import Agent
+
+SCHEMA_VERSION = 1
+BURSTS = (1000, 100)
+"""Empty regions in a burst, and bursts in a turn: the best of many short ones meets no other program."""
+PAIRS = 40
+"""Pairs of turns in one run."""
+STEADY = {"fine": (5, 4000, 3.0), "coarse": (1000, 20, 0.5)}
+"""Microseconds of a region, regions in a turn, and the most per cent that the program may be slower."""
+POLICIES = {"": {}, ", threads that wait asleep": {"OMP_WAIT_POLICY": "passive"}}
+"""Environments in which a team is resized. By default threads that wait spin first, on a CPU that another may need."""
+PEER = "94 ns (DLB, measured on another 2-core machine)"
+LLVM = "libomp.so.5"
+TOOL = "idle_tool.so"
+
+
+class Runtime(NamedTuple):
+    """An OpenMP runtime, what a region on it may cost more (ns) and a change of a team (us), and the peer's cost."""
+
+    name: str
+    region_ns: float
+    resize_us: float
+    peer: str | None
+
+
+RUNTIMES = (Runtime("libgomp", 12, 40, None), Runtime("libomp", 60, 10, PEER))
+
+
+def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> dict[str, Any]:
+    """Measure each figure `runs` times; return medians and extremes.
+
+    A runtime that is not installed is left out. Raises `ControlError` when a program of the benchmark fails.
+    """
+    from agent.topology.detect import machine
+
+    chosen = [runtime for runtime in RUNTIMES if runtime.name in names and _is_there(runtime)]
+    dlb = bench_dlb.library()
+    figures = [row for runtime in chosen for row in _figures(runtime, runs, dlb if runtime.name == "libomp" else None)]
+    if "mpi" in names and mpi.is_possible():
+        figures.append(_mpi(runs))
+    return {"schema_version": SCHEMA_VERSION, "machine": machine(), "runs": runs, "figures": figures}
+
+
+def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, Any]]:
+    rows = []
+    with bench_agent.running_agent() as agent:
+        bench = Bench(agent, runtime)
+        extra = [bench.extra_ns() for _ in range(runs)]
+        name = f"{runtime.name}: extra per parallel region, nothing changed, serial team"
+        measured = [bench.extra_beside_ns(bench_dlb.environment(dlb, LLVM)) for _ in range(runs)] if dlb else []
+        peer = f"{statistics.median(measured):.0f} ns (DLB, {dlb})" if measured else runtime.peer
+        rows.append(_row(name, "ns", extra, runtime.region_ns, peer))
+        if runtime.name == "libomp":
+            idle = [bench.extra_beside_ns({"LD_PRELOAD": f"{native.bench_path(TOOL)}:{LLVM}"}) for _ in range(runs)]
+            rows.append(_row("libomp: the same with a tool that does nothing, in drom's place", "ns", idle, None))
+        for grain, (us, _, reach) in STEADY.items():
+            pairs = bench.slower_percents(grain, runs)
+            name = f"{runtime.name}: regions of {us} us under `drom run`, grant unchanged, over alone"
+            row = _row(name, "%", [statistics.median(run) for run in pairs], reach)
+            rows.append(row | {"interval": steady.interval([ratio for run in pairs for ratio in run])})
+        for words, environment in POLICIES.items():
+            for change, (times, alone, ordered) in bench.resizes(runs, environment).items():
+                name = f"{runtime.name}: a grant that brings a team from {change}{words}"
+                peer = f"{statistics.median(alone):.3g} us (a program that does it by itself)"
+                rows.append(_row(name, "us", times, runtime.resize_us, peer))
+                rows.append(_row(f"{name}, with an agent on the same CPUs", "us", ordered, None))
+    return rows
+
+
+def _mpi(runs: int) -> dict[str, Any]:
+    with bench_agent.running_agent() as agent:
+        extra = [mpi.extra_call_ns(agent) for _ in range(runs)]
+    return _row("MPI: extra per call, nothing changed", "ns", extra, 3)
+
+
+def _row(name: str, unit: str, values: Sequence[float], reach: float | None, peer: str | None = None) -> dict[str, Any]:
+    spread = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {"name": name, "unit": unit, **spread, "reach": reach, "peer": peer, "runs": list(values)}
+
+
+class Bench:
+    """The program on one runtime, alone and under an agent."""
+
+    def __init__(self, agent: Agent, runtime: Runtime) -> None:
+        self._agent = agent
+        self._program = str(native.bench_path("regions"))
+        self._managed = [
+            str(native.run_path()),
+            "--require",
+            "--job",
+            "regions",
+            "--openmp-runtime",
+            runtime.name,
+            "--",
+        ]
+        threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
+        self._environment = agent.environment | threads
+        self._llvm = LLVM if runtime.name == "libomp" else None
+        self._alone = self._environment | ({"LD_PRELOAD": self._llvm} if self._llvm else {})
+
+    def extra_ns(self) -> float:
+        """Return how much longer an empty serial region takes under `drom-run`, in nanoseconds."""
+        with self._both("empty", *BURSTS) as (alone, managed):
+            return _extra_ns(alone, managed)
+
+    def extra_beside_ns(self, environment: dict[str, str]) -> float:
+        """Return how much longer an empty serial region takes with these variables and without drom, in nanoseconds."""
+        command = [self._program, "empty", *map(str, BURSTS)]
+        with (
+            steady.running(command, self._alone) as alone,
+            steady.running(command, self._environment | environment) as other,
+        ):
+            alone.stop()
+            other.stop()
+            return _extra_ns(alone, other)
+
+    def slower_percents(self, grain: str, runs: int) -> list[list[float]]:
+        """Return for each pair of turns of each run how much longer regions take under `drom-run`, in per cent."""
+        us, count, _ = STEADY[grain]
+        steps = _run([self._program, "steps", str(us)], self._alone).strip()
+        with self._both("work", steps, count) as (alone, managed):
+            turns = [steady.turns(alone, managed, PAIRS) for _ in range(runs)]
+        return [[(longer / took - 1) * 100 for took, longer in run] for run in turns]
+
+    @contextlib.contextmanager
+    def _both(self, *words: str | int) -> Iterator[tuple[steady.Program, steady.Program]]:
+        """Run the program alone and under `drom-run` for the length of a block, both stopped."""
+        command = [self._program, *map(str, words)]
+        with (
+            steady.running(command, self._alone) as alone,
+            steady.running([*self._managed, *command], self._environment) as managed,
+        ):
+            alone.stop()
+            bench_agent.await_that(lambda: self._agent.has_settled(managed.pid), "the program is seated")
+            managed.stop()
+            yield alone, managed
+        bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
+
+    def resizes(self, runs: int, environment: Mapping[str, str]) -> dict[str, list[list[float]]]:
+        """Return for each change of size the median microseconds that it costs, of each run, in three ways.
+
+        By a grant; by the program itself; by an order to an agent that is on the same CPUs. The program also finds
+        `environment`.
+        """
+        managed, itself = {**self._environment, **environment}, {**self._alone, **environment}
+        cpus = teams.cpus_of_team()
+        if len(cpus) < 2:
+            return {}
+        sizes = {"less": f"{len(cpus)} to {len(cpus) // 2}", "more": f"{len(cpus) // 2} to {len(cpus)}"}
+        found: dict[str, list[list[float]]] = {words: [[], [], []] for words in sizes.values()}
+        for _ in range(runs):
+            ways = (
+                teams.granted(cpus, managed, self._llvm),
+                teams.alone(cpus, itself),
+                teams.ordered(self._agent, self._managed, cpus, managed),
+            )
+            for kind, words in sizes.items():
+                for medians, times in zip(found[words], ways, strict=True):
+                    medians.append(percentile(times[kind], 50))
+        return found
+
+
+def _is_there(runtime: Runtime) -> bool:
+    """Tell whether the runtime is installed: the loader complains about a library it cannot preload."""
+    if runtime.name == "libgomp":
+        return True
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LD_PRELOAD": LLVM}
+    return not subprocess.run(
+        [native.run_path(), "--version"], env=environment, capture_output=True, check=False
+    ).stderr
+
+
+def _extra_ns(one: steady.Program, other: steady.Program) -> float:
+    turns = steady.turns(one, other, PAIRS)
+    return statistics.median(longer - took for took, longer in turns) * 1e9
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> str:
+    try:
+        return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    except subprocess.CalledProcessError as error:
+        raise ControlError(f"a program of the benchmark has failed, with exit code {error.returncode}.") from None

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users and programs that the agent leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from agent.system.users import user_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """Users by uid with the word that named them, and patterns of programs as in the shell (``rsync``, ``/opt/*``)."""
+
+    users: tuple[tuple[int, str], ...] = ()
+    programs: tuple[str, ...] = ()
+
+    def reason(self, uid: int, names: Iterable[str]) -> str:
+        """Return the sentence for a user's program that is left alone, or an empty text.
+
+        `names` are what the program is known by: paths or bare names. A pattern without a slash is compared with the
+        last part of each; one with a slash with paths as a whole. Where no path is known, its own last part is compared
+        with the bare names, if that is a name.
+        """
+        for number, word in self.users:
+            if number == uid:
+                return f"the agent leaves programs of user {word} alone (exclude.users)."
+        names = [name for name in names if name]
+        for pattern in self.programs:
+            if _matches(names, pattern):
+                return f"the agent leaves {pattern} alone (exclude.programs)."
+        return ""
+
+
+def _matches(names: Iterable[str], pattern: str) -> bool:
+    last = pattern.rpartition("/")[2]
+    if last == pattern:
+        return any(fnmatchcase(name.rpartition("/")[2], pattern) for name in names)
+    if paths := [name for name in names if "/" in name]:
+        return any(fnmatchcase(path, pattern) for path in paths)
+    return last in names
+
+
+def find_users(words: Iterable[str]) -> tuple[tuple[tuple[int, str], ...], list[str]]:
+    """Return (uid, word) of each name or number of a user, and the names that nobody has here."""
+    pairs = [(user_number(word), word) for word in words]
+    return tuple((uid, word) for uid, word in pairs if uid is not None), [word for uid, word in pairs if uid is None]

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option of an agent, said once: its type, default, range and meaning.
+
+`Options` is the table. Flags, ``DROM_*`` variables, keys of the configuration file, their checks and their
+documentation are all made from it. A key with an underscore after a table's name, such as ``exclude_users``, is
+``users`` in the table ``[exclude]`` of a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from agent.ipc.runtime_dir import SYSTEM_DIR
+from agent.model.layouts import ANY, Layout
+from agent.text import FEATURE, NODE, RESOURCE, WordError, parse_layout, parse_size
+from dromlib.cpulist import CpuListError, parse_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Value = str | int | float | bool | tuple[str, ...] | None
+SYSTEM_SPOOL = Path("/var/lib/drom/steward")
+"""Where the agent of the system keeps it: what is in /run is gone after a loss of power."""
+TABLES = ("exclude", "users", "remote")
+"""The tables a configuration file may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values an option takes.
+
+    `base` is the type of a value, `expected` says in words what is right and `accepts` decides. A value of another
+    type than `base` is never accepted, but a whole number may stand for a float, and numbers for words.
+    """
+
+    base: type
+    metavar: str
+    expected: str
+    accepts: Callable[[Any], object] = lambda _: True
+
+    def from_text(self, text: str) -> Value:
+        """Return the value written as `text` in the environment. Raises ValueError."""
+        if self.base is bool:
+            return self.from_value({"1": True, "true": True, "0": False, "false": False}[text.lower()])
+        if self.base is tuple:
+            return self.from_value([word.strip() for word in text.split(",") if word.strip()])
+        return self.from_value(self.base(text))
+
+    def from_value(self, value: object) -> Value:
+        """Return the value of a flag or of a key in a file. Raises ValueError."""
+        if self.base is tuple and isinstance(value, list) and all(type(word) in (str, int) for word in value):
+            value = tuple(str(word) for word in value)
+        elif self.base is float and type(value) is int:
+            value = float(value) if abs(value) < sys.maxsize else math.inf
+        if type(value) is not self.base or not self.accepts(value):
+            raise ValueError
+        return cast("Value", value)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is said about an option beside its type: see `Options`. `example` stands in for a default that is unset."""
+
+    kind: Kind
+    help: str
+    example: Value = None
+    in_file: bool = True
+
+
+def _number(least: float, most: float, metavar: str, expected: str) -> Kind:
+    return Kind(float, metavar, expected, lambda v: math.isfinite(v) and least <= v <= most)
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return not re.search(r"[\s\0]", host) and port.isascii() and port.isdigit() and int(port) <= 65535
+
+
+def _is_cpulist(text: str) -> bool:
+    try:
+        parse_cpulist(text)
+    except CpuListError:
+        return False
+    return True
+
+
+def _is_layout(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(layout_of(text))
+    return False
+
+
+def _is_endpoint(text: str) -> bool:
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    tcp = text.startswith("tcp://") and bool(host) and port.isascii() and port.isdigit() and 0 < int(port) <= 65535
+    return tcp or (text.startswith("ipc:///") and "\0" not in text)
+
+
+def _are_resources(words: tuple[str, ...]) -> bool:
+    return all(re.fullmatch(f"{RESOURCE}=[0-9]{{1,9}}", word) for word in words)
+
+
+def _are_features(words: tuple[str, ...]) -> bool:
+    return all(re.fullmatch(FEATURE, word) for word in words)
+
+
+def _is_events_size(text: str) -> bool:
+    with contextlib.suppress(WordError):
+        return text == "off" or parse_size(text) >= 1 << 16
+    return False
+
+
+_NAMES = Kind(tuple, "LIST", 'a list of names such as ["a", "b"]', all)
+_WORDS = Kind(str, "WORDS", 'synthetic words: write for example "pack:2 core:4 pu:2"', bool)
+_SHARE = _number(0, 1, "0..1", "a number from 0 to 1")
+_HOUR = _number(0, 3600, "SECONDS", "a number of seconds from 0 to 3600")
+_CAP = Kind(int, "N", f"a whole number from 0 to {1 << 20}", lambda n: 0 <= n <= 1 << 20)
+_SWITCH = Kind(bool, "", "true or false")
+_PATH = Kind(str, "PATH", "an absolute path", lambda text: text.startswith("/") and "\0" not in text)
+
+
+def _option(default: Any, kind: Kind, text: str, **more: Any) -> Any:  # noqa: ANN401 - as dataclasses.field
+    return field(default=default, metadata={"about": About(kind, text, **more)})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an agent is told. None: unset. Durations are seconds."""
+
+    runtime_dir: str = _option(
+        "",
+        Kind(str, "DIR", "a directory", lambda text: bool(text) and "\0" not in text),
+        "Where the agent keeps its files; programs look for it there, so no file can say it.",
+        in_file=False,
+    )
+    topology: str | None = _option(None, _WORDS, "Lay a synthetic topology over real CPUs.", example="pack:2 core:1")
+    emulate: str | None = _option(
+        None, _WORDS, "Manage synthetic CPUs: grant and tell, but set no affinity.", example="pack:2 core:8 pu:2"
+    )
+    metrics: str | None = _option(
+        None,
+        Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 127.0.0.1:9464", _is_address),
+        "Serve Prometheus metrics and a page there; port 0: one that is free, which the log tells.",
+        example="127.0.0.1:9464",
+    )
+    grace: float = _option(1.0, _HOUR, "Time a program has to apply a grant itself.")
+    sharing_factor: float = _option(
+        0.5,
+        _number(math.nextafter(0, 1), 1, "0..1", "above 0 and at most 1: 0.5 lets an arrival take half"),
+        "Share of a running job's cores that one arrival may take.",
+    )
+    max_cpus_per_user: int = _option(0, _CAP, "CPUs all jobs of one user may have together; 0: no cap.")
+    max_min: int = _option(0, _CAP, "CPUs a job may insist on with --min; 0: no cap.")
+    max_rigid: int = _option(0, _CAP, "CPUs of a job that gives none back while it runs; 0: no cap.")
+    spare_for_newcomers: int = _option(
+        1,
+        _CAP,
+        "CPUs that a user's third and later jobs leave to be lent to users who have none (not root's); 0: none.",
+    )
+    residence: float = _option(
+        0.0,
+        _number(0, 86400, "SECONDS", "a number of seconds from 0 to 86400"),
+        "Time for which a job that was resized does not grow again, unless an order says so.",
+    )
+    margin: float = _option(
+        0.0,
+        _SHARE,
+        "A growth by a smaller share of a job's cores waits, as long as the residence, for more to come free.",
+    )
+    memory: str = _option(
+        "auto",
+        Kind(str, "SIZE", "auto, off or a size such as 64G", re.compile(r"auto|off|[1-9][0-9]{0,14}[KMGT]?").fullmatch),
+        "Memory that jobs may declare together (--mem): the machine's, not counted, or this much.",
+    )
+    avoid_load: float = _option(
+        0.0,
+        _SHARE,
+        "Leave cores alone that unmanaged programs keep busier than the least loaded one by this share; 0: off.",
+    )
+    avoid_after: float = _option(
+        10.0,
+        _HOUR,
+        "Time for which they must be so busy, or idle again, before that counts.",
+    )
+    capacity: int = _option(
+        1024,
+        Kind(int, "N", f"a whole number from 1 to {1 << 16}", lambda n: 1 <= n <= 1 << 16),
+        "Tasks the registry has room for.",
+    )
+    freeze_file: str | None = _option(
+        None,
+        _PATH,
+        "The kill switch: while this file exists nothing changes; unset it is `freeze` in the runtime directory.",
+        example="/run/drom/freeze",
+    )
+    unit: str = _option(
+        "core",
+        Kind(str, "UNIT", "core or thread", ("core", "thread").__contains__),
+        "What is handed out: whole cores, or hardware threads one by one.",
+    )
+    enforce: str = _option(
+        "affinity",
+        Kind(str, "MEANS", "affinity or cpuset", ("affinity", "cpuset").__contains__),
+        "What binds programs: affinity, which they can undo, or also a control group for each task (cgroup v2).",
+    )
+    distribution: str = _option(
+        "default",
+        Kind(
+            str, "LAYOUT", "default, compact, spread or per-socket=N, each but the first with or without !", _is_layout
+        ),
+        "Layout of jobs that ask for none.",
+    )
+    reserved: str = _option(
+        "",
+        Kind(str, "CPULIST", "a CPU list such as 0-1,8", _is_cpulist),
+        "CPUs whose cores are left to the system.",
+    )
+    exclude_users: tuple[str, ...] = _option(
+        (), _NAMES, "Users, by name or number, whose programs the agent leaves alone."
+    )
+    exclude_programs: tuple[str, ...] = _option(
+        (),
+        _NAMES,
+        "Programs the agent leaves alone: names or paths, with * and ? as in the shell.",
+    )
+    users_max_tasks: int = _option(
+        256, _CAP, "Tasks that one user may have registered, but root and the agent's own user; 0: no cap."
+    )
+    users_masters: str | None = _option(
+        None,
+        Kind(str, "GROUP", "the name or number of a group", bool),
+        "Group whose members may give any order, beside root and the agent's own user.",
+        example="drom",
+    )
+    remote_listen: str | None = _option(
+        None,
+        Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 0.0.0.0:9465", _is_address),
+        "Take orders from other nodes there, of those whose keys are trusted (drom keys).",
+        example="0.0.0.0:9465",
+    )
+    remote_keys: str | None = _option(
+        None, _PATH, "The folder of keys; unset it is where `drom keys` makes them.", example="/etc/drom/keys"
+    )
+    scheduler: str | None = _option(
+        None,
+        Kind(str, "ADDRESS", "tcp://HOST:PORT or ipc:///PATH", _is_endpoint),
+        "Start the jobs of the scheduler there.",
+        example="tcp://127.0.0.1:9466",
+    )
+    node: str | None = _option(
+        None,
+        Kind(str, "NAME", "at most 64 letters, digits, . _ and -, a letter or digit first", re.compile(NODE).fullmatch),
+        "What the scheduler calls this node; unset it is the name of the host.",
+        example="n1",
+    )
+    resources: tuple[str, ...] = _option(
+        (),
+        Kind(tuple, "LIST", 'a list of NAME=NUMBER such as ["gpu=2"]: letters, digits, . _ and -', _are_resources),
+        "Counted resources that jobs may ask the scheduler for.",
+    )
+    features: tuple[str, ...] = _option(
+        (),
+        Kind(tuple, "LIST", 'a list of names such as ["bigmem"]: letters, digits, . _ and -', _are_features),
+        "What jobs may ask the scheduler that their nodes have.",
+    )
+    spool: str | None = _option(
+        None,
+        _PATH,
+        "Where the agent keeps what it knows of the scheduler's jobs; unset it is /var/lib/drom/steward of the agent "
+        "in /run/drom, else `steward` in the runtime directory.",
+        example="/var/lib/drom/spool",
+    )
+    observe: bool = _option(False, _SWITCH, "Change no mask: only show what would be done.")
+    log_format: str = _option(
+        "logfmt",
+        Kind(str, "FORMAT", "logfmt or json", ("logfmt", "json").__contains__),
+        "How events are written to stderr.",
+    )
+    events_file: str | None = _option(
+        None,
+        _PATH,
+        "Where events are kept for `drom events`; unset it is `events` in the runtime directory.",
+        example="/var/log/drom/events",
+    )
+    events_size: str = _option(
+        "4M",
+        Kind(str, "SIZE", "off or a size of at least 64K such as 4M", _is_events_size),
+        "Bytes that the events kept may take; off: none are kept.",
+    )
+
+    @property
+    def events_path(self) -> Path:
+        """Where events are kept."""
+        return Path(self.events_file or f"{self.runtime_dir}/events")
+
+    @property
+    def spool_path(self) -> Path:
+        """Where the agent keeps what it knows of the scheduler's jobs."""
+        if not self.spool and Path(self.runtime_dir) == SYSTEM_DIR:
+            return SYSTEM_SPOOL
+        return Path(self.spool or f"{self.runtime_dir}/steward")
+
+
+def resources_of(words: tuple[str, ...]) -> dict[str, int]:
+    """Return the numbers the option `resources` means, by name."""
+    return {name: int(count) for name, _, count in (word.rpartition("=") for word in words)}
+
+
+def layout_of(text: str) -> Layout:
+    """Return the layout the option `distribution` means; "default" is none. Raises ValueError for other texts."""
+    return ANY if text == "default" else parse_layout(text)
+
+
+def memory_of(text: str, machine: int) -> int:
+    """Return the bytes the option `memory` means on a machine of `machine` bytes; 0: not counted."""
+    if text in ("auto", "off"):
+        return machine if text == "auto" else 0
+    digits = text.rstrip("KMGT")
+    return int(digits) << 10 * ("KMGT".index(text[-1]) + 1 if digits != text else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option by all its names. `name` is the field of `Options`; `table` is empty at the top of a file."""
+
+    name: str
+    default: Value
+    about: About
+
+    @property
+    def table(self) -> str:
+        """The table of a configuration file the key is in."""
+        return next((table for table in TABLES if self.name.startswith(table + "_")), "")
+
+    @property
+    def key(self) -> str:
+        """The key in that table."""
+        return self.name.removeprefix(self.table + "_")
+
+    @property
+    def path(self) -> str:
+        """Key with its table, as ``exclude.users``."""
+        return f"{self.table}.{self.key}" if self.table else self.key
+
+    @property
+    def flag(self) -> str:
+        """The flag of ``drom agent``."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return "DROM_" + self.name.upper()
+
+
+OPTIONS: tuple[Option, ...] = tuple(
+    Option(item.name, cast("Value", item.default), item.metadata["about"]) for item in fields(Options)
+)
+"""Every option in the order of the documentation."""

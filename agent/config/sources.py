@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of an agent: flag before environment before file before default, and where each value is from."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.config.options import OPTIONS, TABLES, Option, Options, Value
+from agent.ipc.runtime_dir import default_runtime_dir
+from agent.system.os_errors import reason_of
+from agent.system.plain_files import read_plain
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SYSTEM_FILE = Path("/etc/drom/drom.toml")
+VARIABLE = "DROM_CONFIG"
+"""Names another file; ``/dev/null`` is a file that says nothing."""
+LONGEST = 14_000
+"""Bits of a number that Python writes in decimal digits."""
+LARGEST = 1 << 20
+"""Bytes of a configuration file."""
+SCHEMA_VERSION = 1
+
+
+class ConfigError(Exception):
+    """Raised when a configuration cannot be used; the message has one sentence per line, a line for each fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option's value and where it is from: a flag, ``environment NAME``, ``FILE:LINE`` or ``default``."""
+
+    option: Option
+    value: Value
+    origin: str
+
+
+@dataclass(slots=True)
+class Entry:
+    """One ``key = value`` of a file. `line` counts from 1; `path` has the table before the key."""
+
+    path: str
+    value: object
+    line: int
+
+
+@dataclass(slots=True)
+class File:
+    """What a configuration file says: settings by name of the option, and a sentence for each fault."""
+
+    path: Path
+    settings: dict[str, Setting] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a configuration is from, beside the environment: flags by name of the option, and the file one named."""
+
+    flags: Mapping[str, object] = field(default_factory=dict)
+    named: str | None = None
+
+    def file(self, environ: Mapping[str, str]) -> Path | None:
+        """Return the file to read, if there is one."""
+        return Path(self.named) if self.named else default_file(environ)
+
+    def load(self, environ: Mapping[str, str]) -> dict[str, Setting]:
+        """Return the setting of every option as the sources say it by now. Raises `ConfigError`."""
+        return load(self.flags, environ, self.file(environ))
+
+
+def default_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the file to read when no flag names one: ``$DROM_CONFIG``, else /etc/drom/drom.toml where that exists."""
+    if environ.get(VARIABLE):
+        return Path(environ[VARIABLE])
+    return SYSTEM_FILE if SYSTEM_FILE.exists() else None
+
+
+def read_file(path: Path) -> File:
+    """Return what a file says, which may be /dev/null. Raises `ConfigError` when it cannot be read."""
+    try:
+        data = b"" if path == Path(os.devnull) else read_plain(path, LARGEST)
+        return parse_file(path, data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        msg = f"{path} is not text in UTF-8: write it anew."
+        raise ConfigError(msg) from error
+    except OSError as error:
+        msg = f"cannot read the configuration {path}: {reason_of(error)}."
+        raise ConfigError(msg) from error
+
+
+def parse_file(path: Path, text: str) -> File:
+    """Return what the text of a configuration file says; `path` is for its sentences."""
+    try:
+        return _parsed(path, text)
+    except RecursionError:
+        return File(path, faults=[f"{path}: brackets are nested too deep: write key = value."])
+
+
+def _parsed(path: Path, text: str) -> File:
+    file = File(path)
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        told = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
+        line = int(told[2]) if told and told[2] else len(_lines(text))
+        if twice := _said_twice(text, line):
+            key, first, second = twice
+            file.faults.append(_said_again(f"{path}:{second}", key, first))
+            return file
+        file.faults.append(f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value.")
+        return file
+    except ValueError:  # Python reads no number of so many digits
+        line = next((i for i, one in enumerate(_lines(text), 1) if re.search(r"[0-9_]{4301}", one)), 1)
+        file.faults.append(f"{path}:{line}: a number has thousands of digits: write a smaller one.")
+        return file
+    by_path = {option.path: option for option in OPTIONS}
+    for entry in entries(text):
+        where = f"{path}:{entry.line}"
+        option = by_path.get(entry.path)
+        if option is None:
+            file.faults.append(f"{where}: {_unknown(entry.path, list(by_path))}")
+        elif not option.about.in_file:
+            file.faults.append(
+                f"{where}: {entry.path} cannot be said in a file: use {option.flag} or {option.variable}."
+            )
+        elif option.name in file.settings:  # in two tables of an array
+            before = file.settings[option.name].origin.rpartition(":")[2]
+            file.faults.append(_said_again(where, entry.path, before))
+        else:
+            try:
+                file.settings[option.name] = Setting(option, option.about.kind.from_value(entry.value), where)
+            except ValueError:
+                shown = f"{entry.path} = {toml(entry.value)}"
+                file.faults.append(f"{where}: {shown} is not {option.about.kind.expected}.")
+    return file
+
+
+def _said_again(where: str, key: str, line: int | str) -> str:
+    return f"{where}: {key} is said in line {line} already: leave one of the two."
+
+
+def _said_twice(text: str, last: int) -> tuple[str, int, int] | None:
+    """Return the first key that is said again up to line `last`, with the lines of both."""
+    lines: dict[str, int] = {}
+    for entry in entries(text):
+        if entry.line > last:
+            break
+        if entry.path in lines:
+            return entry.path, lines[entry.path], entry.line
+        lines[entry.path] = entry.line
+    return None
+
+
+def _unknown(path: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(path, known, 1, 0.6) or [
+        name for name in known if name.rpartition(".")[2] == path.rpartition(".")[2]
+    ]
+    advice = f"did you mean {near[0]}?" if near else "`drom config show` lists what there is."
+    return f"there is no option {path}: {advice}"
+
+
+def entries(text: str) -> Iterator[Entry]:
+    """Yield each key of a valid TOML text with its line.
+
+    A statement is the shortest run of lines that is TOML by itself, before what may begin another one, so the library
+    knows the grammar and we do not. Keys that are tables where an option is expected are yielded as they are.
+    """
+    table: list[str] = []
+    start, lines = 0, _lines(text)
+    for end, following in enumerate([*lines[1:], ""], 1):
+        if "=" not in following and following.lstrip()[:1] not in ("", "#", "["):
+            continue
+        try:
+            value: Any = tomllib.loads("".join(lines[start:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        if value and lines[start].lstrip().startswith("["):
+            table = []
+            while value:
+                name, value = next(iter(value.items()))
+                table.append(name)
+                value = value[0] if isinstance(value, list) else value
+        else:
+            for path, leaf in _leaves(table, value):
+                yield Entry(path, leaf, start + 1)
+        start = end
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a TOML text, each with its end; Python knows more ends of lines than TOML does."""
+    return list(io.StringIO(text))
+
+
+def _leaves(table: list[str], value: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    for key, inner in value.items():
+        path = [*table, key]
+        if isinstance(inner, dict) and inner and ".".join(path) in TABLES:
+            yield from _leaves(path, inner)
+        else:
+            yield ".".join(path), inner
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> dict[str, Setting]:
+    """Return the setting of every option by name.
+
+    `flags` has the values of flags that were given, by name of the option. Raises `ConfigError` with a sentence for
+    each fault in any of the sources.
+    """
+    said = File(Path()) if file is None else read_file(file)
+    faults = list(said.faults)
+    found = {}
+    for option in OPTIONS:
+        setting = said.settings.get(option.name, Setting(option, option.default, "default"))
+        kind = option.about.kind
+        text = environ.get(option.variable, "")
+        given = flags.get(option.name)
+        try:
+            if text:
+                shown = f"{option.variable}={text}"
+                setting = Setting(option, kind.from_text(text), f"environment {option.variable}")
+            if given is not None:
+                shown = f"{option.flag} {_plain(given)}"
+                value = kind.from_text(given) if isinstance(given, str) else kind.from_value(given)
+                setting = Setting(option, value, f"flag {option.flag}")
+        except (ValueError, KeyError):
+            faults.append(f"{shown} is not {kind.expected}.")
+        found[option.name] = setting
+    if faults:
+        raise ConfigError("\n".join(faults))
+    directory = found["runtime_dir"]
+    where = Path(str(directory.value)) if directory.value else default_runtime_dir(dict(environ))
+    found["runtime_dir"] = replace(directory, value=str(where.absolute()))
+    return found
+
+
+def options_of(settings: Mapping[str, Setting]) -> Options:
+    """Return the values of all settings."""
+    values: dict[str, Any] = {name: setting.value for name, setting in settings.items()}
+    return Options(**values)
+
+
+def toml(value: object) -> str:
+    """Return a value as it is written in a file."""
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml(item) for item in value) + "]"
+    if isinstance(value, (bool, str)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    return hex(value) if isinstance(value, int) and value.bit_length() > LONGEST else str(value)
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def to_json(settings: Mapping[str, Setting], file: Path | None) -> dict[str, object]:
+    """Return the value of ``drom config show --json``."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "file": None if file is None else str(file),
+        "options": [{"key": s.option.path, "value": s.value, "origin": s.origin} for s in settings.values()],
+    }
+
+
+def sample() -> str:
+    """Return a configuration file that says all defaults."""
+    parts = ["# Configuration of drom agent: /etc/drom/drom.toml. Every line here says the default."]
+    for table in ("", *TABLES):
+        keys = [_sample(option) for option in OPTIONS if option.table == table and option.about.in_file]
+        parts += [f"[{table}]"] * bool(table and keys) + keys
+    return "\n\n".join(parts) + "\n"
+
+
+def _sample(option: Option) -> str:
+    unset = option.default is None
+    line = f"{option.key} = {toml(option.about.example if unset else option.default)}"
+    return f"# {option.about.help}\n{'# ' * unset}{line}"
+
+
+def markdown() -> str:
+    """Return the table of all options for the documentation."""
+    rows = ["| key in the file | flag | environment | default | what it does |", "|---|---|---|---|---|"]
+    for option in OPTIONS:
+        key = f"`{option.path}`" if option.about.in_file else "-"
+        metavar = option.about.kind.metavar
+        flag = f"`{option.flag}{' ' * bool(metavar)}{metavar}`"
+        default = "unset" if option.default in (None, "") else f"`{toml(option.default)}`"
+        rows.append(f"| {key} | {flag} | `{option.variable}` | {default} | {option.about.help} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration asks for that cannot be on this machine, though each of its options is well-formed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.config.exclusions import find_users
+from agent.config.sources import ConfigError, read_file
+from agent.system.users import group_number
+from agent.topology.detect import find_machine
+from agent.topology.machine import without
+from agent.topology.synthetic import TopologyError
+from dromlib.cpulist import parse_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from agent.config.sources import Setting
+
+
+def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield a sentence, with where it was said, for each fault in settings; those that nobody said are left out."""
+    yield from _of_machine(settings)
+    yield from unknown(settings)
+
+
+def _of_machine(settings: Mapping[str, Setting]) -> Iterator[str]:
+    topology, emulate = settings.get("topology"), settings.get("emulate")
+    if topology and emulate:
+        yield f"{emulate.origin}: topology lays words over real CPUs and emulate over none: say one of them."
+        return
+    try:
+        machine = find_machine(_words(topology), _words(emulate))
+    except TopologyError as error:
+        said = topology or emulate
+        yield f"{said.origin}: {said.option.name}: {error}" if said else str(error)
+        return
+    if "reserved" in settings and machine.allowed:
+        reserved = settings["reserved"]
+        if not without(machine, parse_cpulist(str(reserved.value))).allowed:
+            yield no_core_left(reserved)
+
+
+def _words(setting: Setting | None) -> str | None:
+    return str(setting.value) if setting else None
+
+
+def no_core_left(reserved: Setting) -> str:
+    """Return what is to be said of an option `reserved` that leaves nothing."""
+    return f"{reserved.origin}: reserved = {reserved.value} leaves no core to manage here: reserve fewer CPUs."
+
+
+def unknown(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield a sentence for each fault of settings that is none of the machine's CPUs, as users that are not there."""
+    if "exclude_users" in settings:
+        users = settings["exclude_users"]
+        assert isinstance(users.value, tuple)  # noqa: S101 - for the type checker
+        for name in find_users(users.value)[1]:
+            yield f"{users.origin}: {name} is no user here: check exclude.users."
+    if "scheduler" in settings and "observe" in settings and settings["observe"].value:
+        where = settings["observe"].origin
+        yield f"{where}: an agent that only observes starts no jobs: leave out observe or scheduler."
+    if "users_masters" in settings and group_number(str(settings["users_masters"].value)) is None:
+        masters = settings["users_masters"]
+        yield f"{masters.origin}: there is no group {masters.value} here: check users.masters."
+
+
+def check_file(path: Path) -> None:
+    """Check a file for an agent on this machine. Raises `ConfigError` with a sentence for each fault."""
+    from agent.config.validation import conflicts
+
+    file = read_file(path)
+    if faults := [*file.faults, *conflicts(file.settings)]:
+        raise ConfigError("\n".join(faults))

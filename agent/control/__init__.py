@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders and signals over ZeroMQ: server, client, remote endpoint, keys, and who may order what."""

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders between nodes: an agent's TCP endpoint behind CURVE keys, and how the command line reaches one."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import zmq
+
+from agent.control import keys
+from agent.control.quotas import MOST_CONNECTIONS
+from agent.control.server import AGENT, MAX_MESSAGE
+from agent.control.zmq_monitor import connection_of, hear, next_event, next_message, received, watch
+from agent.errors import ControlError
+from agent.system.proc import raise_fd_limit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent.control.keys import Keys
+    from agent.control.server import Service
+    from agent.control.zmq_monitor import Heard
+
+HANDSHAKE_MS = 10_000
+"""How long a stranger may take to say who it is, and an agent to answer a connection at all."""
+WAITING = 8
+"""Messages of one connection that wait to be read: who says more has to wait with it."""
+LAST_PORT = 65535
+"""The greatest there is; ZeroMQ takes what is left of a greater one."""
+SEALED = 33
+"""Bytes around a frame behind CURVE: a name, a number, a tag and a flag (https://rfc.zeromq.org/spec/26/)."""
+ROOM = 8 << 20
+"""Bytes that wait in the kernel beside them: who has said more since he was last heard says a message without end."""
+COUNT_EVERY = 0.5
+"""Seconds from one look at how much has come to the next."""
+SILENT = 2
+SILENT_EACH = 4
+"""Parts (one of so many) of all connections that those may be over which no message has come yet: together, and from
+one address."""
+ATTEMPTS = 3
+RETRY_S = 0.2
+"""How often a client connects if its connection ends before the server has shown its key, and how long it waits."""
+UNREAD = 16
+"""Answers that wait to be read by who asks; the next ones are lost."""
+_NOT_THERE = zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+_NOT_KNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_NOT_IT = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
+REFUSED_KEY = 400
+"""The value of EVENT_HANDSHAKE_FAILED_AUTH if the server does not trust the key; others: it could not find out."""
+
+
+@dataclass(slots=True)
+class _Caller:
+    """A connection from the address `origin`: what had come when a message was last seen, and whether one ever was."""
+
+    origin: bytes
+    received: int = 0
+    known: bool = False
+
+
+class Gate:
+    """The endpoint of an agent for the peers of its keys: a ROUTER at `address` (``HOST:PORT``).
+
+    Connections beyond `most` (0: an eighth of the descriptors, and no more than a user of this node has) are closed by
+    `look`, which has something to do when `fd` is readable: ZeroMQ lets everybody in until descriptors run out, and
+    then aborts the process. Connections over which no message has come yet, as of strangers, whom ZeroMQ waits for, are
+    fewer (`SILENT`, `SILENT_EACH`): the oldest one makes room for the next. A peer that sends a frame of more than
+    `longest` bytes, or frames without end, of which ZeroMQ keeps all until the last, is hung up on. A peer that does
+    not read misses what comes after `unread` messages.
+
+    Raises `ControlError` with a sentence, which names the `option` that said the address, when it cannot be bound.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        own: Keys,
+        most: int = 0,
+        *,
+        longest: int = MAX_MESSAGE,
+        unread: int = UNREAD,
+        option: str = "--remote-listen",
+    ) -> None:
+        if not _has_port(address):
+            raise ControlError(_not_bound(address, f"a port is at most {LAST_PORT}", option))
+        self._most = most or min(MOST_CONNECTIONS, max(1, raise_fd_limit() // 8))
+        self._bound = ROOM + (WAITING + 2) * (longest + SEALED)
+        self._inside: dict[int, _Caller] = {}
+        """The connections by descriptor number, as the events of ZeroMQ name them, in the order in which they came."""
+        self._heard: set[int] = set()
+        """Connections over which a message has come since the last count."""
+        self._count_again = 0.0
+        self._context = zmq.Context()
+        self._guard = keys.Guard(self._context, own)
+        self.sock: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        for name, value in (
+            (zmq.LINGER, 0),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+            (zmq.HEARTBEAT_IVL, HANDSHAKE_MS),  # a node that is gone does not stay connected
+            (zmq.IPV6, 1),
+            (zmq.MAXMSGSIZE, longest + SEALED),
+            (zmq.RCVHWM, WAITING),
+            (zmq.SNDHWM, unread),
+        ):
+            self.sock.setsockopt(name, value)  # what is set once it is bound, none of its connections has
+        keys.guard_server(self.sock, own)
+        self._monitor = watch(self._context, self.sock)
+        self.fd = int(self._monitor.getsockopt(zmq.FD))
+        try:
+            self.sock.bind(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise ControlError(_not_bound(address, zmq.strerror(error.errno or 0), option)) from error
+        self.port = int(self.sock.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    def read(self) -> Heard | None:
+        """Return what is said next, None while nothing is."""
+        heard = next_message(self.sock)
+        if heard:
+            fd = heard.frame.get(zmq.SRCFD)
+            self._heard.add(fd)
+            if fd in self._inside:
+                self._inside[fd].known = True
+        return heard
+
+    def look(self) -> bool:
+        """Take in who has come and gone, and close what is too much; say whether there may be more."""
+        more = hear(self._monitor, self._heed)
+        if time.monotonic() >= self._count_again:
+            self._count()
+            self._count_again = time.monotonic() + COUNT_EVERY
+        return more
+
+    def _count(self) -> None:
+        """Close the connections by which much has come, and no whole message."""
+        for fd, caller in self._inside.items():
+            now = received(fd)
+            if fd in self._heard:
+                caller.received = now
+            elif now - caller.received > self._bound:
+                self._turn_away(fd)
+        self._heard.clear()
+
+    def _heed(self, event: int, fd: int) -> None:
+        self._inside.pop(fd, None)
+        if event == zmq.EVENT_ACCEPTED:
+            caller = _Caller(origin_of(fd))
+            if self._make_room(caller):
+                self._inside[fd] = caller
+            else:
+                self._turn_away(fd)
+
+    def _make_room(self, newest: _Caller) -> bool:
+        """Return whether there is room for a new connection, if need be because a silent one has been closed for it."""
+        silent = [fd for fd, caller in self._inside.items() if not caller.known]
+        near = [fd for fd in silent if self._inside[fd].origin == newest.origin]
+        oldest = None
+        if len(near) >= max(1, self._most // SILENT_EACH):
+            oldest = near[0]
+        elif silent and (len(silent) >= max(1, self._most // SILENT) or len(self._inside) >= self._most):
+            oldest = silent[0]
+        if oldest is not None:
+            del self._inside[oldest]
+            self._turn_away(oldest)
+        return len(self._inside) < self._most
+
+    def _turn_away(self, fd: int) -> None:
+        """Close the connection with this number, unless the number is another file's by now."""
+        with suppress(OSError), connection_of(fd) as connection:
+            if connection.family in _INTERNET and connection.getsockname()[1] == self.port:
+                connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
+
+    def close(self) -> None:
+        """Let nobody in any more, and look no longer: ZeroMQ must not wait for us when the socket is closed."""
+        self._guard.stop()
+        with suppress(zmq.ZMQError):
+            self.sock.unbind(self.sock.getsockopt_string(zmq.LAST_ENDPOINT))
+        while self.look():
+            pass
+        self._monitor.close(linger=0)
+        self._context.destroy(linger=0)
+
+
+def _has_port(address: str) -> bool:
+    """Return whether the number of a port, if an address ends in one, can be that of a port."""
+    port = address.rpartition(":")[2]
+    return not port.isdecimal() or int(port) <= LAST_PORT
+
+
+def _not_bound(address: str, reason: str, option: str) -> str:
+    return f"cannot take orders at {address}: {reason}: choose another {option}."
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An agent or a scheduler on another node: its `address` (``HOST:PORT``), and the folder of the keys to show it."""
+
+    address: str
+    folder: Path
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return self.address
+
+    @property
+    def host(self) -> str:
+        """The node, under whose name the agent's public key is kept."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    def connect(self, sock: zmq.Socket[bytes], server: Service = AGENT) -> None:
+        """Connect a socket to the service that is meant; return once both sides know each other.
+
+        Raises `ControlError` with a sentence.
+        """
+        own = keys.load(self.folder)
+        keys.guard_client(sock, own, self.host)
+        sock.setsockopt(zmq.RECONNECT_IVL, -1)
+        sock.setsockopt(zmq.IPV6, 1)
+        watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | _NOT_THERE | _NOT_KNOWN | _NOT_IT | _ENDED
+        event = value = 0
+        for attempt in range(ATTEMPTS):
+            time.sleep(RETRY_S * attempt)
+            with sock.get_monitor_socket(watched) as monitor:
+                self._begin(sock)
+                event, value = _first_event(monitor, HANDSHAKE_MS)
+                sock.disable_monitor()
+            if not event & _ENDED:
+                break
+            with suppress(zmq.ZMQError):  # it has been given up already
+                sock.disconnect(f"tcp://{self.address}")
+        self._check(event, value, own, server)
+
+    def _begin(self, sock: zmq.Socket[bytes]) -> None:
+        sentence = f"{self.address} is no address: write HOST:PORT, as node1:9465, with a port up to {LAST_PORT}."
+        if not _has_port(self.address):
+            raise ControlError(sentence)
+        try:
+            sock.connect(f"tcp://{self.address}")
+        except zmq.ZMQError as error:
+            raise ControlError(sentence) from error
+
+    def _check(self, event: int, value: int, own: Keys, server: Service) -> None:
+        if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return
+        if event & _NOT_KNOWN and value != REFUSED_KEY:
+            raise ControlError(f"the {server.name} at {self.address} cannot check keys at present: {_AGAIN}")
+        if event & _NOT_KNOWN:
+            hint = f"let its administrator run `drom keys trust FILE NAME` with {own.folder / keys.PUBLIC}."
+            raise ControlError(f"the {server.name} at {self.address} does not know our key: {hint}")
+        if event & _NOT_IT:
+            raise ControlError(not_proven(self.address, own, self.host))
+        if event & _ENDED:
+            raise ControlError(not_let_in(self.address, own, self.host))
+        where = f"no {server.name} listens at {self.address}"
+        raise ControlError(f"{where}: check the address and its option {server.option}.")
+
+
+_AGAIN = "try again in a moment."
+
+
+def not_proven(address: str, own: Keys, host: str) -> str:
+    """Return the sentence for a server that is not the one whose key is kept here."""
+    return f"what listens at {address} does not prove to be {host}, and nothing was sent to it: {_compare(own, host)}."
+
+
+def not_let_in(address: str, own: Keys, host: str) -> str:
+    """Return the sentence for a server that ended the connection before either side had shown a key."""
+    reason = f"{address} did not let the connection in, as when it has too many"
+    return f"{reason}: {_AGAIN[:-1]}; if that does not help, {_compare(own, host)}."
+
+
+def _compare(own: Keys, host: str) -> str:
+    if path := own.file_of(host):
+        return f"ask its administrator whether the key in {path} is still its identity.key"
+    return f"ask its administrator for its identity.key, as none is kept for {host} in {own.folder / keys.PEERS}"
+
+
+def origin_of(fd: int) -> bytes:
+    """Return the address from which a connection of ZeroMQ's comes, of IPv6 the network.
+
+    Empty where the connection has ended: its number may be that of any other file by now.
+    """
+    with suppress(OSError), connection_of(fd) as connection:
+        if connection.family not in _INTERNET:
+            return b""
+        address = connection.getpeername()[0]
+        if connection.family == socket.AF_INET6:
+            whole = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+            return whole[12:] if whole.startswith(_MAPPED) else whole[:8]
+        return socket.inet_aton(address)
+    return b""
+
+
+_INTERNET = {socket.AF_INET, socket.AF_INET6}
+_MAPPED = bytes(10) + b"\xff\xff"
+"""How an address of IPv4 begins as one of IPv6."""
+
+
+def _first_event(monitor: zmq.Socket[bytes], timeout_ms: int) -> tuple[int, int]:
+    """Return the first event of a socket's monitor and its value, zeros when none comes."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    while monitor.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+        return next_event(monitor)
+    return 0, 0

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One question and one answer over a server's control socket on this node, without libzmq.
+
+libzmq neither says which user listens at a socket nor that a connection has ended. A server that uses libzmq may drop
+the question: it takes no message before its own READY.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+from agent.control.zmtp import MORE, frame
+from agent.system.proc import peer_credentials
+from dromlib.subscription import COMMAND, GREETING, LONG, ready
+
+_READY = ready(b"DEALER")
+LARGEST = 1 << 30
+"""Bytes of an answer beyond which what listens is no server of ours."""
+
+
+class StrangerError(Exception):
+    """Raised when a user who is neither root nor the caller listens at a socket."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__(uid)
+        self.uid = uid
+
+
+def connect(path: Path, seconds: float, *, trusted: bool = False) -> socket.socket:
+    """Return a connection to the socket at `path`; its operations wait so many seconds.
+
+    `trusted`: it does not matter which user listens there. Raises `StrangerError`, TimeoutError and other OSErrors.
+    """
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        # The kernel waits in turn for a place in the server's queue, which a loop of attempts would hardly get.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
+        try:
+            made.connect(os.fspath(path))
+        except BlockingIOError:
+            raise TimeoutError from None
+        made.settimeout(seconds)
+        if not trusted:
+            _check_listener(made)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _check_listener(connection: socket.socket) -> None:
+    uid = peer_credentials(connection)[1]
+    if uid not in (0, os.geteuid()) and not _is_unknown(uid):
+        raise StrangerError(uid)
+
+
+def _is_unknown(uid: int) -> bool:
+    """Return whether a number stands for all users whom our user namespace does not know, as root outside of it."""
+    if uid != int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii")):
+        return False
+    lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
+    return not any(int(first) <= uid < int(first) + int(many) for first, _, many in map(str.split, lines))
+
+
+def ask(connection: socket.socket, message: bytes) -> bytes:
+    """Return the answer to a message, which is sent together with the greeting: drom's servers read both at once.
+
+    Raises TimeoutError, ConnectionError when the other side hangs up or does not speak ZMTP, and other OSErrors.
+    """
+    _send(connection, GREETING + frame(_READY, COMMAND) + frame(message))
+    greeting = _read(connection, len(GREETING))
+    if greeting[0] != GREETING[0] or greeting[10] < GREETING[10]:
+        raise ConnectionError("what listens there does not speak ZMTP 3")
+    while True:
+        kind = _read(connection, 1)[0]
+        length = int.from_bytes(_read(connection, 8 if kind & LONG else 1), "big")
+        if length > LARGEST or kind & MORE:
+            raise ConnectionError("what listens there sends no answers")
+        body = _read(connection, length)
+        if not kind & COMMAND:
+            return body
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
+    """Send to a server, which may refuse without reading: then its answer is there."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(data)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = connection.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionResetError("the other side has hung up")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZeroMQ's protocol on sockets of this node, spoken by the agent itself: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/).
+
+libzmq bounds neither the frames of a message nor what somebody subscribes to, accepts connections until descriptors run
+out, and then aborts the process. Here a user takes up what `agent.system.connections` allows: so many connections, and
+so many bytes of unfinished messages and unread answers.
+"""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.system.connections import BACKLOG, MOST_HELD, SILENCE, Connection, Connections
+from dromlib.signals import slot_of
+from dromlib.subscription import COMMAND, GREETING, LONG, ready
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+MORE = 1
+"""Bit of a frame's first byte: the message goes on."""
+PIECES = 8
+"""Pieces that are read of one connection before the next has its turn."""
+PATIENCE = 30.0
+"""Seconds in which a message has to come whole, and an answer to be read."""
+PIECE = 1 << 16
+PING, PONG = b"\x04PING", b"\x04PONG"
+"""Commands of ZMTP 3.1, which libzmq says to whomever it talks to if it is told to look for heartbeats."""
+_TTL, _CONTEXT = 2, 16
+"""Bytes of a PING: how long it waits, and at most what its answer repeats."""
+
+
+def frame(body: bytes, kind: int = 0) -> bytes:
+    """Return a frame, which is a whole message unless its `kind` says otherwise."""
+    if len(body) < 256:
+        return bytes([kind, len(body)]) + body
+    return bytes([kind | LONG]) + len(body).to_bytes(8, "big") + body
+
+
+def _speech(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
+    """Ask for so many bytes of what a peer says first, and return; see `_message`."""
+    greeting = yield len(GREETING)
+    if not (greeting[0] == 0xFF and greeting[9] == 0x7F and greeting[10] >= 3 and greeting[12:32] == GREETING[12:32]):
+        raise ValueError("this is not ZMTP 3 with the mechanism NULL")
+    return (yield from _message(longest, command))
+
+
+def _message(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
+    """Ask for so many bytes after the other of the next message, and return it; None for one of several frames.
+
+    `command` gets the commands that come before it. Raises ValueError for a frame of more than `longest` bytes.
+    """
+    parts = 0
+    while True:
+        head = yield 2
+        if head[0] & LONG:
+            head += yield 7
+        length = int.from_bytes(head[1:], "big")
+        if length > longest:
+            raise ValueError("a frame is too long")
+        body = (yield length) if length else b""
+        if head[0] & COMMAND:
+            command(body)
+            continue
+        parts += 1
+        if not head[0] & MORE:
+            return body if parts == 1 else None
+
+
+class Line(Connection):
+    """A connection over which ZMTP is spoken."""
+
+    def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float, *, longest: int) -> None:
+        super().__init__(accepted, pid, uid, since)
+        self._longest = longest
+        self._have = bytearray()
+        self._speech = _speech(longest, self._obey)
+        self._wanted = next(self._speech)
+        self._begun = True
+        """Whether a message, or the greeting, has not come whole."""
+        self.patience = SILENCE
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is not sent and of the message that has not come whole; at least 1 while there is one."""
+        return len(self.unsent) + max(len(self._have), self._begun)
+
+    def read(self) -> tuple[bytes | None] | None:
+        """Return the next message, None while there is none. Raises OSError at the end, ValueError for no ZMTP."""
+        for _ in range(PIECES):
+            try:
+                data = self.socket.recv(min(PIECE, self._wanted - len(self._have)))
+            except BlockingIOError:
+                return None
+            if not data:
+                raise ConnectionResetError("the other side has hung up")
+            self._have += data
+            self._begun = True
+            if len(self._have) == self._wanted and (message := self._take()):
+                return message
+        return None
+
+    def _take(self) -> tuple[bytes | None] | None:
+        data, self._have, self.patience = bytes(self._have), bytearray(), PATIENCE
+        try:
+            self._wanted = self._speech.send(data)
+        except StopIteration as whole:
+            self._begun = False
+            self._speech = _message(self._longest, self._obey)
+            self._wanted = next(self._speech)
+            message: bytes | None = whole.value
+            return (message,)
+        return None
+
+    def discard(self) -> None:
+        """Free what has been read; nothing more will be. Else it would stay until garbage is collected."""
+        self._have.clear()
+        self._speech.close()
+
+    def _obey(self, command: bytes) -> None:
+        """Answer a heartbeat, unless that would pile up."""
+        self._begun = False
+        if command.startswith(PING) and not self.unsent:
+            self.unsent += frame(PONG + command[len(PING) + _TTL :][:_CONTEXT], COMMAND)
+
+
+class Exchange:
+    """A socket of type `kind` at `path`. `share` returns how many connections a user may have.
+
+    Messages have at most `longest` bytes, and who has not read what was sent to him is not heard. `most_held` and
+    `backlog` are as in `Connections`. `gone` is called with
+    a connection that is closed, and a connection that is one too many gets the message that `refusal` returns for a
+    user and the number of his connections (None: descriptors run out). `fd` is readable while `serve` has work.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mode: int,
+        kind: bytes,
+        share: Callable[[int], int],
+        longest: int,
+        *,
+        gone: Callable[[Line], object] = lambda _: None,
+        refusal: Callable[[int, int | None], bytes] = lambda *_: b"",
+        most_held: int = MOST_HELD,
+        backlog: int = BACKLOG,
+    ) -> None:
+        self._gone, self._refusal = gone, refusal
+        self._heed: Callable[[Line, bytes | None], object] = lambda *_: None
+        about = ready(kind)
+        self._hello = GREETING + frame(about, COMMAND)
+        make = partial(Line, longest=longest)
+        self.lines = Connections(
+            path,
+            socket.SOCK_STREAM,
+            share,
+            make,
+            self,
+            greeting=self._hello,
+            mode=mode,
+            most_held=most_held,
+            backlog=backlog,
+        )
+        self.fd = self.lines.fd
+
+    def serve(self, heed: Callable[[Line, bytes | None], object], seconds: float) -> None:
+        """Call `heed` with messages that have come (None: one of several frames), for a turn."""
+        self._heed = heed
+        self.lines.serve(seconds)
+
+    def send(self, line: Line, message: bytes) -> None:
+        """Send a message; who has gone does not get it."""
+        if self.lines.is_open(line):
+            line.unsent += frame(message)
+            self.lines.flush(line)
+
+    def close(self, line: Line) -> None:
+        """Close a connection that is still open."""
+        self.lines.close(line)
+
+    def end(self) -> None:
+        """Close all connections, and let nobody in any more."""
+        self.lines.end()
+
+    def hear(self, connection: Line) -> None:
+        """Read a message; see `agent.system.connections.Handler`."""
+        message = connection.read()
+        self.lines.flush(connection)
+        if message and self.lines.is_open(connection):
+            self._heed(connection, message[0])
+
+    def closed(self, connection: Line) -> None:
+        """Pass on that a connection is closed; see `agent.system.connections.Handler`."""
+        connection.discard()
+        self._gone(connection)
+
+    def refusal(self, uid: int, has: int | None) -> bytes:
+        """Return a greeting and a message; see `agent.system.connections.Handler`."""
+        message = self._refusal(uid, has)
+        return self._hello + frame(message) if message else b""
+
+
+class Signals:
+    """The socket on which signals of `slots` slots are published to who has subscribed; who does not read misses some.
+
+    `share` is as in `Exchange`.
+    """
+
+    LONGEST = 512
+    """Bytes of what a subscriber may say at once."""
+    TOPICS = 256
+    """Slots that one connection may follow singly; who wants more subscribes to all."""
+    UNREAD = 1 << 18
+    """Bytes that may wait for a subscriber before he misses signals."""
+    MOST_HELD = 1 << 20
+    """Bytes that may wait for all subscribers of one user."""
+    BACKLOG = 1024
+    """Connections that wait to be accepted: subscribers' sockets do not wait for a place there."""
+
+    def __init__(self, path: Path, mode: int, slots: int, share: Callable[[int], int]) -> None:
+        self._slots = slots
+        self._wanted: dict[Line, set[int | None]] = {}
+        self._listeners: dict[int | None, dict[Line, None]] = {}
+        self._exchange = Exchange(
+            path,
+            mode,
+            b"XPUB",
+            share,
+            self.LONGEST,
+            gone=self._gone,
+            most_held=self.MOST_HELD,
+            backlog=self.BACKLOG,
+        )
+        self.fd = self._exchange.fd
+
+    def serve(self, seconds: float) -> None:
+        """Take in who subscribes, for a turn."""
+        self._exchange.serve(self._heed, seconds)
+
+    def publish(self, slot: int, message: bytes) -> None:
+        """Send a message to who has subscribed to this slot or to all."""
+        listeners = self._listeners.get(slot, {}) | self._listeners.get(None, {})
+        for line in listeners:
+            if len(line.unsent) <= self.UNREAD and self._exchange.lines.has_room(line.uid, len(message)):
+                self._exchange.send(line, message)
+                line.closes_at = None  # a program that is stopped may read them later
+
+    def end(self) -> None:
+        """Publish nothing any more."""
+        self._exchange.end()
+
+    def _heed(self, line: Line, message: bytes | None) -> None:
+        """Take in a subscription, or its end: who wants what there is none of, or too much, is sent away."""
+        try:
+            slot = self._slot(message)
+        except ValueError:
+            self._exchange.close(line)
+            return
+        if message and message[0]:
+            self._wanted.setdefault(line, set()).add(slot)
+            self._listeners.setdefault(slot, {})[line] = None
+        elif slot in self._wanted.get(line, ()):
+            self._wanted[line].discard(slot)
+            self._forget(line, slot)
+        if len(self._wanted.get(line, ())) > self.TOPICS:
+            self._exchange.close(line)
+
+    def _slot(self, message: bytes | None) -> int | None:
+        """Return which slot a subscription is about, None for all. Raises ValueError for what is no subscription."""
+        if not message or message[0] > 1:
+            raise ValueError("this is no subscription")
+        slot = slot_of(message[1:]) if message[1:] else None
+        if slot is not None and slot >= self._slots:
+            raise ValueError("there is no such slot")
+        return slot
+
+    def _gone(self, line: Line) -> None:
+        for slot in self._wanted.pop(line, ()):
+            self._forget(line, slot)
+
+    def _forget(self, line: Line, slot: int | None) -> None:
+        listeners = self._listeners[slot]
+        del listeners[line]
+        if not listeners:
+            del self._listeners[slot]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: reads the world, asks the node, has it done; start, reload, restart."""

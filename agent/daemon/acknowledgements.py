@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs say in their mailboxes, and what it takes before it is believed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agent.enforcement import affinity
+from agent.enforcement.widening import Widening
+from agent.model.jobs import Wish
+from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agent.daemon.actuator import Acting
+    from agent.ipc.mailboxes import Mail, Mailboxes
+    from agent.model.jobs import Grant, Task
+
+
+PAUSE = 0.5
+"""Seconds for which threads are not looked at again because of mail: of a program that has applied a grant too late,
+which rounds of repairs confine as well, and of one that went on moving, which is bound after the grace time."""
+
+
+class Post:
+    """Reads the mail; `unseat` is told of tasks whose responder has left its seat."""
+
+    def __init__(self, mailboxes: Mailboxes, acting: Acting, unseat: Callable[[Task], None]) -> None:
+        self._mailboxes = mailboxes
+        self._acting = acting
+        self._node = acting.node
+        self._unseat = unseat
+        self._late: dict[int, float] = {}
+        self._restless: dict[int, float] = {}
+        """When threads were looked at, by slot."""
+        self.missed = False
+        """Whether mail has come that could not be dealt with: `read_all` finds it."""
+        self.widening = Widening(acting.node, acting.following.processes_of_all, acting.narrowed)
+
+    def read(self) -> None:
+        """Read what has come since the last time."""
+        self.missed = True
+        numbers = self._mailboxes.written()
+        tasks = self._node.tasks.values()
+        self._read([task for task in tasks if numbers is None or task.mailbox in numbers])
+        self.missed = False
+
+    def read_all(self) -> None:
+        """Read every mailbox."""
+        self._read(list(self._node.tasks.values()))
+        self.missed = False
+
+    def _read(self, tasks: Iterable[Task]) -> None:
+        if self._node.frozen:
+            return  # it is all read when the node thaws: an acknowledgement may ask for threads to be bound
+        said: dict[int, Grant] = {}
+        wishes: dict[int, Wish] = {}
+        late: list[Task] = []
+        for task in tasks:
+            mail = self._mailboxes.read(task.mailbox)
+            if mail is None or task.responder is None or self._node.tasks.get(task.slot) is not task:
+                continue
+            if mail.applied == layout.EPOCH_RETIRED:
+                self._acting.report.visited(task.arrival.uid, "responder_left", job=task.job, pid=task.responder[0])
+                self._unseat(task)
+                self._acting.save()
+                continue
+            if (wish := wish_in(mail)) != task.said:
+                wishes[task.slot] = wish
+            grant = next((grant for grant in task.grants[1:] if grant.epoch == mail.applied), None)
+            if grant:
+                said[task.slot] = grant
+            elif task.grants and 0 < mail.applied < task.grants[0].epoch:
+                late.append(task)
+        if self._acting.binds:
+            self._bring_back(late)
+        # What the others led to may have superseded a grant, or the task.
+        valid = {slot: g for slot, g in said.items() if slot in self._node.tasks and g in self._node.tasks[slot].grants}
+        believed = self._see_to_it(valid) if self._acting.binds else valid
+        epochs = {slot: grant.epoch for slot, grant in believed.items()}
+        self._acting.do(self._node.in_force(epochs, "applied", time.monotonic()))
+        wishes = {slot: wish for slot, wish in wishes.items() if slot in self._node.tasks}
+        self._acting.do(self._node.wished(wishes, time.monotonic()))
+
+    def _bring_back(self, late: Iterable[Task]) -> None:
+        """Confine programs that have applied a grant after the agent had enforced a newer one."""
+        tasks, now = self._node.tasks, time.monotonic()
+        self._late = _recent(self._late, now)
+        due = [task for task in late if tasks.get(task.slot) is task and task.slot not in self._late]
+        rules = {task.slot: affinity.within(task.held) for task in due}
+        self._late |= dict.fromkeys(rules, now)
+        find = self._acting.following.processes_of_all
+        for slot, result in affinity.walk(
+            rules, find, most=affinity.FEW_PASSES, part=self._acting.narrowed.part
+        ).items():
+            if result.changed:
+                self._acting.report.confined(tasks[slot], result.changed)
+
+    def _see_to_it(self, said: dict[int, Grant]) -> dict[int, Grant]:
+        """Return what is true of the threads: cores change hands only when these are seen to be gone from them."""
+        tasks = self._node.tasks
+        leaving = {slot: grant.mask for slot, grant in said.items() if tasks[slot].held & ~grant.mask}
+        for slot in said.keys() - leaving:
+            self.widening.grown(tasks[slot], tasks[slot].applied, time.monotonic())
+        self._restless = _recent(self._restless, time.monotonic())
+        believed = {slot: grant for slot, grant in said.items() if slot not in leaving.keys() & self._restless}
+        rules = {slot: affinity.within(mask) for slot, mask in leaving.items() if slot in believed}
+        find = self._acting.following.processes_of_all
+        for slot, result in affinity.walk(rules, find, part=self._acting.narrowed.part).items():
+            if result.changed:
+                self._acting.report.confined(tasks[slot], result.changed)
+            if result.failed:
+                self._node.bind_failed(slot, time.monotonic())
+                del believed[slot]
+            if not result.settled:
+                self._restless[slot] = time.monotonic()
+        return believed
+
+
+def _recent(times: dict[int, float], now: float) -> dict[int, float]:
+    return {slot: at for slot, at in times.items() if now - at < PAUSE}
+
+
+def wish_in(mail: Mail) -> Wish:
+    """Return what the program says in its mail that it can use."""
+    return Wish(mail.wanted_min, mail.wanted_max)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the node asks for is done here: records saved, grants published, threads bound."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from agent.enforcement.narrowed_masks import Narrowed
+from agent.model.jobs import Action, Bind, Done, Forget, Publish, Start, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent.daemon.process_watch import Following
+    from agent.enforcement.cpusets import Fences
+    from agent.enforcement.spread import Spreading
+    from agent.ipc.registry import Registry
+    from agent.node.node import Node
+    from agent.observe.reporter import Report
+
+
+class Audience(Protocol):
+    """Who wants to know."""
+
+    def started(self, task: Task) -> None:
+        """Take in that a task has its first grant."""
+
+    def enforced(self, task: Task) -> None:
+        """Take in that a task was bound whose responder was to do that itself."""
+
+    def forgotten(self, task: Task) -> None:
+        """Take in that a task is over; what this does takes longer than granting the task's cores to others."""
+
+
+class Acting:
+    """Carries out the actions of `node`. `binds`: threads are bound, else (emulation, observation) only accounted for.
+
+    `audience` is to be set before the first action, and `failed` before the first binding: it is called with the name
+    of what failed and an error that another attempt may not meet. `torn`: an action has failed before others were
+    carried out, which `agent.daemon.recovery.Recovery` puts right.
+    """
+
+    audience: Audience
+    failed: Callable[[str, Exception], None]
+
+    def __init__(
+        self,
+        node: Node,
+        registry: Registry,
+        following: Following,
+        spreading: Spreading,
+        report: Report,
+        *,
+        binds: bool,
+        fences: Fences | None = None,
+    ) -> None:
+        self.binds = binds
+        self.fences = fences
+        self.node = node
+        self.registry = registry
+        self.following = following
+        self.report = report
+        self.spreading = spreading
+        self.torn = False
+        self.narrowed = Narrowed(node)
+        self._queue: deque[Action] = deque()
+        self._binds: dict[int, Bind] = {}
+        self._over: list[Task] = []
+
+    def do(self, actions: list[Action]) -> None:
+        """Carry out actions in order, bindings after all others; what they lead to is carried out after them."""
+        try:
+            self._do(actions)
+        except BaseException:
+            self.torn = True
+            raise
+
+    def drop(self) -> tuple[list[Task], list[Task]]:
+        """Forget the actions that are left; return the tasks that were to start, and those to be cleared away."""
+        starting = [action.task for action in self._queue if isinstance(action, Start)]
+        over, self._over = self._over, []
+        self._queue.clear()
+        self._binds.clear()
+        self.torn = False
+        return starting, over
+
+    def _do(self, actions: list[Action]) -> None:
+        self._take_in(actions)
+        while self._queue or self._binds:
+            if not self._queue:
+                self._bind_waiting()
+                continue
+            action = self._queue.popleft()
+            if isinstance(action, Publish):
+                self._publish(action)
+            elif isinstance(action, Bind):
+                self._binds[action.task.slot] = action
+            elif isinstance(action, Start):
+                self._start(action)
+            elif isinstance(action, Forget):
+                self.narrowed.forget(action.task)
+                self._over.append(action.task)
+            elif isinstance(action, Done):
+                self.report.done(action)
+                if self.binds:
+                    self.spreading.watch(action)
+        while self._over:
+            self.audience.forgotten(self._over[-1])
+            self._over.pop()
+
+    def _start(self, action: Start) -> None:
+        self.report.started(action.task)
+        try:
+            self.audience.started(action.task)
+        except BaseException:
+            self._queue.appendleft(action)
+            raise
+
+    def _take_in(self, actions: list[Action]) -> None:
+        self._queue += actions
+        for task in [action.task for action in actions if isinstance(action, Forget)]:
+            self.registry.forget(task)
+            if self.fences:
+                self.fences.open(task)
+        self.save()
+
+    def save(self) -> None:
+        """Write what has changed of tasks, records and fences; those that hold less than the file says come first."""
+        node = self.node
+        for task in sorted(node.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
+            self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
+            if self.fences and (fault := self.fences.keep(task, self.following.processes_of(task))):
+                self.report.unfenced(task, fault)
+
+    def bind_threads(self, masks: Mapping[int, int]) -> set[int]:
+        """Bind every thread of the tasks in the slots to these CPUs; return the slots where some could not be."""
+        failed = set()
+        for slot, result in self.narrowed.bind(masks, self.following.processes_of_all).items():
+            if result.failed:
+                self.report.bind_failed(self.node.tasks[slot], result)
+                failed.add(slot)
+        return failed
+
+    def _publish(self, action: Publish) -> None:
+        task = action.task
+        if self.node.tasks.get(task.slot) is not task:
+            return
+        self.registry.publish(task, action.epoch, action.mask, action.reason)
+        self.narrowed.granted(task, action.mask)
+        self.report.granted(action)
+
+    def _bind_waiting(self) -> None:
+        """Bind all tasks that are to be bound, in walks over the processes that they share."""
+        node, binds = self.node, self._binds
+        self._binds = {}
+        due = [b for b in binds.values() if node.tasks.get(b.task.slot) is b.task and b.task.epoch == b.epoch]
+        failed = self._bind_all({bind.task.slot: bind.mask for bind in due}) if self.binds else set()
+        now = time.monotonic()
+        for slot in failed:
+            node.bind_failed(slot, now)
+        bound = [bind for bind in due if bind.task.slot not in failed]
+        enforced = [bind.task for bind in bound if bind.task.responder]
+        self._take_in(node.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))
+        for task in enforced:
+            self.report.enforced()
+            self.audience.enforced(task)
+
+    def _bind_all(self, masks: Mapping[int, int]) -> set[int]:
+        """Bind as `bind_threads`; where the processes cannot be looked at, none could be bound."""
+        try:
+            return self.bind_threads(masks)
+        except OSError as error:
+            self.failed("binding", error)
+            return set(masks)

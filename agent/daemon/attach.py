@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which running processes may be attached: it looks at ``/proc`` and says why not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.daemon.process_watch import first_process
+from agent.errors import ControlError
+from agent.system import proc
+from agent.system.proc import Identity
+
+if TYPE_CHECKING:
+    from agent.config.exclusions import Exclusions
+    from agent.control.server import Caller
+    from agent.daemon.process_watch import Following
+    from agent.model.jobs import Task
+    from agent.node.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process that may be attached: its user, the affinity of its main thread, its command, and a pidfd of ours."""
+
+    who: Identity
+    uid: int
+    affinity: int
+    command: str
+    pidfd: int
+
+
+class Candidates:
+    """Looks at processes for `node`; those `exclude` names are left alone. `masters`: who attaches any, in words."""
+
+    def __init__(self, node: Node, following: Following, exclude: Exclusions, masters: str) -> None:
+        self._node = node
+        self._following = following
+        self.exclude = exclude
+        self._masters = masters
+        self._me = os.getpid()
+
+    def look(self, pid: int, caller: Caller, *, everybody: bool) -> Candidate:
+        """Return the process `pid` if the caller may have it attached; it then closes the pidfd.
+
+        `everybody`: also processes of other users than the caller. Raises `ControlError` with a sentence.
+        """
+        if not caller.key and (caller.pid <= 0 or proc.namespaces(caller.pid) > 1):
+            raise ControlError("you are in another pid namespace than the agent: give the order outside of it.")
+        start = proc.start_time(pid)
+        pidfd = None if start is None else proc.open_pidfd(pid, start)
+        if start is None or pidfd is None:
+            raise ControlError(_gone(pid))
+        try:
+            return self._check(Identity(pid, start), pidfd, caller, everybody=everybody)
+        except BaseException:
+            os.close(pidfd)
+            raise
+
+    def _check(self, who: Identity, pidfd: int, caller: Caller, *, everybody: bool) -> Candidate:
+        pid = who.pid
+        users = proc.users(pid)
+        if users is None or not proc.is_alive(pidfd):
+            raise ControlError(_gone(pid))
+        if proc.is_kernel_thread(pid):
+            msg = f"{pid} is a thread of the kernel: attach a program."
+            raise ControlError(msg)
+        if pid == 1:
+            raise ControlError("process 1 is the parent of everything here: attach the programs that you mean.")
+        if not everybody and set(users) != {caller.uid}:
+            msg = f"process {pid} is another user's: only {self._masters} may attach it."
+            raise ControlError(msg)
+        uid = users[1]
+        if os.geteuid() not in (0, *users):
+            msg = f"process {pid} is user {uid}'s, whom an agent of user {os.geteuid()} cannot bind: start one as root."
+            raise ControlError(msg)
+        if proc.namespaces(pid) > 1:
+            msg = f"process {pid} is in another pid namespace, as in a container: start an agent there."
+            raise ControlError(msg)
+        self._check_kin(who)
+        command = proc.command(pid)
+        if reason := self.exclude.reason(uid, [proc.executable(pid), command]):
+            raise ControlError(reason)
+        masks = proc.thread_masks([pid])
+        if not masks:
+            raise ControlError(_gone(pid))
+        return Candidate(who, uid, masks.get(pid, next(iter(masks.values()))), command, pidfd)
+
+    def _check_kin(self, who: Identity) -> None:
+        """Refuse the agent, its ancestors, and what is managed already."""
+        if who.pid in [one.pid for one in proc.lineage(self._me)]:
+            msg = f"process {who.pid} is the agent, or one that the agent descends from: attach a program below it."
+            raise ControlError(msg)
+        task = self.task_above(who)
+        if task and first_process(task) == who:
+            msg = f"process {who.pid} is managed already, as job {task.job}: see `drom explain {task.job}`."
+            raise ControlError(msg)
+        if task:
+            msg = f"process {who.pid} belongs to job {task.job} (pid {task.arrival.pid}), which is managed already."
+            raise ControlError(msg)
+
+    def task_above(self, who: Identity) -> Task | None:
+        """Return the task that a process belongs to: by descent, or by ``DROM_TASK`` once its parents have gone."""
+        if task := self._following.task_above(who.pid):
+            return task
+        named = proc.named_task(who.pid)
+        task = self._node.find(named.pid, named.start_time) if named else None
+        return task if task and who.pid in self._following.processes_of(task)() else None
+
+
+def _gone(pid: int) -> str:
+    return f"no process has the pid {pid}: see `ps -e`."

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control socket's counter: looks are answered, orders are checked, tried out or carried out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from agent.control.server import Encoded
+from agent.daemon.attach import Candidates
+from agent.errors import ControlError, Refused
+from agent.ipc.mailboxes import MailboxError
+from agent.node import dry_run as preview
+from agent.node import orders
+from agent.node.explain import explain
+from agent.observe.reporter import Share
+from agent.observe.snapshot import SCHEMA_VERSION
+from agent.system.users import DIRECTORY
+from agent.text import cpu_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.control.server import Caller
+    from agent.daemon.daemon import Daemon
+    from agent.model.jobs import Task
+    from agent.node.node import Node
+    from agent.node.orders import Attach, Release, Resize, Set
+
+ORDERS_AT_ONCE = 100
+"""Orders, carried out or only tried, that a user may give in a moment.
+
+From then on, a user gives as many in a second as the lines of the log that they may cause.
+"""
+LOOKS_AT_ONCE = 20
+LOOKS_A_SECOND = 2.0
+"""Answers to `ps` that are made for a user at once, and in a second from then on: of hundreds of tasks each takes
+milliseconds."""
+LOOK_SECONDS = 0.5
+"""How old the answer may be that a user gets who asks more often."""
+
+
+class Obeying:
+    """Answers what comes in at the control socket of `daemon`."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._node = daemon.node
+        self._log = daemon.log
+        self._user = DIRECTORY.user_name
+        self._masters = daemon.settings.masters
+        self._shares: dict[int, Share] = {}
+        self._looks: dict[int, Share] = {}
+        self._seen = Encoded(b"")
+        """The newest answer to `ps`."""
+        self._looked_at = -math.inf
+        self.candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude, self._masters.described)
+
+    def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer one order of the caller. Raises `ControlError` with a sentence."""
+        name = order["order"]
+        if name == "ps":
+            return self._look(caller)
+        if name == "topology":
+            return self._daemon.rereading.machine.to_json()
+        if name == "reload":
+            return self._reload(caller)
+        try:
+            if name == "explain":
+                return self._explain(order)
+            return self._obey(order, caller)
+        except (Refused, MailboxError) as refusal:
+            raise ControlError(str(refusal)) from refusal
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            msg = f"the agent cannot carry out this order now ({reason}): try again later."
+            raise ControlError(msg) from error
+
+    def _look(self, caller: Caller) -> Encoded:
+        """Return what the node looks like now, or did so a moment ago for a user who asks again and again."""
+        now = time.monotonic()
+        share = self._looks.setdefault(caller.uid, Share(LOOKS_AT_ONCE, now, LOOKS_A_SECOND))
+        seldom = share.take(now) is not None or self._masters.include(caller)
+        if seldom or now >= self._looked_at + LOOK_SECONDS:
+            self._seen = Encoded(json.dumps(self._daemon.snapshot().to_json()).encode())
+            self._looked_at = now
+        return self._seen
+
+    def _reload(self, caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        if not self._masters.include(caller):
+            msg = f"only {self._masters.described} may have the configuration read again."
+            raise ControlError(msg)
+        return self._daemon.reload()
+
+    def _explain(self, order: dict[str, Any]) -> dict[str, object]:
+        name = order.get("job")
+        if not isinstance(name, str) or not name:
+            raise ControlError("explain takes the name of a job.")
+        return self.explained(name)
+
+    def explained(self, name: str) -> dict[str, object]:
+        """Return why the job of that name has what it has. Raises `Refused` where there is none."""
+        found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic(), self._user)]
+        if not self._daemon.binds:
+            idle = "The CPUs are emulated: the agent sets no affinity."
+            if self._daemon.settings.observe:
+                idle = "This agent only observes: it changes no mask."
+            found = [sentence for sentence in found if sentence["topic"] != "mode"]  # they tell who binds the threads
+            found.append({"topic": "mode", "text": idle})
+        return {"schema_version": SCHEMA_VERSION, "job": name, "sentences": found}
+
+    def _obey(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        wanted = orders.parse(order)
+        dry_run = order.get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise ControlError("dry_run is true or false.")
+        if self._daemon.settings.observe and not dry_run:
+            raise ControlError("this agent only observes: start it without --observe to change masks.")
+        master = self._masters.include(caller)
+        orders.check_right(wanted, caller, self._node, master=master, masters=self._masters.described)
+        if not master:
+            self._admit(caller.uid)
+        if isinstance(wanted, orders.Attach):
+            said = self._attach(wanted, caller, dry_run=dry_run)
+        elif dry_run:
+            return self._try_out(lambda node: orders.apply(wanted, node, time.monotonic(), caller.uid))
+        elif isinstance(wanted, orders.Release):
+            said = self._release(wanted, caller)
+        else:
+            said = self._change(wanted, caller)
+        if dry_run:
+            return said
+        who = {"key": caller.key} if caller.key else {"uid": caller.uid, "caller": caller.pid}
+        about = {"name": order["order"], **who, **orders.told(wanted)}
+        if master:
+            self._log("order", **about)
+        else:
+            self._daemon.report.visited(caller.uid, "order", **about)
+        return self._daemon.snapshot().to_json() | {"said": said}
+
+    def _admit(self, user: int) -> None:
+        """Raise `ControlError` if a user has given so many orders that he is to wait."""
+        now = time.monotonic()
+        if self._shares.setdefault(user, Share(ORDERS_AT_ONCE, now)).take(now) is None:
+            msg = f"user {user} has given {ORDERS_AT_ONCE} orders in a moment: wait a second before the next one."
+            raise ControlError(msg)
+
+    def _try_out(self, event: Callable[[Node], object]) -> dict[str, object]:
+        """Return what an event would change, having tried it on a copy."""
+        after = self._node.fork()
+        event(after)
+        changes = [step.to_json() for step in preview.steps(self._node, after)]
+        return {"schema_version": SCHEMA_VERSION, "dry_run": True, "changes": changes}
+
+    def _change(self, wanted: Resize | Set, caller: Caller) -> str:
+        self._daemon.acting.do(orders.apply(wanted, self._node, time.monotonic(), caller.uid))
+        return ""
+
+    def _attach(self, wanted: Attach, caller: Caller, *, dry_run: bool) -> Any:  # noqa: ANN401 - a JSON value or text
+        everybody = self._masters.include(caller)
+        found = self.candidates.look(wanted.pid, caller, everybody=everybody)
+        arrival = wanted.arrival(found.who.start_time, found.uid, found.affinity, found.command)
+        if dry_run:
+            os.close(found.pidfd)
+            return self._try_out(lambda node: node.arrive(arrival, time.monotonic()))
+        task = self._daemon.admission.take_in(arrival, found.pidfd)
+        if task.started:
+            return f"process {wanted.pid} is job {task.job} on {cpu_names(task.granted)}."
+        why = self._node.why_waiting(task)
+        return f"process {wanted.pid} is job {task.job}, runs on where it was, and waits: {why}"
+
+    def _release(self, wanted: Release, caller: Caller) -> str:
+        daemon = self._daemon
+        tasks = orders.tasks_named(self._node, wanted.what)
+        self._node.check_release(tasks)
+        daemon.give_back(tasks)
+        actions = orders.apply(wanted, self._node, time.monotonic(), caller.uid)
+        for task in tasks:
+            daemon.following.forget(task)
+            daemon.report.ended(task, "released")
+        daemon.acting.do(actions)
+        daemon.give_back(tasks)
+        return _released(tasks, given_back=daemon.binds)
+
+
+def _released(tasks: list[Task], *, given_back: bool) -> str:
+    job = tasks[0].job
+    pids = ", ".join(str(task.arrival.pid) for task in tasks)
+    cpus = 0
+    for task in tasks:
+        cpus |= task.arrival.restore if task.started and given_back else 0
+    where = f"may use {cpu_names(cpus)} again" if cpus else "runs where it is"
+    return f"{job} (pid {pids}) {where} and is managed no longer: jobs on these CPUs share them with it."

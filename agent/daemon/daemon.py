@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's only loop: it reads the world, asks `Node` what to do, and does it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent import errors
+from agent.control import server
+from agent.daemon import recovery
+from agent.daemon.acknowledgements import Post
+from agent.daemon.actuator import Acting
+from agent.daemon.control_handler import Obeying
+from agent.daemon.process_watch import Following, first_process
+from agent.daemon.registrar import Admission
+from agent.enforcement import affinity
+from agent.enforcement.repair import Repairing
+from agent.enforcement.spread import Spreading
+from agent.errors import Refused
+from agent.execution.executor import Nobody, Steward
+from agent.ipc import registry, runtime_dir
+from agent.ipc.cpu_locks import Claims
+from agent.ipc.mailboxes import Mailboxes
+from agent.model.cores import Cores
+from agent.node.node import Node
+from agent.observe.event_log import HistoryError
+from agent.observe.job_rates import Pacing
+from agent.observe.reporter import Report
+from agent.observe.snapshot import Snapshot, snapshot
+from agent.system import heap, proc
+from agent.system.guarded import Guard
+from agent.system.unix_signals import Signals
+from agent.system.unmanaged_load import Watch
+from agent.text import counted
+from agent.topology import machine as topology
+from agent.topology.availability import Rereading
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from agent.daemon.settings import Settings
+    from agent.model.jobs import Task
+    from agent.observe.log import Log
+    from agent.placement.ranks import Place
+    from agent.system.proc import Identity
+    from agent.system.sd_notify import ServiceManager
+
+T = TypeVar("T")
+
+HEARTBEAT = 1.0
+"""Seconds between two heartbeats in the registry's header."""
+PARTS = (
+    "binding",
+    "deadlines",
+    "door",
+    "events",
+    "following",
+    "freeze_file",
+    "job",
+    "load",
+    "machine",
+    "mail",
+    "order",
+    "pacing",
+    "recovery",
+    "repairs",
+    "scheduler",
+    "service_manager",
+    "spreading",
+    "widening",
+)
+"""The parts of the loop whose failures are counted."""
+
+
+class Daemon:
+    """A node agent in its runtime directory. `run` returns when it has been told to stop.
+
+    A part of its loop that fails is logged, counted by `guard` and run again; see `survive`.
+
+    `manager` is told how the agent does; `reload` is called when it is to read its configuration again.
+    """
+
+    reload: Callable[[], object]
+
+    def __init__(self, settings: Settings, place: Place, log: Log, manager: ServiceManager) -> None:
+        self.settings = settings
+        self.log = log
+        self.guard = Guard(log, PARTS, self._notice)
+        self._recovery = recovery.Recovery(self)
+        self._torn = False
+        """Whether a change of the node was left in the middle, and is to be made good before any other."""
+        self.manager = manager
+        self.lock = threading.Lock()
+        heap.return_large_blocks()
+        self._lock_fd = runtime_dir.prepare(settings.runtime_dir)
+        try:
+            log.keep(settings.history)
+        except HistoryError as error:  # the node is worth more than the record of what happens on it
+            log("history_failed", reason=error)
+        self._selector = selectors.DefaultSelector()
+        self._running = True
+        self._more = False
+        self._hands_over = False
+        machine = settings.topology
+        self.binds = not (machine.emulated or settings.observe)
+        self.rows = topology.usable_cores(machine, settings.unit)
+        self.node = Node(
+            Cores.of(self.rows, topology.usable_cores(machine) if settings.unit == "thread" else ()),
+            self._timed(place),
+            rules=settings.rules,
+            memory=settings.memory,
+            grace=settings.grace,
+            capacity=settings.capacity,
+            layout=settings.layout,
+        )
+        self.watch_load = Watch(settings.avoidance, [mask for *_, mask in self.rows])
+        self.rereading = Rereading(machine, settings.reread or (lambda: machine), settings.unit)
+        self.busy = 0
+        self._claims = Claims(settings.claims) if settings.claims and self.binds else None
+        if self._claims:
+            for warning in self._claims.take(self.node.cores.all):
+                log("claim_conflict", reason=warning)
+        self._open()
+
+    def _open(self) -> None:
+        path, machine = self.settings.runtime_dir, self.settings.topology
+        usable = self.node.cores.all
+        me = os.getpid()
+        owner = registry.Owner(
+            me,
+            proc.start_time(me) or 0,
+            proc.boot_id(),
+            topology.digest(machine),
+            emulated=not self.binds,
+            threads=self.settings.unit == "thread",
+        )
+        bits = max(64, machine.online.bit_length())
+        self.registry, adopted = runtime_dir.take_over(path, self.settings.capacity, bits, owner, usable)
+        self.mailboxes = Mailboxes(path / "mail")
+        # Everybody may send orders; what they may do is decided by who the kernel says they are.
+        self.control = server.Server(path, 0o666, self.settings.gate, self.share, slots=self.registry.capacity)
+        self.report = Report(self.log, self.control.signal)
+        self.following = Following(self, self.node, self._process_ended)
+        spreading = Spreading(self.node, self.mailboxes.read)
+        self.acting = Acting(
+            self.node,
+            self.registry,
+            self.following,
+            spreading,
+            self.report,
+            binds=self.binds,
+            fences=self.settings.fences,
+        )
+        self.admission = Admission(
+            path / "door",
+            self,
+            self.acting,
+            self.mailboxes,
+            self.end,
+            observes=self.settings.observe,
+            exclude=self.settings.exclude,
+            quotas=self.settings.quotas,
+        )
+        self.acting.audience, self.acting.failed = self.admission, self.guard.failed
+        self.post = Post(self.mailboxes, self.acting, self.admission.unseat)
+        self.pacing = Pacing(self.node, self.mailboxes.read)
+        find = self.following.processes_of_all
+        self.repairing = Repairing(self.node, find, self.report, binds=self.binds, narrowed=self.acting.narrowed)
+        self.obeying = Obeying(self)
+        membership = self.settings.membership
+        self.steward = Steward(self, membership) if membership else Nobody()
+        self._look_at_switch()
+        if adopted:
+            recovery.adopt(self)
+        else:
+            self.mailboxes.remove_all_but(set())
+            self.acting.do(self.node.adopt([], {}, 0, time.monotonic(), self.steward.reservations()))
+        if self.settings.fences and self.binds:
+            self.settings.fences.open_all_but(self.node.tasks.values())
+
+    def share(self, uid: int) -> int:
+        """Return how many connections to one of our sockets a user may have."""
+        return self.settings.quotas.connections(uid, proc.raise_fd_limit())
+
+    def withdraw(self) -> None:
+        """Give up before `run`: leave programs and registry to the next agent, and no door at which nobody answers."""
+        self.abandon()
+        runtime_dir.remove_sockets(self.settings.runtime_dir)
+
+    def abandon(self) -> None:
+        """Close the sockets and leave programs and registry, as a crash would, for the next agent."""
+        self.admission.close()
+        self.control.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        self.steward.close()
+        if self._claims:
+            self._claims.close()
+        self.log.close()
+        os.close(self._lock_fd)
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until SIGTERM, SIGINT or SIGUSR1; call `ready` once programs may knock.
+
+        Raises `LoopError` when a part of the loop has failed too often in a row. Everything is then as after a crash.
+        """
+        signals = Signals(
+            {
+                signal.SIGTERM: self._stop,
+                signal.SIGINT: self._stop,
+                signal.SIGUSR1: self._hand_over,
+                signal.SIGHUP: self._reload,
+            }
+        )
+        self.watch(signals.fd, signals.dispatch)
+        self.admission.open()
+        self.steward.open()
+        self.watch(self.mailboxes.watch, self.post.read)
+        for fd in self.control.fds:
+            self.watch(fd, lambda: None)
+        try:
+            with heap.Garbage() as garbage:
+                ready()
+                self.manager.ready()
+                while self._running:
+                    self._turn()
+                    garbage.look(idle=not self._more)
+            self.manager.stopping()
+            if self._hands_over or self.steward.keeps:  # programs run on where they are
+                self.log("handed_over", tasks=len(self.node.tasks), jobs=self.steward.keeps)
+                self.abandon()
+            else:
+                self._leave()
+        finally:
+            signals.close()
+
+    def _turn(self) -> None:
+        """Wait for something to happen and deal with all of it."""
+        events = self._selector.select(self._timeout())
+        with self.lock:
+            if not self._is_torn() or self._recover():
+                self._do_all(events)
+            self.registry.beat()
+        self.survive("service_manager", lambda: self.manager.turned(time.monotonic(), self._status()))
+        self.guard.settle()
+
+    def _do_all(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        now = time.monotonic
+        self.survive("freeze_file", self._look_at_switch)
+        for key, _ in events:
+            # An earlier event of this turn may have closed this one's descriptor.
+            if self._selector.get_map().get(key.fd) is key:
+                self.survive("events", key.data, key.fd)
+        if self.post.missed:
+            self.survive("mail", self.post.read_all)
+        self.survive("deadlines", lambda: self.acting.do(self.node.tick(now())))
+        self.survive("machine", self._look_at_machine)
+        self.survive("load", self._look_at_load)
+        self.survive("spreading", lambda: self.acting.spreading.look(now()))
+        self.survive("widening", lambda: self.post.widening.look(now()))
+        self.survive("repairs", lambda: self.repairing.look(now()))
+        self.survive("following", lambda: self.following.look(now()))
+        self.survive("door", self.admission.tend)
+        self.survive("pacing", self._look_at_pace)
+        self.survive("scheduler", lambda: self.steward.turn(now()))
+        # ZeroMQ's descriptor signals edges: whatever happened, look once more.
+        self._more = bool(self.survive("order", lambda: self.control.serve(self._answer)))
+
+    def survive(self, part: str, step: Callable[[], T], key: Hashable = None) -> T | None:
+        """Return what a step of the loop returns, None where it fails; what that leaves half done is made good.
+
+        While that is not possible no step is taken: None is returned at once.
+        """
+        if self._is_torn():
+            return None
+        value = self.guard.run(part, step, key)
+        if self._is_torn():
+            self._recover()
+        return value
+
+    def _is_torn(self) -> bool:
+        return self._torn or self.acting.torn
+
+    def _notice(self, error: Exception) -> None:
+        """Record whether an error has left the node in the middle of a change. A refusal has not."""
+        if isinstance(error, Refused):
+            return
+        inside = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        self._torn |= any(one is self.node or one is self.node.plan for one in inside)
+
+    def _recover(self) -> bool:
+        """Make good what was left in the middle; return whether that was possible."""
+        self._torn = not self.guard.run("recovery", self._recovery.attempt)
+        return not self._torn
+
+    def _answer(self, order: dict[str, Any], caller: server.Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer an order. Raises `ControlError`, also for a fault of ours."""
+        try:
+            return self.obeying.answer(order, caller)
+        except errors.ControlError:
+            raise
+        except Exception as error:
+            self.guard.failed("order", error)
+            msg = f"this is a fault of drom ({type(error).__name__}): report it, with event=fault of the agent's log."
+            raise errors.ControlError(msg) from error
+        finally:
+            if self._is_torn():
+                self._recover()
+
+    def _status(self) -> str:
+        jobs = counted(len(self.node.jobs), "job")
+        does = "frozen:" if self.node.frozen else "managing" if self.binds else "showing"
+        return f"{does} {counted(self.node.plan.usable.bit_count(), 'CPU')}, {jobs}"
+
+    def _look_at_switch(self) -> None:
+        """Freeze or thaw the node as the kill switch says."""
+        now, file = time.monotonic(), self.settings.switch
+        since = self.node.frozen_since
+        if runtime_dir.freezes(file):
+            self.node.freeze(now, str(file))  # each time: a reload may have named another
+            if since is None:
+                self.log("frozen", file=file)
+        elif since is not None:
+            self.log("thawed", file=file, seconds=round(now - since, 3))
+            self.acting.do(self.node.thaw(now))
+            self.confine_all()
+            self.post.read_all()
+
+    def _look_at_load(self) -> None:
+        """Leave cores alone that unmanaged programs keep busy."""
+        if self.settings.topology.emulated:
+            return
+        now, tasks = time.monotonic(), [first_process(task) for task in self.node.tasks.values()]
+        busy = self.watch_load.look(now, tasks, self.node.plan.lost)
+        if busy is not None:
+            self.busy = busy
+            self.log("cpus_avoided", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
+            self.use(now)
+
+    def _look_at_pace(self) -> None:
+        """Have the scheduler told how fast its jobs get on."""
+        if samples := self.pacing.look(time.monotonic()):
+            self.steward.paced(samples)
+
+    def _look_at_machine(self) -> None:
+        """Hand out only CPUs that are there and allowed, as hotplug, cpusets and quotas leave them."""
+        now = time.monotonic()
+        if self.settings.reread is None or not self.rereading.look(now):
+            return
+        found = self.rereading.available
+        masks = {"managed": found.managed, "gone": found.gone, "more": found.more}
+        self.log("cpus_changed", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
+        self.use(now)
+        self.confine_all()  # where a cpuset changes, older kernels forget what its threads were bound to
+
+    def use(self, now: float) -> None:
+        """Hand out the CPUs that are available and not kept busy by others."""
+        found = self.rereading.available
+        busy = self.busy & found.managed
+        self.acting.do(self.node.use(found.managed & ~busy, now, found.gone, busy))
+
+    def _timeout(self) -> float:
+        if self._more:
+            return 0.0
+        now = time.monotonic()
+        lookers = (self.acting.spreading, self.post.widening, self.repairing, self.following)
+        looks = [
+            self.admission.next_look(now),
+            self.steward.next_look(now),
+            *(looker.next_look() for looker in lookers),
+        ]
+        times = [now + min(HEARTBEAT, self.manager.period or HEARTBEAT), self.node.next_deadline(), *looks]
+        return max(0.0, min(at for at in times if at is not None) - now)
+
+    def watch(self, fd: int, handler: Callable[[], None]) -> None:
+        """Call `handler` from the loop whenever `fd` is readable."""
+        self._selector.register(fd, selectors.EVENT_READ, handler)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop looking at `fd`."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _stop(self) -> None:
+        self._running = False
+
+    def _reload(self) -> None:
+        with contextlib.suppress(errors.ControlError):  # the log has it
+            self.reload()
+
+    def _hand_over(self) -> None:
+        """Stop, and leave everything to the agent that comes next."""
+        self._running, self._hands_over = False, True
+
+    def _timed(self, place: Place) -> Place:
+        def timed(seats: Any) -> Any:  # noqa: ANN401 - as Place
+            start = time.perf_counter()
+            try:
+                return place(seats)
+            finally:
+                self.report.counters.placing.observe(time.perf_counter() - start)
+
+        return timed
+
+    # --- life and death -------------------------------------------------------------------------------------------
+
+    def _process_ended(self, task: Task, who: Identity) -> None:
+        seen_to = who == first_process(task) and self.steward.sees_to(task)
+        if seen_to or not (self.following.has_any(task) or self.following.follow_a_survivor(task)):
+            self.end(task, "exited")
+        elif task.responder == (who.pid, who.start_time):
+            self.admission.unseat(task)
+
+    def end(self, task: Task, reason: str) -> None:
+        """Take in that a task is over."""
+        self.following.forget(task)
+        self.report.ended(task, reason)
+        self.acting.do(self.node.ended(task.slot, time.monotonic()))
+
+    def confine_all(self) -> None:
+        """Bring back threads that were left on CPUs their task does not hold, by an agent that died or was frozen."""
+        for task in self.node.tasks.values():
+            if self.binds and task.started and not self.node.frozen:
+                affinity.confine(self.following.processes_of(task), task.held)
+
+    def give_back(self, tasks: Iterable[Task]) -> None:
+        """Give threads that are still where the agent put them the affinity that their tasks came with.
+
+        Before a task is let go, so that an agent that dies in between leaves one that the next binds again, and after:
+        a program that was about to apply a grant may have done so in between. One that does so later sees that it was
+        let go.
+        """
+        for task in tasks:
+            if not (self.binds and task.started):
+                continue
+            # Whoever was fenced in can have no mask but ours, or the one that the kernel gave it on its way out.
+            fenced = self.settings.fences is not None and self.settings.fences.open(task)
+            if task.arrival.restore:
+                ours = -1 if fenced else task.held
+                affinity.restore(self.following.processes_of(task), ours, task.arrival.restore)
+
+    def _leave(self) -> None:
+        """Stop: give back the affinity that is still ours, tell programs, remove the sockets."""
+        with self.lock:
+            tasks = list(self.node.tasks.values())
+            self.give_back(tasks)
+            self.registry.retire()
+            self.give_back(tasks)
+            self.mailboxes.remove_all_but(set())
+            self.admission.close()
+            self.control.close()
+            runtime_dir.remove_sockets(self.settings.runtime_dir)
+            self.mailboxes.close()
+            self.following.close()
+            with contextlib.suppress(OSError):  # somebody has put files of his own there
+                (self.settings.runtime_dir / "mail").rmdir()
+            self._selector.close()
+            self.log("stopped")
+            self._unlock()
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return what the node looks like now; the caller holds `lock` or is the loop."""
+        return snapshot(self)

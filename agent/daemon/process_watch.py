@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of tasks: which of them are watched through pidfds, and which belong to a task."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from agent.daemon.task_processes import Census, Marks, Scan
+from agent.system import proc
+from agent.system.proc import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from agent.model.jobs import Task
+    from agent.node.node import Node
+    from agent.system.proc import Stat
+
+
+AGAIN = 0.1
+"""Seconds until it is asked again what is left of a task."""
+MOST_ANCESTORS = 64
+"""Ancestors that are looked at of a process at the door: whoever has more holds nobody up."""
+
+
+class Loop(Protocol):
+    """Who tells that a descriptor is readable."""
+
+    def watch(self, fd: int, handler: Callable[[], None]) -> None:
+        """Call `handler` whenever `fd` is readable."""
+
+    def unwatch(self, fd: int) -> None:
+        """Stop looking at `fd`."""
+
+
+class Following:
+    """Watches processes of the tasks of `node`; `ended` hears of each end, after which that process is not watched."""
+
+    def __init__(self, loop: Loop, node: Node, ended: Callable[[Task, Identity], None]) -> None:
+        self._loop = loop
+        self._node = node
+        self._ended = ended
+        self._pidfds: dict[int, dict[Identity, int]] = {}
+        self._stats = Scan()
+        self._marks = Marks()
+        self._last: Census | None = None
+        self._unsure: dict[int, tuple[Task, Identity]] = {}
+        """Tasks of which a process has ended, and that process, whose end is to be dealt with again."""
+        self._due = 0.0
+
+    def follow(self, task: Task, who: Identity) -> None:
+        """Watch a process of a task, unless it is watched already."""
+        if who in self._pidfds.get(task.slot, {}):
+            return
+        pidfd = proc.open_pidfd(who.pid, who.start_time)
+        if pidfd is None:
+            # It ended in between: the end is dealt with as an event, like any other.
+            read, write = os.pipe2(os.O_CLOEXEC)
+            os.close(write)
+            pidfd = read
+        self.watch(task, who, pidfd)
+
+    def watch(self, task: Task, who: Identity, pidfd: int) -> None:
+        """Watch a process of a task through its pidfd, which is closed when that is over."""
+        self._pidfds.setdefault(task.slot, {})[who] = pidfd
+        self._loop.watch(pidfd, lambda: self._notice(task, who))
+
+    def _notice(self, task: Task, who: Identity) -> None:
+        mine = self._pidfds[task.slot]
+        self._close(mine.pop(who))
+        if not mine:
+            del self._pidfds[task.slot]
+        self._tell(task, who)
+
+    def _tell(self, task: Task, who: Identity) -> None:
+        """Tell of an end; where that fails, `look` tells of it again."""
+        try:
+            self._ended(task, who)
+        except BaseException:
+            self._unsure.setdefault(task.slot, (task, who))
+            self._due = time.monotonic() + AGAIN
+            raise
+
+    def has_any(self, task: Task) -> bool:
+        """Say whether any process of the task is watched."""
+        return task.slot in self._pidfds
+
+    def follow_a_survivor(self, task: Task) -> bool:
+        """Watch any process of the task that still runs; False when none does, so that nobody is on its CPUs.
+
+        True as well where that is not known yet: then `look` asks again.
+        """
+        if any(other.arrival.uid == task.arrival.uid for other, _ in self._unsure.values()):
+            self._unsure[task.slot] = task, first_process(task)
+            return True
+        census = self._census((task,))
+        for pid in census.processes(first_process(task)):
+            start = proc.start_time(pid)
+            pidfd = None if start is None else proc.open_pidfd(pid, start)
+            if start is None or pidfd is None:
+                continue
+            if proc.is_alive(pidfd):
+                self.watch(task, Identity(pid, start), pidfd)
+                return True
+            os.close(pidfd)
+        if task.arrival.uid not in census.unread:
+            return False
+        self._unsure[task.slot] = task, first_process(task)
+        self._due = time.monotonic() + AGAIN
+        return True
+
+    def next_look(self) -> float | None:
+        """When `look` has something to do, on the monotonic clock."""
+        return self._due if self._unsure else None
+
+    def look(self, now: float) -> None:
+        """Deal again with one of the ends after which it was not known what is left of the task."""
+        if not self._unsure or now < self._due:
+            return
+        (slot, (task, who)), *others = self._unsure.items()
+        self._unsure = {}
+        try:
+            if self._node.tasks.get(slot) is task and who not in self._pidfds.get(slot, {}):
+                self._tell(task, who)
+        finally:
+            self._unsure = dict(others) | self._unsure
+
+    def forget(self, task: Task) -> None:
+        """Watch no process of the task any more."""
+        for pidfd in self._pidfds.pop(task.slot, {}).values():
+            self._close(pidfd)
+
+    def processes_of(self, task: Task) -> Callable[[], set[int]]:
+        """Return what finds the pids of the processes of a task, also of one that was let go, each time anew."""
+        return lambda: self._census((task,)).processes(first_process(task))
+
+    def processes_of_all(self, slots: Collection[int], stats: dict[int, Stat] | None = None) -> dict[int, set[int]]:
+        """Return the pids of each task's processes, by slot, in one look at all processes: `stats`, or a new one."""
+        tasks, census = self._node.tasks, self._census(stats=stats)
+        return {slot: census.processes(first_process(tasks[slot])) for slot in slots}
+
+    def task_above(self, pid: int, named: Task | None = None) -> Task | None:
+        """Return the task that process `pid` belongs to by descent, whoever its user is; None where there is none.
+
+        That is the task of its nearest ancestor that is the first process of one, or was seen in one, `pid` included.
+        An ancestor also belongs to the task `named` if it is of that task's user and has it in its environment.
+        """
+        find = self._node.find
+        oldest = min((task.arrival.start_time for task in self._node.tasks.values()), default=sys.maxsize)
+        above = proc.lineage(pid, most=MOST_ANCESTORS, since=oldest)
+        for who in above:
+            first = self._last and self._last.task_of(who)
+            if task := find(*who) or (find(*first) if first else None):
+                return task
+        return named if named and any(_names(who, named) for who in above[1:]) else None
+
+    def scan(self) -> dict[int, Stat]:
+        """Return the stat of every process, by pid; state letters may be those of an earlier look."""
+        return self._stats.take()
+
+    def _census(self, more: Iterable[Task] = (), stats: dict[int, Stat] | None = None) -> Census:
+        """Take a census for the tasks of the node and `more`."""
+        tasks = {first_process(task): task.arrival.uid for task in (*self._node.tasks.values(), *more)}
+        self._last = Census(tasks, self.scan() if stats is None else stats, self._marks, self._last)
+        return self._last
+
+    def close(self) -> None:
+        """Stop watching; the loop is about to end."""
+        for mine in self._pidfds.values():
+            for pidfd in mine.values():
+                os.close(pidfd)
+
+    def _close(self, pidfd: int) -> None:
+        self._loop.unwatch(pidfd)
+        os.close(pidfd)
+
+
+def first_process(task: Task) -> Identity:
+    """Return the process that a task began with."""
+    return Identity(task.arrival.pid, task.arrival.start_time)
+
+
+def _names(who: Identity, task: Task) -> bool:
+    """Return whether a process is of the user of a task and has that task in its environment."""
+    if who.start_time < task.arrival.start_time or proc.owner(who.pid) != task.arrival.uid:
+        return False
+    return proc.named_task(who.pid) == first_process(task)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks of an agent that has died or handed over: the living keep what they hold, the dead are reaped.
+
+So are those of an agent that goes on after a failure in the middle of a change: its own registry says how they were.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from agent.daemon.acknowledgements import wish_in
+from agent.daemon.process_watch import first_process
+from agent.ipc import registry
+from agent.model.jobs import Task
+from agent.system import proc
+from agent.system.proc import Identity
+
+if TYPE_CHECKING:
+    from agent.daemon.daemon import Daemon
+    from agent.model.jobs import Action, Job
+
+_WORLD = frozenset({"slot", "arrival", "responder", "said", "wish", "heeds_from", "told_waiting"})
+"""Fields of a task that are no part of the plan."""
+
+
+def adopt(daemon: Daemon) -> None:
+    """Take over the tasks in the registry, which the daemon has opened."""
+    actions = _enter(daemon, {})
+    tasks = list(daemon.node.tasks.values())
+    dead = [task for task in tasks if not _still_lives(daemon, task)]
+    daemon.mailboxes.remove_all_but({task.mailbox for task in tasks})
+    daemon.report.adopted(tasks, len(dead))
+    daemon.acting.do(actions)
+    for task in dead:
+        daemon.end(task, "exited")
+    daemon.confine_all()
+    daemon.post.read_all()
+
+
+class Recovery:
+    """Makes the plan of a node anew from what the registry says, after a failure in the middle of a change of it.
+
+    What an attempt that fails itself has found out is kept for the next one.
+    """
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._known: dict[Identity, Task] = {}
+        self._starting: list[Task] = []
+        self._over: list[Task] = []
+
+    def attempt(self) -> bool:
+        """Recover and return True, or raise what keeps it from that.
+
+        Tasks keep what they hold, and whoever waits for them waits on. Threads are left to the next round of repairs.
+        """
+        daemon = self._daemon
+        node, acting = daemon.node, daemon.acting
+        self._known = {first_process(task): task for task in node.tasks.values()} | self._known
+        starting, over = acting.drop()
+        self._starting += starting
+        self._over += over
+        node.begin_anew()
+        daemon.use(time.monotonic())
+        acting.do(_enter(daemon, self._known))
+        for task in (*self._known.values(), *self._over):
+            if node.tasks.get(task.slot) is not task:
+                daemon.following.forget(task)
+                daemon.admission.forgotten(task)
+        for task in self._starting:
+            if node.tasks.get(task.slot) is task and task.started:
+                daemon.admission.started(task)
+        for task in [task for task in node.tasks.values() if not daemon.following.has_any(task)]:
+            if not _still_lives(daemon, task):
+                daemon.end(task, "exited")
+        daemon.post.read_all()
+        self._known, self._starting, self._over = {}, [], []
+        daemon.log("recovered", tasks=len(node.tasks))
+        return True
+
+
+def _enter(daemon: Daemon, known: dict[Identity, Task]) -> list[Action]:
+    """Give the node the tasks in the registry, of which those that are `known` stay the same; return what to do."""
+    found: list[tuple[Task, Job]] = []
+    owned: dict[str, int] = {}
+    for record in sorted(daemon.registry.records(), key=lambda r: r.fields["arrival"]):
+        task, job = registry.restore(record)
+        if same := known.get(first_process(task)):
+            for field in fields(Task):
+                if field.name not in _WORLD:
+                    setattr(same, field.name, getattr(task, field.name))
+            task = same
+        else:
+            _hear_wish(daemon, task)
+        found.append((task, job))
+        owned[job.name] = owned.get(job.name, 0) | record.masks["owned"]
+    daemon.node.remember(daemon.registry.epochs(), daemon.registry.capacity)
+    arrivals = daemon.registry.header("arrivals")
+    return daemon.node.adopt(found, owned, arrivals, time.monotonic(), daemon.steward.reservations())
+
+
+def _hear_wish(daemon: Daemon, task: Task) -> None:
+    """Let the wish of a responder that lives count again at once: a new agent changes nothing."""
+    mail = daemon.mailboxes.read(task.mailbox)
+    if mail and task.responder and proc.start_time(task.responder[0]) == task.responder[1]:
+        task.said = task.wish = wish_in(mail)
+
+
+def _still_lives(daemon: Daemon, task: Task) -> bool:
+    who = [first_process(task)]
+    if task.responder and task.responder != (who[0].pid, who[0].start_time):
+        who.append(Identity(*task.responder))
+    alive = [one for one in who if proc.start_time(one.pid) == one.start_time]
+    for one in alive:
+        daemon.following.follow(task, one)
+    if task.responder and Identity(*task.responder) not in alive:
+        task.responder = None
+    return bool(alive) or daemon.following.follow_a_survivor(task)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request at the door leads to: a task arrives, a process is answered, a responder takes its seat."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.daemon.process_watch import first_process
+from agent.daemon.registration_server import Reception
+from agent.enforcement import affinity
+from agent.ipc.mailboxes import MailboxError
+from agent.system import proc
+from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agent.config.exclusions import Exclusions
+    from agent.control.quotas import Quotas
+    from agent.daemon.actuator import Acting
+    from agent.daemon.process_watch import Loop
+    from agent.daemon.registration_server import Visit
+    from agent.ipc import registration
+    from agent.ipc.mailboxes import Mailboxes
+    from agent.model.jobs import Arrival, Task
+    from agent.system.proc import Identity
+
+
+class Admission:
+    """The host at the door at `path`. `end` is told of tasks that are gone before they start, and of why."""
+
+    def __init__(
+        self,
+        path: Path,
+        loop: Loop,
+        acting: Acting,
+        mailboxes: Mailboxes,
+        end: Callable[[Task, str], None],
+        *,
+        observes: bool,
+        exclude: Exclusions,
+        quotas: Quotas,
+    ) -> None:
+        # Everybody may knock; what becomes of it is decided by who the kernel says they are.
+        self._reception = Reception(path, loop, self, self._share)
+        self._quotas = quotas
+        self._acting = acting
+        self._node = acting.node
+        self._registry = acting.registry
+        self._registry_fd = os.open(acting.registry.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._following = acting.following
+        self._mailboxes = mailboxes
+        self._visited = acting.report.visited
+        self._end = end
+        self._observes = observes
+        self.exclude = exclude
+        self._images: dict[int, tuple[bytes, ...]] = {}
+        """What responders executed as they sat down, by slot."""
+
+    def _share(self, uid: int) -> int:
+        return self._quotas.connections(uid, proc.raise_fd_limit())
+
+    def open(self) -> None:
+        """Let visitors in."""
+        self._reception.open()
+
+    def tend(self) -> None:
+        """Tell launchers why they wait, and close connections that say nothing."""
+        self._reception.tend()
+
+    def next_look(self, now: float) -> float | None:
+        """Return when `tend` has something to tell, or None."""
+        return self._reception.next_look(now)
+
+    def close(self) -> None:
+        """Close the door."""
+        self._reception.close()
+        os.close(self._registry_fd)
+
+    def receive(self, visit: Visit, request: registration.Request, peer: proc.Peer) -> None:
+        """Deal with a request at the door. Raises `Refused` or `MailboxError` with the sentence to answer."""
+        named = self._node.find(*request.task) if request.task else None
+        above = self._following.task_above(peer.identity.pid, named)
+        task = self._host_of(request, peer, above, named)
+        if task is None and (reason := self.exclude.reason(peer.uid, _names(request, peer))):
+            self._visited(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
+            self._reception.leave_alone(visit, reason)
+            return
+        visit.kind, visit.who = request.kind, peer.identity
+        arrives = task is None and self._node.find(peer.identity.pid, peer.identity.start_time) is None
+        if task is None:
+            task = self._arrive(request, peer, above)
+        if task.started:
+            if not self._answer(visit, task) and arrives and _launches(visit, task):
+                self._end(task, "left")
+        elif self._observes:
+            # It is counted as waiting, and runs meanwhile.
+            self._reception.leave_alone(visit, f"this agent only observes. It would wait: {self.why_waiting(task)}")
+        else:
+            visit.awaits(task)
+
+    def _host_of(
+        self, request: registration.Request, peer: proc.Peer, above: Task | None, named: Task | None
+    ) -> Task | None:
+        """Return the task that the process which asks is part of; None where it is to be one of its own.
+
+        That is the task `above`, from which it descends, whoever its user is, or, when its parents have ended, the
+        running one of its user that it has `named`. What a user launches within a task of his is a task of its own.
+        """
+        if request.kind == "attach":
+            ours = named is not None and named.started and named.arrival.uid == peer.uid
+            return above or (named if ours else None)
+        if above is None or above.arrival.uid == peer.uid or first_process(above) == peer.identity:
+            return None
+        self._visited(peer.uid, "joined", job=above.job, pid=peer.identity.pid, uid=peer.uid)
+        return above
+
+    def _arrive(self, request: registration.Request, peer: proc.Peer, above: Task | None) -> Task:
+        who = peer.identity
+        known = self._node.find(who.pid, who.start_time)
+        if known:
+            return known
+        before = proc.thread_masks([who.pid]).get(who.pid, 0)
+        arrival = request.arrival(who.pid, who.start_time, peer.uid, before, proc.command(who.pid))
+        if above and request.kind == "launch":
+            arrival = replace(arrival, within=first_process(above))
+        task = self.take_in(arrival, os.dup(peer.pidfd))
+        if request.kind == "attach" and task.started and self._acting.binds:
+            self._acting.bind_threads({task.slot: task.granted})
+        return task
+
+    def take_in(self, arrival: Arrival, pidfd: int) -> Task:
+        """Let a task arrive whose first process is that of `pidfd`, which is closed when it is over.
+
+        Raises `Refused`, `MailboxError` or OSError with the pidfd closed and nothing changed.
+        """
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, pidfd)
+            has = [task.arrival.uid for task in self._node.tasks.values()].count(arrival.uid)
+            self._quotas.admit_task(arrival.uid, has)
+            number = self._mailboxes.make(arrival.uid, self._node.next_slot)
+            undo.callback(self._mailboxes.remove, number)
+            task, actions = self._node.arrive(arrival, time.monotonic())
+            if first_process(task) != (who := proc.Identity(arrival.pid, arrival.start_time)):
+                self._visited(arrival.uid, "joined", job=task.job, pid=who.pid, uid=arrival.uid)
+                self._acting.do(actions)
+                return task
+            undo.pop_all()
+        task.mailbox = number
+        self._registry.register(task, self._node.jobs[task.job])
+        self._following.watch(task, first_process(task), pidfd)
+        self._visited(arrival.uid, "arrived", job=task.job, pid=arrival.pid, uid=arrival.uid)
+        self._acting.do(actions)
+        return task
+
+    def _answer(self, visit: Visit, task: Task) -> bool:
+        """Answer a process whose task has its first grant; say whether the answer was taken."""
+        if visit.kind == "attach" and visit.who:
+            return self._seat(visit, task, visit.who)
+        who = visit.who.pid if visit.who else task.arrival.pid
+        # Bound before it hears of the grant: a launcher that bound itself late could undo a shrink that came meanwhile.
+        bound = affinity.bind(lambda: {who}, task.granted) if self._acting.binds else None
+        late = bound is not None and bound.failed
+        return self._reception.answer(visit, self._reply("granted", task, binds_itself=late), [])
+
+    def _reply(self, status: str, task: Task, *, binds_itself: bool = True) -> bytes:
+        most = self._node.cores.cpus_at_most(self._node.jobs[task.job].task_max)
+        return layout.pack_reply(
+            status,
+            slot=task.slot,
+            mask=task.granted,
+            mask_bits=self._registry.mask_bits,
+            max_cpus=0 if self._observes else most,
+            epoch=task.epoch,
+            task=(task.arrival.pid, task.arrival.start_time),
+            flags=(0 if self._acting.binds else layout.HEADER_EMULATED) | (0 if binds_itself else layout.REPLY_BOUND),
+        )
+
+    def _seat(self, visit: Visit, task: Task, who: Identity) -> bool:
+        """Hand a process the registry, and the mailbox if the responder's seat is free; say whether it took them."""
+        if self._observes:
+            self._reception.refuse(visit, "this agent only observes: the program runs unmanaged.")
+            return False
+        sits = self._sits(task, who)
+        first = self._node.seat(task.slot, who.pid, who.start_time)
+        fds = [self._registry_fd]
+        if first:
+            try:
+                if not sits:
+                    self._images[task.slot] = proc.image(who.pid)
+                    self._clear_mailbox(task, visit.uid)
+                fds.append(self._mailboxes.open(task.mailbox))
+            except (OSError, MailboxError) as error:
+                self.unseat(task)
+                why = os.strerror(error.errno or 0) if isinstance(error, OSError) else error
+                self._reception.refuse(visit, f"the task's mailbox cannot be opened: {why}".rstrip(".") + ".")
+                return False
+        try:
+            if first:
+                sent = self._reception.offer(visit, task, self._reply("granted", task), fds)
+            else:
+                sent = self._reception.answer(visit, self._reply("follower", task), fds)
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+        if first:
+            if sent:
+                self._following.follow(task, who)
+                self._visited(task.arrival.uid, "responder_set", job=task.job, pid=who.pid)
+            else:
+                self.unseat(task)
+            self._acting.save()
+        return sent
+
+    def _clear_mailbox(self, task: Task, uid: int) -> None:
+        """Empty the mailbox of a task for its next responder, of user `uid`. Raises OSError or `MailboxError`.
+
+        Where the last one was of another user it is replaced, as processes of that user may still write to it.
+        """
+        if self._mailboxes.is_of(task.mailbox, uid):
+            self._mailboxes.clear(task.mailbox)
+            return
+        last, task.mailbox = task.mailbox, self._mailboxes.make(uid, task.slot)
+        self._acting.save()
+        self._mailboxes.remove(last)
+
+    def _sits(self, task: Task, who: Identity) -> bool:
+        """Say whether a process has the responder's seat, and attaches once more."""
+        mail = self._mailboxes.read(task.mailbox)
+        left = mail is None or mail.applied == layout.EPOCH_RETIRED
+        return task.responder == (who.pid, who.start_time) and not left and not self._has_executed(task)
+
+    def _has_executed(self, task: Task) -> bool:
+        """Say whether the responder of a task has executed a program since it sat down, or since we first looked."""
+        image = proc.image(task.responder[0]) if task.responder else ()
+        return self._images.setdefault(task.slot, image) != image
+
+    def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
+        """Free the seat of a process that cannot sit there. Several of its threads may have been offered it."""
+        others = [visit for visit in self._reception.waiting_for(task) if visit.who == who]
+        if sits:
+            for visit in others:
+                self._reception.dismiss(visit)
+        elif who and not others and task.responder == (who.pid, who.start_time):
+            self._leaves(task, who.pid)
+
+    def enforced(self, task: Task) -> None:
+        """Free the seat of a process that executes another program than the one that sat down, which may be deaf.
+
+        One with libdrom sits down again.
+        """
+        if self._node.tasks.get(task.slot) is task and task.responder and self._has_executed(task):
+            self._leaves(task, task.responder[0])
+
+    def _leaves(self, task: Task, pid: int) -> None:
+        self._visited(task.arrival.uid, "responder_left", job=task.job, pid=pid)
+        self.unseat(task)
+
+    def unseat(self, task: Task) -> None:
+        """Empty the responder's seat. From now on the whole task has the grant, whatever its responder left it with."""
+        self._acting.do(self._node.unseat(task.slot, time.monotonic()))
+
+    def started(self, task: Task) -> None:
+        """Answer who waits for a task that has its first grant; one that runs already is bound."""
+        if task.arrival.attached and self._acting.binds and self._acting.bind_threads({task.slot: task.granted}):
+            self._node.bind_failed(task.slot, time.monotonic())
+        visits, taken = self._reception.waiting_for(task), False
+        for visit in visits:
+            if visit.kind == "attach" and self._acting.binds:
+                self._acting.bind_threads({task.slot: task.granted})
+            taken |= self._answer(visit, task)
+        if not taken and any(_launches(visit, task) for visit in visits):
+            self._end(task, "left")
+
+    def forgotten(self, task: Task) -> None:
+        """Clear away what is left of a task that is over."""
+        self._mailboxes.remove(task.mailbox)
+        for visit in self._reception.waiting_for(task):
+            self._reception.dismiss(visit)
+
+    def left(self, task: Task) -> None:
+        """Take in that the launcher of a task that has not started is gone; one that runs already stays."""
+        if not task.arrival.attached:
+            self._end(task, "left")
+
+    def refused(self, sentence: str) -> None:
+        """Take note of a refusal at the door."""
+        self._acting.report.refused(sentence)
+
+    def why_waiting(self, task: Task) -> str:
+        """Return a sentence: what a task that has no grant yet waits for."""
+        return self._node.why_waiting(task)
+
+
+def _launches(visit: Visit, task: Task) -> bool:
+    """Say whether a visit is that of the launcher of a task."""
+    return visit.kind == "launch" and visit.who is not None and visit.who.pid == task.arrival.pid
+
+
+def _names(request: registration.Request, peer: proc.Peer) -> list[str]:
+    """Return what a program is known by: what a launcher will run, or executable and names of who attaches itself."""
+    if request.kind == "launch":
+        return [request.program]
+    pid = peer.identity.pid
+    return [proc.executable(pid), proc.command(pid)]

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections at the door: one request each, an answer at once or when cores are free, and nobody may linger.
+
+What a request leads to is its host's business.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from agent.errors import Refused
+from agent.ipc import registration
+from agent.ipc.mailboxes import MailboxError
+from agent.system import connections, proc
+from agent.system.connections import Connection, Connections
+from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agent.daemon.process_watch import Loop
+    from agent.model.jobs import Task
+    from agent.system.proc import Identity, Peer
+
+TELL_WAITING = 0.25
+"""Seconds after which a launcher is told why it waits."""
+
+
+class Visit(Connection):
+    """A connection: once its process has asked, which process asks for what, and the task it waits for.
+
+    A process that has been offered the seat of a task that runs waits for nothing: its answer is awaited.
+    """
+
+    def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float) -> None:
+        super().__init__(accepted, pid, uid, since)
+        self.kind = ""
+        self.who: Identity | None = None
+        self.task: Task | None = None
+
+    def awaits(self, task: Task) -> None:
+        """Record that the connection lasts until `task` starts, or its seat is taken."""
+        self.task, self.closes_at, self.hears_end = task, None, True
+
+
+class Host(Protocol):
+    """Who lets visitors in."""
+
+    def receive(self, visit: Visit, request: registration.Request, peer: Peer) -> None:
+        """Deal with a request. Raises `Refused` or `MailboxError` with the sentence to answer."""
+
+    def left(self, task: Task) -> None:
+        """Take in that the launcher of a task that has not started is gone."""
+
+    def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
+        """Take in whether a process that was offered the seat of a task has come to sit there."""
+
+    def refused(self, sentence: str) -> None:
+        """Take note of a refusal."""
+
+    def why_waiting(self, task: Task) -> str:
+        """Return a sentence: what a task waits for."""
+
+
+class Reception:
+    """The door at `path`, open to every user, who may have as many connections to it as `share` returns."""
+
+    def __init__(self, path: Path, loop: Loop, host: Host, share: Callable[[int], int]) -> None:
+        self._loop = loop
+        self._host = host
+        self._visits = Connections(path, socket.SOCK_SEQPACKET, share, Visit, self)
+
+    def open(self) -> None:
+        """Let visitors in."""
+        self._loop.watch(self._visits.fd, self._visits.serve)
+
+    def close(self) -> None:
+        """Close the door. Launchers that wait knock again, in case another agent comes."""
+        self._loop.unwatch(self._visits.fd)
+        self._visits.end()
+
+    def waiting_for(self, task: Task) -> list[Visit]:
+        """Return the visits that wait for a task."""
+        return [visit for visit in self._visits if visit.task is task]
+
+    def answer(self, visit: Visit, reply: bytes, fds: list[int]) -> bool:
+        """Send the last reply of a visit, with descriptors; False when nobody takes it."""
+        sent = connections.send(visit.socket, reply, fds)
+        self.dismiss(visit)
+        return sent
+
+    def offer(self, visit: Visit, task: Task, reply: bytes, fds: list[int]) -> bool:
+        """Offer a process the seat of a task; False when nobody takes it, else the host hears what comes of it."""
+        visit.awaits(task)
+        sent = connections.send(visit.socket, reply, fds)
+        if not sent:
+            self.dismiss(visit)
+        return sent
+
+    def refuse(self, visit: Visit, sentence: str) -> None:
+        """Answer with a refusal."""
+        self._host.refused(sentence)
+        self.answer(visit, layout.pack_reply("refused", text=sentence), [])
+
+    def leave_alone(self, visit: Visit, sentence: str) -> None:
+        """Answer that the agent leaves this program alone."""
+        self.answer(visit, layout.pack_reply("unmanaged", text=sentence), [])
+
+    def dismiss(self, visit: Visit) -> None:
+        """Close a visit's connection, if it is still open."""
+        self._visits.close(visit)
+
+    def next_look(self, now: float) -> float | None:
+        """Return when `tend` has something to tell, or None."""
+        untold = any(v.kind == "launch" and v.task and not v.task.told_waiting for v in self._visits)
+        return now + TELL_WAITING if untold else None
+
+    def tend(self) -> None:
+        """Tell launchers why they wait, and close connections that say nothing."""
+        now = time.monotonic()
+        self._visits.tend(now)
+        for visit in self._visits:
+            task = visit.task
+            untold = task and visit.kind == "launch" and not task.told_waiting
+            if task and untold and now - visit.since >= TELL_WAITING:
+                task.told_waiting = True
+                text = self._host.why_waiting(task)
+                connections.send(visit.socket, layout.pack_reply("waiting", text=text))
+
+    def refusal(self, uid: int, has: int | None) -> bytes:
+        """Return the reply to a process for which there is no room; see `agent.system.connections.Handler`."""
+        sentence = "too many are at the door: try again in a moment."
+        if has is not None:
+            sentence = f"user {uid} has {has} programs at the door already: wait until some of them have started."
+        self._host.refused(sentence)
+        return layout.pack_reply("refused", text=sentence)
+
+    def closed(self, connection: Visit) -> None:
+        """Do nothing: what becomes of a visitor's task is known where its connection is closed."""
+
+    def hear(self, connection: Visit) -> None:
+        """Take the one request of a connection, or notice that the other side has gone.
+
+        A process that sits in the seat it was offered hangs up. Another message, or an unread offer, says that it
+        cannot.
+        """
+        visit = connection
+        data: bytes | None
+        try:
+            data = visit.socket.recv(layout.REQUEST.size + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = None
+        if visit.task or not data:
+            self.dismiss(visit)
+            if visit.task and visit.task.started:
+                self._host.answered(visit.task, visit.who, sits=data == b"")
+            elif visit.task:
+                self._host.left(visit.task)
+            return
+        try:
+            self._receive(visit, data)
+        except (registration.BadRequest, Refused, MailboxError) as refusal:
+            self.refuse(visit, str(refusal))
+        except OSError as error:
+            self.refuse(visit, f"the agent cannot take you in now ({os.strerror(error.errno or 0)}): try again later.")
+
+    def _receive(self, visit: Visit, data: bytes) -> None:
+        peer = proc.peer_identity(visit.socket)
+        if peer is None:
+            raise Refused("the kernel shows no process of yours to this agent: run it in the agent's pid namespace.")
+        try:
+            self._host.receive(visit, registration.parse_request(data), peer)
+        finally:
+            os.close(peer.pidfd)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration, read again while the agent runs: what can change does at once, what cannot is named.
+
+A file with a fault changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.config.exclusions import Exclusions, find_users
+from agent.config.options import Options, layout_of, memory_of
+from agent.config.sources import SCHEMA_VERSION, ConfigError, options_of
+from agent.config.validation import no_core_left, unknown
+from agent.errors import ControlError
+from agent.policy.site_rules import Rules
+from agent.system.unmanaged_load import Avoidance, Watch
+from dromlib.cpulist import format_cpulist, parse_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.config.sources import Setting, Sources
+    from agent.daemon.daemon import Daemon
+    from agent.daemon.settings import Settings
+
+RULES = tuple(rule.name for rule in fields(Rules) if rule.name != "free")
+CHANGEABLE = {
+    *RULES,
+    "grace",
+    "memory",
+    "distribution",
+    "freeze_file",
+    "reserved",
+    "exclude_users",
+    "exclude_programs",
+    "avoid_load",
+    "avoid_after",
+}
+"""Options that a running agent may be given other values of."""
+
+
+def tuned(settings: Settings, options: Options) -> Settings:
+    """Return `settings` with what the options say of all that may change while an agent runs."""
+    return replace(
+        settings,
+        grace=options.grace,
+        rules=Rules(**{name: getattr(options, name) for name in RULES}, free=settings.quotas.free),
+        memory=memory_of(options.memory, settings.topology.memory),
+        freeze_file=Path(options.freeze_file) if options.freeze_file else None,
+        exclude=Exclusions(find_users(options.exclude_users)[0], options.exclude_programs),
+        avoidance=Avoidance(options.avoid_load, options.avoid_after),
+        layout=layout_of(options.distribution),
+    )
+
+
+class Reloading:
+    """Reads the configuration of a running agent again, from `sources` and the environment.
+
+    `start` is what it was started with.
+    """
+
+    def __init__(self, daemon: Daemon, start: Options, sources: Sources) -> None:
+        self._daemon = daemon
+        self._start = self._options = start
+        self._sources = sources
+
+    def reload(self) -> dict[str, object]:
+        """Put the configuration in force, log what that changes, and return it as JSON. Raises `ControlError`."""
+        daemon = self._daemon
+        daemon.manager.reloading()
+        try:
+            return self._take_over(self._read())
+        except ConfigError as error:
+            for fault in str(error).splitlines():
+                daemon.log("config_rejected", reason=fault, kept="the agent goes on with what it had")
+            raise ControlError(f"{error}\nThe agent goes on with what it had.") from error
+        finally:
+            daemon.manager.ready()
+
+    def _read(self) -> dict[str, Setting]:
+        settings = self._sources.load(os.environ)
+        said = {name: setting for name, setting in settings.items() if setting.origin != "default"}
+        faults = [*unknown(said)]
+        if "reserved" in said and not self._daemon.rereading.left(parse_cpulist(str(said["reserved"].value))):
+            faults.append(no_core_left(said["reserved"]))
+        if faults:
+            raise ConfigError("\n".join(faults))
+        return settings
+
+    def _take_over(self, settings: Mapping[str, Setting]) -> dict[str, object]:
+        wanted = options_of(settings)
+        differ = [name for name in settings if getattr(wanted, name) != getattr(self._options, name)]
+        changed = [name for name in differ if name in CHANGEABLE]
+        fixed = [settings[name] for name in differ if name not in CHANGEABLE]
+        self._options = replace(self._options, **{name: getattr(wanted, name) for name in changed})
+        kept = [self._takes_a_new_agent(setting) for setting in fixed]
+        if "reserved" in changed:
+            kept += self._still_reserved()
+        self._apply(changed)
+        self._daemon.log("reloaded", changed=",".join(changed) or "none", kept=",".join(s.option.path for s in fixed))
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "changed": [
+                {"key": settings[n].option.path, "value": settings[n].value, "origin": settings[n].origin}
+                for n in changed
+            ],
+            "kept": kept,
+        }
+
+    def _apply(self, changed: list[str]) -> None:
+        daemon, now = self._daemon, time.monotonic()
+        daemon.settings = settings = tuned(daemon.settings, self._options)
+        # Users are looked up anew, whatever has changed.
+        daemon.admission.exclude = daemon.obeying.candidates.exclude = settings.exclude
+        if not changed:
+            return
+        if {"avoid_load", "avoid_after"} & set(changed):
+            daemon.watch_load = Watch(settings.avoidance, [mask for *_, mask in daemon.rows])
+            daemon.busy = 0
+        daemon.rereading.reserve(parse_cpulist(self._options.reserved))
+        daemon.use(now)
+        rules, memory, grace, layout = settings.rules, settings.memory, settings.grace, settings.layout
+        daemon.acting.do(daemon.node.configure(rules, memory, grace, layout, now))
+
+    def _takes_a_new_agent(self, setting: Setting) -> str:
+        has = getattr(self._options, setting.option.name)
+        return f"{setting.option.path} stays {_shown(has)}: {_shown(setting.value)} takes a new agent, as by a restart."
+
+    def _still_reserved(self) -> list[str]:
+        left = parse_cpulist(self._start.reserved) & ~parse_cpulist(self._options.reserved)
+        if not left:
+            return []
+        return [f"CPUs {format_cpulist(left)} stay reserved: to manage them takes a new agent, as by a restart."]
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - the value of any option
+    return "unset" if value in (None, "") else str(value)

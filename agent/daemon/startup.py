@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the command line to a running agent: the kernel, the daemon, metrics, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.config.exclusions import find_users
+from agent.config.options import Options, resources_of
+from agent.config.sources import Sources
+from agent.control.access import Masters
+from agent.control.quotas import Quotas
+from agent.enforcement import cpusets
+from agent.errors import ControlError
+from agent.ipc.cpu_locks import ClaimError, claims_file
+from agent.observe.event_log import History
+from agent.observe.log import Log, failure
+from agent.system import python_command
+from agent.system.guarded import EXIT_STATUS, LoopError, place
+from agent.system.python_command import SERVE
+from agent.system.sd_notify import ServiceManager
+from agent.system.users import group_number
+from agent.text import parse_size
+from agent.topology.detect import find_machine
+from agent.topology.machine import warnings_of, without
+from agent.topology.synthetic import TopologyError
+from agent.topology.sysfs import read_topology
+from dromlib.cpulist import parse_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from agent.control.gate import Gate
+    from agent.control.keys import Keys
+    from agent.daemon.daemon import Daemon
+    from agent.execution.executor import Membership
+    from agent.placement.kernel.background import Placer
+    from agent.topology.machine import Topology
+
+
+def become(options: Options, sources: Sources) -> None:
+    """Check the machine, then replace this process by the agent, which does without the command line's libraries.
+
+    Raises `TopologyError` or `ControlError` with a sentence.
+    """
+    find_machine(options.topology, options.emulate)
+    file = describe(options, sources)
+    shown = ("--runtime-dir", str(Path(options.runtime_dir).absolute()))
+    try:
+        os.execv(sys.executable, python_command.drom(SERVE, str(file), *shown))  # noqa: S606
+    except OSError as error:
+        python = sys.executable or "this Python"
+        msg = f"this user cannot run {python} ({error.strerror}): use one in a folder that is open to him."
+        raise ControlError(msg) from error
+
+
+def describe(options: Options, sources: Sources) -> int:
+    """Return the descriptor of a file, which an agent inherits, with its options: others need not read them in `ps`."""
+    file = os.memfd_create("drom-options", 0)
+    os.write(file, json.dumps([asdict(part) for part in (options, sources)]).encode())
+    return file
+
+
+def main(descriptor: str) -> None:
+    """Be the agent that `describe` has described in the file of this descriptor."""
+    sys.excepthook = _crashed
+    # An agent does no linear algebra: where SciPy is installed, numba would load it and its BLAS for nothing.
+    sys.modules["scipy"] = None  # type: ignore[assignment]
+    with open(int(descriptor), "rb") as file:
+        file.seek(0)
+        values: dict[str, Any]
+        values, sources = json.load(file)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    options = Options(**values)
+    _keep_descriptors()
+    try:
+        run(find_machine(options.topology, options.emulate), options, Sources(**sources))
+    except LoopError as error:
+        sys.stderr.write(failure(f"drom: the agent ends, and programs run on where they are: {error}") + "\n")
+        sys.exit(EXIT_STATUS)
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        sys.exit(failure(f"drom: the agent cannot go on: {what}{os.strerror(error.errno or 0)} ({place(error)})."))
+    except (ControlError, TopologyError) as error:
+        sys.exit(failure(f"drom: {error}"))
+
+
+def _crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(failure("".join(traceback.format_exception(kind, error, trace)).rstrip()) + "\n")
+
+
+def _keep_descriptors() -> None:
+    """Let nobody whom the agent starts have what was open in whoever started the agent."""
+    for path in list(Path("/proc/self/fd").iterdir()):
+        if int(path.name) > 2:
+            with suppress(OSError):  # that of the list itself
+                os.set_inheritable(int(path.name), False)
+
+
+def run(machine: Topology, options: Options, sources: Sources) -> None:
+    """Run an agent until it is told to stop. Raises `ControlError` with a sentence when it cannot start."""
+    reserved = parse_cpulist(options.reserved)
+    machine = without(machine, reserved)
+    if not machine.allowed:
+        raise ControlError("no CPU may be managed here: check this process's affinity and cpuset, and --reserved.")
+    directory = Path(options.runtime_dir)
+    log = Log(form=options.log_format)
+    manager = ServiceManager(os.environ, os.getpid())
+    from agent.daemon.daemon import Daemon
+    from agent.daemon.reload import Reloading, tuned
+    from agent.daemon.settings import Settings
+    from agent.execution.spool import SpoolError
+    from agent.ipc.mailboxes import MailboxError
+    from agent.ipc.registry import RegistryError
+    from agent.ipc.runtime_dir import RuntimeDirError
+    from agent.placement.kernel.background import Placer
+
+    try:
+        unit = _unit(directory, options.unit, log)
+    except RegistryError as error:
+        raise ControlError(str(error)) from error
+    for warning in warnings_of(machine, unit, reserved):
+        log("topology_unclear", reason=warning)
+    for name in find_users(options.exclude_users)[1]:
+        log("user_unknown", reason=f"{name} is no user here: check exclude.users.")
+    masters = _masters(options)
+    gate = _gate(options, log)
+    settings = Settings(
+        directory,
+        machine,
+        capacity=options.capacity,
+        observe=options.observe,
+        unit=unit,
+        claims=claims_file(os.environ),
+        masters=masters,
+        fences=None if machine.emulated else cpusets.build(directory, raised=options.enforce == "cpuset"),
+        quotas=Quotas(options.users_max_tasks, frozenset({0, os.geteuid()})),
+        gate=gate,
+        membership=_membership(options),
+        reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
+        history=_history(options),
+    )
+    placer = Placer(machine, unit)
+    try:
+        try:
+            daemon = Daemon(tuned(settings, options), placer, log, manager)
+        except OSError as error:
+            where, reason = error.filename or directory, os.strerror(error.errno or 0)
+            raise ControlError(f"{where}: {reason}: check the runtime directory.") from error
+        daemon.reload = Reloading(daemon, options, sources).reload
+        _load_when_compiled(daemon, placer, log)
+        stop = _serve_metrics(daemon, options.metrics, log)
+        mode = "observing" if options.observe else "emulating" if machine.emulated else "managing"
+        log_ready = partial(log, "ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid())
+        daemon.run(log_ready)
+        stop()
+    except (RegistryError, MailboxError, RuntimeDirError, ClaimError, SpoolError) as error:
+        raise ControlError(str(error)) from error
+    finally:
+        placer.close()
+
+
+def _masters(options: Options) -> Masters:
+    if options.users_masters is None:
+        return Masters.here()
+    group = group_number(options.users_masters)
+    if group is None:
+        raise ControlError(f"there is no group {options.users_masters} here: check users.masters.")
+    return Masters.here(group, options.users_masters)
+
+
+def _gate(options: Options, log: Log) -> Gate | None:
+    """Return where orders from other nodes come in, if they are wanted. Raises `ControlError`."""
+    if options.remote_listen is None:
+        return None
+    from agent.control import gate as remote
+
+    own = keys_of(options)
+    gate = remote.Gate(zmq_address(options.remote_listen), own)
+    log("remote", address=metrics_address(options.remote_listen)[0], port=gate.port, keys=own.folder)
+    return gate
+
+
+def _membership(options: Options) -> Membership | None:
+    """Return to which scheduler the node belongs, if to any. Raises `ControlError`."""
+    if options.scheduler is None:
+        return None
+    if options.observe:
+        raise ControlError("an agent that only observes starts no jobs: leave out --observe or --scheduler.")
+    from agent.execution import connection
+    from agent.execution.executor import Membership
+
+    own = keys_of(options) if connection.host_of(options.scheduler) else None
+    node, resources = options.node or socket.gethostname(), resources_of(options.resources)
+    return Membership(options.scheduler, node, options.spool_path, resources, options.features, own)
+
+
+def keys_of(options: Options) -> Keys:
+    """Return this agent's keys. Raises `ControlError`."""
+    from agent.control import keys
+
+    return keys.load(
+        Path(options.remote_keys) if options.remote_keys else keys.default_folder(os.environ, os.geteuid())
+    )
+
+
+def _reread(start: Topology, reserved: int, *, words: bool) -> Topology:
+    """Return the machine as it is now; where an agent was told what it looks like, what is left of that."""
+    now = without(read_topology(), reserved)
+    return replace(start, allowed=start.allowed & now.allowed, quota=now.quota) if words else now
+
+
+def _history(options: Options) -> History | None:
+    if options.events_size == "off":
+        return None
+    alone = options.events_path.parent == Path(options.runtime_dir)
+    return History(options.events_path, parse_size(options.events_size), alone=alone)
+
+
+def _unit(directory: Path, wanted: str, log: Log) -> str:
+    """Return the unit to hand out: the one asked for, but while tasks live that of the agent that started them."""
+    from agent.ipc.runtime_dir import unit_in_use
+
+    unit = unit_in_use(directory) or wanted
+    if unit != wanted:
+        log(
+            "unit_kept",
+            reason=f"running tasks are counted in {unit}s: start again with {wanted}s once they have ended.",
+        )
+    return unit
+
+
+def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
+    """Have the loop load the kernel's machine code once the compiling process has ended."""
+    if placer.compiler is None:
+        if placer.warning:
+            log("compile_failed", reason=f"distribution runs uncompiled and slowly: {placer.warning}")
+        return
+    log("compiling", pid=placer.compiler.pid, meanwhile="placements are computed in plain Python")
+
+    def load() -> None:
+        daemon.unwatch(pidfd)
+        os.close(pidfd)
+        placer.load()
+        if placer.warning:
+            log("compile_failed", reason=placer.warning)
+        else:
+            log("compiled")
+
+    pidfd = os.pidfd_open(placer.compiler.pid)
+    daemon.watch(pidfd, load)
+
+
+def metrics_address(text: str) -> tuple[str, int]:
+    """Return host and port of ADDRESS:PORT; without an address it is this machine alone."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def zmq_address(text: str) -> str:
+    """Return ADDRESS:PORT as ZeroMQ wants it."""
+    host, port = metrics_address(text)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], None]:
+    if where is None:
+        return lambda: None
+    from agent.observe import site
+
+    address = metrics_address(where)
+    try:
+        port, stop = site.serve(daemon, *address)
+    except OSError as error:
+        daemon.withdraw()
+        reason = error.strerror or error  # which os.strerror does not know of a name that has no address
+        msg = f"cannot serve metrics on {address[0]}:{address[1]}: {reason}: choose another --metrics."
+        raise ControlError(msg) from error
+    log("metrics", address=address[0], port=port)
+    return stop

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of all processes belong to which task, at one moment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent.system.proc import Identity, Stat, environment, image, named_in, owner, owners_of, read_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+BUDGET = 1 << 22
+"""Bytes of environments that are read of each user in a look; a small one counts as a page."""
+_PAGE = 4096
+_CHECK = BUDGET // 64
+"""What it counts to see whether a process still executes the same: it is rare, and takes as long as a small one."""
+
+
+class _Seen(NamedTuple):
+    """A process as it was read, with the inode numbers of its folder and of its parent's (0: none)."""
+
+    inode: int
+    parent: int
+    stat: Stat
+
+
+class Scan:
+    """The stat of every process below `proc`, of which only what may have changed since the last time is read.
+
+    The folder of a process has an inode of its own for as long as the process lives, and listing ``/proc`` tells it.
+    A process has another parent only when its parent has ended. State letters are those of when a stat was read.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._seen: dict[int, _Seen] = {}
+
+    def take(self) -> dict[int, Stat]:
+        """Return the stats by pid; processes that end meanwhile are left out."""
+        with os.scandir(self._proc) as entries:
+            inodes = {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
+        same = {
+            pid: seen
+            for pid, seen in self._seen.items()
+            if seen.inode == inodes.get(pid) and seen.parent == inodes.get(seen.stat.ppid, 0)
+        }
+        fresh = {pid: stat for pid in inodes.keys() - same.keys() if (stat := read_stat(pid, self._proc))}
+        read = {pid: _Seen(inodes[pid], inodes.get(stat.ppid, 0), stat) for pid, stat in fresh.items()}
+        self._seen = same | read
+        return {pid: seen.stat for pid, seen in self._seen.items()}
+
+
+class _Named(NamedTuple):
+    """What the environment of a process names, with when it started, its user, and what it executes."""
+
+    start_time: int
+    user: int
+    image: tuple[bytes, ...]
+    task: Identity | None
+
+
+class Marks:
+    """The tasks that processes below `proc` name in their environment (``DROM_TASK``).
+
+    An environment is read once, and again when its process has executed another program. What is looked at of each user
+    in a look is bounded: what is left comes in the next ones, so that nobody can hold up the agent.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._known: dict[int, _Named] = {}
+        """Who was looked at last comes last."""
+
+    def look(
+        self, pids: Collection[int], stats: Mapping[int, Stat], users: Collection[int]
+    ) -> tuple[dict[int, tuple[Identity, int]], set[int]]:
+        """Return the task that each of `pids` names, and its user, if it is one of `users` and names any.
+
+        Also returned are the users of whom not all has been read yet.
+        """
+        self._known = {
+            pid: known
+            for pid, known in self._known.items()
+            if pid in stats and stats[pid].start_time == known.start_time
+        }
+        theirs, left, unread = set(pids), dict.fromkeys(users, BUDGET), set()
+        fresh = sorted(theirs - self._known.keys(), key=lambda pid: stats[pid].start_time)
+        for pid in [*fresh, *(pid for pid in self._known if pid in theirs)]:
+            known = self._known.get(pid)
+            user = known.user if known else owner(pid, self._proc)
+            if user in left and left[user] > 0:
+                left[user] -= self._see(pid, user, stats[pid].start_time)
+            elif user in left and not known:
+                unread.add(user)
+        named = {pid: self._known[pid] for pid in theirs if pid in self._known}
+        return {pid: (one.task, one.user) for pid, one in named.items() if one.task and one.user in users}, unread
+
+    def _see(self, pid: int, user: int | None, start_time: int) -> int:
+        """Learn what a process names, unless that is known and still so; return what that cost of the budget."""
+        known, executes = self._known.pop(pid, None), image(pid, self._proc)
+        user = owner(pid, self._proc) if known else user
+        if user is None:
+            return _CHECK
+        if known and (known.user, known.image) == (user, executes):
+            self._known[pid] = known
+            return _CHECK
+        entries = environment(pid, self._proc)
+        self._known[pid] = _Named(start_time, user, executes, named_in(entries))
+        return max(_PAGE, sum(map(len, entries)))
+
+
+class Census:
+    """All processes in `stats`, told apart by tasks: those of `tasks`, which are the users by first process.
+
+    Processes that were seen in a task stay in it when their parents end, whoever they are: `before` is the census
+    taken last, if there was one.
+    """
+
+    def __init__(
+        self, tasks: Mapping[Identity, int], stats: Mapping[int, Stat], marks: Marks, before: Census | None = None
+    ) -> None:
+        self._tasks = tasks
+        self._stats = stats
+        self._living = {who for who in tasks if who.pid in stats and stats[who.pid].start_time == who.start_time}
+        roots = {who.pid for who in self._living}
+        owners = owners_of(stats, roots)
+        strays, self._orphans = self._strays(owners), dict[Identity, list[int]]()
+        for pid in strays if before else ():
+            task = before and before.task_of(Identity(pid, stats[pid].start_time))
+            if task and task in tasks:
+                self._orphans.setdefault(task, []).append(pid)
+        seen = {pid for pids in self._orphans.values() for pid in pids}
+        named, self.unread = marks.look([pid for pid in strays if pid not in seen], stats, set(tasks.values()))
+        for pid, (task, uid) in named.items():
+            if tasks.get(task) == uid and self._is_orphan(stats[pid], task):
+                self._orphans.setdefault(task, []).append(pid)
+        self._owners = owners_of(stats, roots.union(*self._orphans.values())) if self._orphans else owners
+
+    def task_of(self, who: Identity) -> Identity | None:
+        """Return the first process of the task that a process belonged to in this census, or None."""
+        stat = self._stats.get(who.pid)
+        root = self._owners.get(who.pid, 0) if stat and stat.start_time == who.start_time else 0
+        return self._firsts.get(root)
+
+    @cached_property
+    def _firsts(self) -> dict[int, Identity]:
+        """The first process of the task of each first process that lives, and of each orphan."""
+        orphans = {pid: task for task, pids in self._orphans.items() for pid in pids}
+        return orphans | {who.pid: who for who in self._living}
+
+    @cached_property
+    def _below(self) -> dict[int, list[int]]:
+        """The processes at and below each first process and orphan; 0 has all others."""
+        found: dict[int, list[int]] = {}
+        for pid, root in self._owners.items():
+            found.setdefault(root, []).append(pid)
+        return found
+
+    def processes(self, first: Identity) -> set[int]:
+        """Return the pids of the task whose first process is `first`, one of those the census was taken for.
+
+        Those are its descendants, and orphans with their descendants: processes whose parent is outside every task and
+        that were seen in this one before, or are of its user, started no earlier than the task, and have its
+        ``DROM_TASK`` in their environment. Nothing below the first process of another task belongs to it. There may be
+        more if its user is one of `unread`.
+        """
+        mine = set(self._below[first.pid]) if first in self._living else set()
+        return mine.union(*(self._below[orphan] for orphan in self._orphans.get(first, ())))
+
+    def _strays(self, owners: Mapping[int, int]) -> list[int]:
+        """Return who may be an orphan of any task: young enough, outside every task, and adopted by one who adopts."""
+        stats, dead = self._stats, self._tasks.keys() - self._living
+        adopting = _ancestors(stats, (who.pid for who in self._living))
+        latest = max((who.start_time for who in dead), default=-1)
+        first = min((who.start_time for who in self._tasks), default=sys.maxsize)
+        return [
+            pid
+            for pid, stat in stats.items()
+            if stat.start_time >= first
+            and not owners[pid]
+            and not owners.get(stat.ppid, 0)
+            and (stat.ppid in adopting or (stat.ppid in stats and stats[stat.ppid].start_time <= latest))
+        ]
+
+    def _is_orphan(self, stat: Stat, task: Identity) -> bool:
+        """Say whether one who names a task is no older than it, and was adopted by one who adopts its orphans.
+
+        Those are its ancestors, or when it is gone whoever is as old as it.
+        """
+        if stat.start_time < task.start_time:
+            return False
+        if task in self._living:
+            return stat.ppid in _ancestors(self._stats, {task.pid})
+        return stat.ppid in self._stats and self._stats[stat.ppid].start_time <= task.start_time
+
+
+def _ancestors(stats: Mapping[int, Stat], pids: Iterable[int]) -> set[int]:
+    """Return process 1 and the ancestors of `pids`."""
+    found = {1}
+    for pid in pids:
+        at = stats[pid].ppid
+        while at in stats and at not in found:
+            found.add(at)
+            at = stats[at].ppid
+    return found

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masks that somebody has rewritten, so that threads may run on CPUs their task does not hold, put right.
+
+Nothing tells when a mask is set, so the threads of all tasks are looked at in rounds. A mask within what a task holds
+is the program's own business, whoever made it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agent.enforcement import affinity
+from agent.enforcement.narrowed_masks import Narrowed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from agent.node.node import Node
+    from agent.observe.reporter import Report
+
+LEAST, MOST = 0.8, 4.0
+"""Seconds between two rounds."""
+FEW = 1024
+"""Threads up to which repairs are to take no more than a second."""
+SHARES = (0.05, 0.0125)
+"""What rounds may take of a CPU, of few threads and of more, where `LEAST` and `MOST` leave the choice."""
+
+
+def pause(took: float, threads: int) -> float:
+    """Return the seconds until the next round, after one that took so many of CPU time for so many threads."""
+    return min(MOST, max(LEAST, took / SHARES[threads > FEW]))
+
+
+class Repairing:
+    """Confines the tasks of `node` that have started to what they hold, where the agent `binds` threads at all.
+
+    `find` returns the pids of tasks, by slot.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        find: Callable[[Collection[int]], dict[int, set[int]]],
+        report: Report,
+        *,
+        binds: bool,
+        narrowed: Narrowed | None = None,
+    ) -> None:
+        self._node = node
+        self._find = find
+        self._report = report
+        self._binds = binds
+        self._narrowed = narrowed or Narrowed(node)
+        self._due = 0.0
+        self._astray: set[int] = set()
+
+    def next_look(self) -> float | None:
+        """When `look` has something to do, on the monotonic clock."""
+        return self._due if self._binds and self._node.tasks and not self._node.frozen else None
+
+    def look(self, now: float) -> None:
+        """Make a round, if one is due."""
+        due = self.next_look()
+        if due is None or now < due:
+            return
+        begin = time.thread_time()
+        rules = {slot: affinity.within(task.held) for slot, task in self._node.tasks.items() if task.started}
+        results = affinity.walk(rules, self._find, most=affinity.FEW_PASSES, part=self._narrowed.part)
+        moved = {slot: result.changed for slot, result in results.items() if result.changed}
+        for slot, threads in moved.items():
+            self._report.repaired(self._node.tasks[slot], threads, again=slot in self._astray)
+        self._astray = set(moved)
+        seen = sum(result.changed + result.kept for result in results.values())
+        self._due = time.monotonic() + pause(time.thread_time() - begin, seen)

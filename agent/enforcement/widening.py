@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More room for the processes of a task that do not attend to grants, a while after their responder has taken it.
+
+To find them is a look at every process of the machine: milliseconds of a CPU that the program has just been granted.
+Nobody waits for it, so the program starts on its new CPUs first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.enforcement import affinity
+from agent.enforcement.narrowed_masks import Narrowed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from agent.model.jobs import Task
+    from agent.node.node import Node
+
+DELAY = 0.1
+"""Seconds between the first growth and the look."""
+
+
+class Widening:
+    """Gives the CPUs that tasks have by then to their threads with masks of before.
+
+    `find` returns the pids of tasks, by slot; `narrowed` knows which threads have masks of their own.
+    """
+
+    def __init__(
+        self, node: Node, find: Callable[[Collection[int]], dict[int, set[int]]], narrowed: Narrowed | None = None
+    ) -> None:
+        self._node = node
+        self._find = find
+        self._narrowed = narrowed or Narrowed(node)
+        self._masks: dict[int, tuple[Task, set[int]]] = {}
+        self._due: float | None = None
+
+    def grown(self, task: Task, old: int, now: float) -> None:
+        """Take in that a task has more CPUs than the `old` ones, at `now` on the monotonic clock."""
+        known, masks = self._masks.setdefault(task.slot, (task, set()))
+        self._masks[task.slot] = (task, {*masks, old} if known is task else {old})
+        self._narrowed.granted(task, old)
+        if self._due is None:
+            self._due = now + DELAY
+
+    def next_look(self) -> float | None:
+        """When `look` has something to do, on the monotonic clock."""
+        return None if self._node.frozen else self._due
+
+    def look(self, now: float) -> None:
+        """Widen what is due. The responder has its threads where it wants them."""
+        if self._due is None or now < self._due or self._node.frozen:
+            return
+        tasks = [(task, masks) for task, masks in self._masks.values() if self._node.tasks.get(task.slot) is task]
+        self._due = now + DELAY  # where this fails
+        own = self._narrowed.in_force
+        rules = {task.slot: affinity.instead_of(masks | own(task), task.applied) for task, masks in tasks}
+        responders = {task.slot: task.responder[0] for task, _ in tasks if task.responder}
+
+        def others(slots: Collection[int]) -> dict[int, set[int]]:
+            return {slot: pids - {responders.get(slot)} for slot, pids in self._find(slots).items()}
+
+        affinity.walk(rules, others, part=self._narrowed.part)
+        self._masks, self._due = {}, None

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connection to the scheduler: made again whenever it breaks, and never waited for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import zmq
+
+from agent.control import keys
+from agent.control.gate import not_let_in, not_proven
+from agent.control.server import is_answer
+from agent.control.zmq_monitor import next_event
+from agent.execution import protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.control.keys import Keys
+    from agent.execution.protocol import FromAgent, Hello, ToAgent, Welcome
+    from agent.observe.log import Log
+
+PATIENCE = 3.0
+"""Seconds from one Hello to the next, as long as nobody welcomes the node."""
+DEAD_MS = 10_000
+"""A connection on which nothing comes for so long, in spite of ZeroMQ's own heartbeats, is made anew."""
+_UNKNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+SURE = 3
+"""So often in a row a handshake has to fail without a reason before it is the fault of keys: somebody may have died."""
+NO_AGENTS = "users come in there, and no agents: give the address of the scheduler's --agents, or of its agents socket."
+
+
+def host_of(address: str) -> str:
+    """Return the host of a TCP endpoint, under whose name the scheduler's public key is kept; empty: it is no such."""
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return host if address.startswith("tcp://") else ""
+
+
+class Link:
+    """A DEALER socket connected to `address`.
+
+    `fd` is readable when `read` may have something; ZeroMQ signals edges, so read after every use. What is sent while
+    nobody is connected is lost: whatever matters is said again after `welcome`. Over TCP both sides show keys: a
+    scheduler has programs started as any user.
+    """
+
+    def __init__(self, address: str, log: Log, own: Keys | None = None) -> None:
+        self.address = address
+        self.malformed = 0
+        """Messages that were dropped."""
+        self.cluster: str | None = None
+        """The name of the cluster, once the node has been welcomed."""
+        self._log = log
+        self._heartbeat = 1.0
+        self._next = 0.0
+        self._unsaid = False
+        self._told = ""
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),
+            (zmq.MAXMSGSIZE, protocol.MAX_MESSAGE),
+            (zmq.RECONNECT_IVL, 100),
+            (zmq.RECONNECT_IVL_MAX, 2000),
+            (zmq.HEARTBEAT_IVL, DEAD_MS // 4),
+            (zmq.HEARTBEAT_TIMEOUT, DEAD_MS),
+            (zmq.SNDHWM, 0),
+            (zmq.RCVHWM, 0),
+            (zmq.IPV6, 1),
+        ):
+            self._socket.setsockopt(option, value)
+        self._own, self._failures = own, 0
+        self._monitor: zmq.Socket[bytes] | None = None
+        if own:
+            keys.guard_client(self._socket, own, host_of(address))
+            self._monitor = self._socket.get_monitor_socket(_UNKNOWN | _STRANGE | _ENDED)
+        self._socket.connect(address)
+        self.fd = int(self._socket.getsockopt(zmq.FD))
+
+    def read(self) -> Iterator[ToAgent]:
+        """Yield what has come; what is no message is counted and told in the log."""
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            data = frames[0] if len(frames) == 1 else b""
+            try:
+                yield protocol.to_agent(data)
+            except protocol.MalformedError as error:
+                self.malformed += 1
+                if is_answer(data):
+                    self.turned_away(NO_AGENTS)
+                else:
+                    self._log("message_dropped", message=str(error))
+
+    def send(self, message: FromAgent) -> bool:
+        """Send a message; False when nobody is connected."""
+        try:
+            self._socket.send(protocol.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def introduce(self, hello: Hello, now: float) -> None:
+        """Say who this is, and again after a while unless somebody answers. `now` is of CLOCK_MONOTONIC."""
+        self.cluster = None
+        self._hear_of_handshakes()
+        self._unsaid = not self.send(hello)
+        self._next = now + PATIENCE
+
+    def welcome(self, message: Welcome, now: float) -> None:
+        """Take in that the node is in a cluster."""
+        if self.cluster is None:
+            self._log("cluster_joined", cluster=message.name, address=self.address)
+        self.cluster, self._told, self._unsaid, self._failures = message.name, "", False, 0
+        self._heartbeat = min(max(message.heartbeat, 0.05), 60.0)
+        self._next = now + self._heartbeat
+
+    def turned_away(self, reason: str) -> None:
+        """Take in that the node may not join, and tell of it once."""
+        self.cluster = None
+        if reason != self._told:
+            self._told = reason
+            self._log("node_refused", address=self.address, reason=reason)
+
+    def _hear_of_handshakes(self) -> None:
+        """Take in that the two sides do not know each other's keys, and try again: ZeroMQ does not."""
+        event = 0
+        with suppress(zmq.Again):
+            while self._monitor:
+                event, _ = next_event(self._monitor, zmq.NOBLOCK)
+                self._failures += 1
+        if not (event and self._own):
+            return
+        if event & _UNKNOWN or self._failures >= SURE:
+            self.turned_away(_why_not(event, self._own, self.address))
+        with suppress(zmq.ZMQError):  # it has been given up already
+            self._socket.disconnect(self.address)
+        self._socket.connect(self.address)
+
+    def is_due(self, now: float) -> bool:
+        """Say whether it is time to say something: who just connected is told at once."""
+        return self._unsaid or now >= self._next
+
+    def beat(self, alive: FromAgent, now: float) -> None:
+        """Say that the agent lives, whether anybody hears it or not."""
+        self._hear_of_handshakes()
+        self.send(alive)
+        self._next = now + self._heartbeat
+
+    def next_look(self) -> float:
+        """Return when it is time to say something (seconds of CLOCK_MONOTONIC)."""
+        return self._next
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._context.destroy(linger=0)
+
+
+def _why_not(event: int, own: Keys, address: str) -> str:
+    """Return what a failed handshake says of the keys of both sides, as a sentence."""
+    if event & _UNKNOWN:
+        hint = f"run `drom keys trust FILE NODE` there with {own.folder / keys.PUBLIC}."
+        return f"the scheduler does not know our key: {hint}"
+    return (not_proven if event & _STRANGE else not_let_in)(address.removeprefix("tcp://"), own, host_of(address))

@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out on a node what its scheduler orders, and tells what becomes of it. Without a scheduler jobs go on."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from agent.errors import Refused
+from agent.execution import launch, protocol, spool
+from agent.execution.connection import Link
+from agent.execution.remote_steps import Remote
+from agent.execution.supervisor import PATIENCE, Attempt, Keeping, send_signal
+from agent.model.jobs import Reservation
+from agent.system import proc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from agent.control.keys import Keys
+    from agent.daemon.daemon import Daemon
+    from agent.execution.protocol import FromAgent, ToAgent
+    from agent.model.jobs import Task
+    from agent.observe.job_rates import Sample
+    from agent.system.proc import Stat
+
+AGAIN = 0.1
+"""Seconds between two looks at an attempt whose processes are to be gone."""
+MOST_NAMED = 4
+"""Processes that a line of the log names."""
+SELDOM = 5.0
+"""The same once they have survived SIGKILL for `PATIENCE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """To which scheduler a node belongs, and as what.
+
+    `address` is a ZeroMQ endpoint, where `own` are shown (None: no keys), and `resources` are counted ones.
+    """
+
+    address: str
+    node: str
+    spool: Path
+    resources: dict[str, int]
+    features: tuple[str, ...] = ()
+    own: Keys | None = None
+
+
+class Nobody:
+    """Stands in where there is no scheduler."""
+
+    keeps = 0
+
+    def reservations(self) -> list[Reservation]:
+        """Return nothing: nothing is reserved."""
+        return []
+
+    def open(self) -> None:
+        """Connect to nobody."""
+
+    def turn(self, now: float) -> None:
+        """Do nothing."""
+
+    def next_look(self, _now: float) -> float | None:
+        """Return None: there is nothing to do."""
+        return None
+
+    def paced(self, samples: Iterable[Sample]) -> None:
+        """Take in what was measured of jobs."""
+
+    def sees_to(self, _task: Task) -> bool:
+        """Say whether it ends what a task leaves behind whose first process has ended."""
+        return False
+
+    def close(self) -> None:
+        """Leave nothing."""
+
+
+class Steward(Nobody):
+    """The scheduler's hand on the node of `daemon`. Raises `SpoolError` when it cannot write down what it does."""
+
+    def __init__(self, daemon: Daemon, membership: Membership) -> None:
+        self._daemon = daemon
+        self._node = daemon.node
+        self._log = daemon.log
+        self._membership = membership
+        self._place = launch.Place(membership.node, daemon.settings.runtime_dir.absolute())
+        self._boot = proc.boot_id().hex()
+        self._spool = spool.Spool(membership.spool)
+        self._keeping = Keeping(daemon, self._place, self._boot, self)
+        self._link: Link | None = None
+        self.attempts: dict[tuple[int, int], Attempt] = {}
+        self._paces: list[protocol.Pace] = []
+        """What was measured since the scheduler was last told."""
+        self._scan = daemon.following.scan
+        self._remote = Remote(
+            daemon, self._place, self._boot, self.attempts, self._say, share=daemon.share, scan=self._scan
+        )
+        self._restless: set[Attempt] = set()
+        """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
+        for folder in self._spool.survey():
+            start = folder.start()
+            if start is None:
+                self._put_down(folder)
+                continue
+            attempt = Attempt(start, folder, folder.cores() or start.cores)
+            self.attempts[attempt.key] = attempt
+            self._remote.steps.take_up(attempt)
+            self._look(attempt)
+
+    def _put_down(self, folder: spool.Folder) -> None:
+        """End an attempt of which nobody knows what it is: the scheduler hears that it is not here."""
+        job = folder.path.name.partition(".")[0]
+        self._log("spool_unreadable", reason=f"{folder.path} cannot be read: what runs of job {job} is ended.")
+        self._keeping.put_down(folder, int(job))
+
+    @property
+    def keeps(self) -> int:  # type: ignore[override]
+        """How many jobs live on this node."""
+        return sum(one.lives for one in self.attempts.values())
+
+    # --- the loop's -------------------------------------------------------------------------------------------------
+
+    def reservations(self) -> list[Reservation]:
+        """Return what is reserved for the jobs that were there before this agent."""
+        return [_reservation(one.start, one.cores) for one in self.attempts.values() if one.lives]
+
+    def open(self) -> None:
+        """Connect to the scheduler, once the node knows what `reservations` said."""
+        self._link = Link(self._membership.address, self._log, self._membership.own)
+        self._daemon.watch(self._link.fd, lambda: None)
+        self._remote.open()
+
+    def turn(self, now: float) -> None:
+        """Do what is to be done by `now`, and answer whatever the scheduler has said meanwhile."""
+        link, heard = self._link, True
+        while link and heard:
+            for attempt in list(self._restless):
+                self._daemon.survive("job", partial(self._attend, attempt, now), attempt.key)
+            self._remote.turn(now)
+            if link.is_due(now):
+                if link.cluster is None:
+                    link.introduce(self._hello(), now)
+                else:
+                    link.beat(protocol.Alive(self._membership.node, time.time(), tuple(self._paces)), now)
+                self._paces.clear()
+            heard = False
+            for message in link.read():
+                heard = True
+                self._daemon.survive("job", partial(self._hear, message, now))
+
+    def next_look(self, now: float) -> float | None:
+        """Return when `turn` has something to do, or None."""
+        link = self._link.next_look() if self._link else None
+        times = (link, self._remote.next_look(), now + AGAIN if self._restless else None)
+        return min((at for at in times if at is not None), default=None)
+
+    def paced(self, samples: Iterable[Sample]) -> None:
+        """Have the scheduler told, when it next hears of this node, what was measured of its jobs."""
+        keys = {attempt.name: key for key, attempt in self.attempts.items() if attempt.lives}
+        known = [one for one in samples if one.job in keys]
+        self._paces += [protocol.Pace(*keys[one.job], one.cores, one.seconds, one.work) for one in known]
+
+    def sees_to(self, task: Task) -> bool:
+        """Say whether a task is the whole program of a job: its drom-step ends what that leaves behind."""
+        return any(one.pid == task.arrival.pid and one.name == task.job for one in self.attempts.values() if one.lives)
+
+    def close(self) -> None:
+        """Leave: jobs go on, and the next agent takes them up."""
+        for attempt in self.attempts.values():
+            self._keeping.forget(attempt)
+        self._remote.close()
+        if self._link:
+            self._daemon.unwatch(self._link.fd)
+            self._link.close()
+        self._spool.close()
+
+    # --- what the scheduler says ------------------------------------------------------------------------------------
+
+    def _hear(self, message: ToAgent, now: float) -> None:
+        link = self._link
+        if link is None:
+            return
+        if isinstance(message, protocol.Welcome):
+            link.welcome(message, now)
+            for attempt in self.attempts.values():
+                if not attempt.lives:
+                    self._tell(attempt)
+        elif isinstance(message, protocol.No):
+            link.turned_away(message.reason)
+        elif isinstance(message, protocol.Who):
+            link.introduce(self._hello(), now)
+        elif isinstance(message, protocol.Start):
+            self._start(message, now)
+        elif known := self.attempts.get((message.job, message.attempt)):  # else the next Hello says so
+            self._obey(known, message, now)
+
+    def _obey(self, attempt: Attempt, message: ToAgent, now: float) -> None:
+        """Do what is ordered for an attempt."""
+        if isinstance(message, protocol.Post):
+            self._remote.take(attempt, message.node, message.body)
+        elif isinstance(message, protocol.Lost):
+            self._remote.lost(message.body)
+        elif isinstance(message, protocol.Resize):
+            self._resize(attempt, message, now)
+        elif isinstance(message, protocol.Signal):
+            self._signal(attempt, message, now)
+        elif isinstance(message, protocol.Forget) and not attempt.lives:
+            del self.attempts[attempt.key]
+            self._keeping.clear(attempt)
+
+    def _say(self, message: FromAgent) -> None:
+        if self._link and self._link.cluster is not None:
+            self._link.send(protocol.in_bounds(message))
+
+    def _hello(self) -> protocol.Hello:
+        daemon, cores = self._daemon, self._node.cores
+        known = [
+            protocol.Known(*one.key, "running" if one.lives else one.state, self._most(one))
+            for one in self.attempts.values()
+        ]
+        return protocol.Hello(
+            protocol=protocol.PROTOCOL,
+            version=metadata.version("drom"),
+            node=self._membership.node,
+            host=socket.gethostname(),
+            boot=self._boot,
+            cores=len(cores),
+            cpus_per_core=cores.widest,
+            memory=daemon.settings.memory,
+            resources=self._membership.resources,
+            features=self._membership.features,
+            emulated=daemon.settings.topology.emulated,
+            time=time.time(),
+            jobs=tuple(known),
+        )
+
+    def _most(self, attempt: Attempt) -> int:
+        """Return the cores that an attempt may have as long as nobody orders anything: what it still holds counts."""
+        held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else 0
+        return max(attempt.cores, held)
+
+    def _tell(self, attempt: Attempt) -> None:
+        """Say what has become of an attempt so far."""
+        job, number = attempt.key
+        status = attempt.status or spool.Status(time=time.time())
+        if attempt.state == "refused":
+            fault, reason = launch.why_refused(status, attempt.start, self._place)
+            self._say(protocol.Refused(job, number, fault, attempt.note or reason))
+        elif attempt.state == "ended":
+            used = (status.time, status.cpu_seconds, status.max_rss)
+            self._say(protocol.Ended(job, number, status.status, *used, attempt.note))
+        elif attempt.state != "starting":
+            self._say(protocol.Started(job, number, attempt.pid, time.time()))
+
+    # --- beginnings -------------------------------------------------------------------------------------------------
+
+    def _start(self, start: protocol.Start, now: float) -> None:
+        known = self.attempts.get((start.job, start.attempt))
+        if known:
+            self._tell(known)
+            return
+        refusal = launch.why_not_here(start, os.geteuid()) or self._begin(start, now)
+        if refusal:
+            self._log("job_refused", job=launch.job_name(start.job), fault=refusal[0], reason=refusal[1])
+            self._say(protocol.Refused(start.job, start.attempt, *refusal))
+
+    def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
+        """Start an attempt; return whose fault it is that this cannot be, and why."""
+        try:
+            self._daemon.acting.do(self._node.reserve(_reservation(start, start.cores), now))
+        except Refused as refusal:
+            return ("busy" if start.cores <= len(self._node.cores) else "node"), str(refusal)
+        attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
+        try:
+            self._keeping.begin(attempt)
+        except Exception as error:
+            self._daemon.acting.do(self._node.dismiss(attempt.name, now))
+            if not isinstance(error, OSError):
+                raise
+            reason = f"{self._membership.node} cannot start it: {error.strerror or error}."
+            return launch.fault_of_node(error.errno or 0), reason
+        self.attempts[attempt.key] = attempt
+        if attempt.pidfd < 0:
+            self._restless.add(attempt)
+        return None
+
+    def program_runs(self, attempt: Attempt) -> None:
+        """Take in that the program of an attempt runs."""
+        attempt.state = "running"
+        self._log(
+            "job_started", job=attempt.name, attempt=attempt.start.attempt, pid=attempt.pid, uid=attempt.start.uid
+        )
+        self._tell(attempt)
+
+    def _look(self, attempt: Attempt) -> None:
+        """Look at an attempt whose drom-step is not watched: one of an earlier agent, or for want of descriptors."""
+        state = self._keeping.look(attempt)
+        if state == spool.NEVER and self._link is None:  # nobody has been told of it
+            self._keeping.clear(attempt)
+            del self.attempts[attempt.key]
+        elif state == spool.BEGINNING:
+            self._restless.add(attempt)
+        elif state != spool.RUNNING:
+            attempt.status = attempt.folder.status()
+            self.keeper_died(attempt)
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def keeper_died(self, attempt: Attempt) -> None:
+        """Take in that the drom-step of an attempt has died; the attempt is over when none of its tasks is left."""
+        attempt.due = None
+        attempt.state = "ending"
+        self._restless.add(attempt)
+
+    def _end(self, attempt: Attempt, now: float) -> None:
+        """End an attempt of which no process is left; kill what is."""
+        job = self._node.jobs.get(attempt.name)
+        steps = self._remote.steps.any_live(attempt)
+        killed = None in {one.status for one in (attempt, *self._remote.steps.attempts(attempt))}
+        if attempt.survives and attempt.kill_at is not None and now < attempt.kill_at:
+            return
+        if killed or steps or (job and job.reserved and job.present):
+            stats = self._scan()
+            left = self._processes_of(attempt, stats)
+            if killed:
+                left |= self._keeping.orphans_of(attempt.start.job, attempt.start.uid, stats)
+            self._kill(attempt, left, stats, now)
+            if left or steps or (job and job.reserved and job.present):
+                return
+        self._restless.discard(attempt)
+        self._remote.steps.forget(attempt)
+        if job and job.reserved:
+            self._daemon.acting.do(self._node.dismiss(attempt.name, now))
+        if attempt.status is None:
+            attempt.note = "its keeper on the node was killed, or the node was booted again: how it ended is not known."
+        refused = attempt.status is not None and attempt.status.refused
+        attempt.state = "refused" if refused else "ended"
+        code = attempt.status.status if attempt.status else "unknown"
+        about = {"refused": refused} if refused else {"status": code}
+        self._log("job_ended", job=attempt.name, attempt=attempt.start.attempt, **about)
+        self._tell(attempt)
+
+    def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
+        if not attempt.lives:
+            return
+        wait = 0.0 if wanted.signal == signal.SIGKILL else wanted.then_kill
+        if wait is not None:  # a later order puts an earlier one off for nobody
+            attempt.kill_at = min(now + wait, attempt.kill_at if attempt.kill_at is not None else math.inf)
+        if wanted.signal != signal.SIGKILL:
+            attempt.unsent.append(wanted.signal)
+        self._restless.add(attempt)
+
+    def _kill(self, attempt: Attempt, pids: set[int], stats: dict[int, Stat], now: float) -> None:
+        """Kill processes of an attempt, and say so once where they survive that: they hang in the kernel."""
+        send_signal(signal.SIGKILL, pids, stats)
+        attempt.killed = now if attempt.killed is None else attempt.killed
+        if pids and not attempt.survives and now - attempt.killed >= PATIENCE:
+            attempt.survives = True
+            states = [(pid, proc.read_stat(pid)) for pid in sorted(pids)[:MOST_NAMED]]
+            shown = " ".join(f"{pid}:{stat.state}:{proc.command(pid)}" for pid, stat in states if stat)
+            reason = "SIGKILL does not end them: their cores are not free until they end, or the node is booted again."
+            about = {"job": attempt.name, "attempt": attempt.start.attempt, "processes": shown}
+            self._log("job_kill_failed", **about, reason=reason)
+        attempt.kill_at = now + (SELDOM if attempt.survives else AGAIN)
+
+    def _send(self, attempt: Attempt, number: int) -> bool:
+        """Send a signal to the processes of an attempt; say whether there are any."""
+        stats = self._scan()
+        pids = self._processes_of(attempt, stats)
+        send_signal(number, pids, stats)
+        return bool(pids)
+
+    def _processes_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of the processes of a scan that belong to an attempt, by descent or as tasks."""
+        job = self._node.jobs.get(attempt.name)
+        slots = [task.slot for task in job.present] if job and job.reserved else []
+        pids = self._keeping.processes_of([attempt, *self._remote.steps.attempts(attempt)], stats)
+        return pids.union(*self._daemon.following.processes_of_all(slots, stats).values()) if slots else pids
+
+    # --- sizes ------------------------------------------------------------------------------------------------------
+
+    def _resize(self, attempt: Attempt, wanted: protocol.Resize, now: float) -> None:
+        if attempt.state not in ("starting", "running"):
+            return  # its end answers
+        try:
+            self._order(attempt, wanted.cores, now)
+        except Refused as refusal:
+            held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else attempt.cores
+            self._say(protocol.NotResized(*attempt.key, held, str(refusal)))
+            return
+        attempt.due = now + wanted.within
+        self._restless.add(attempt)
+
+    def _order(self, attempt: Attempt, cores: int, now: float) -> None:
+        if attempt.name not in self._node.jobs:
+            msg = f"job {attempt.name} found no place for its cores when the agent started."
+            raise Refused(msg)
+        self._daemon.acting.do(self._node.order(attempt.name, cores, now))
+        attempt.cores = cores
+        try:
+            attempt.folder.order(cores)
+        except OSError as error:  # a new agent would say the old number in its Hello
+            self._log("spool_failed", reason=f"cannot write down an order: {error.strerror}")
+
+    def _attend(self, attempt: Attempt, now: float) -> None:
+        """Do what is due for an attempt."""
+        if attempt.state == "ending":
+            self._end(attempt, now)
+            return
+        if attempt.pidfd < 0 and attempt.lives:
+            self._look(attempt)
+        if attempt.due is not None:
+            self._settle(attempt, now)
+        while attempt.pidfd >= 0 and attempt.unsent and self._send(attempt, attempt.unsent[0]):
+            del attempt.unsent[0]
+        if attempt.kill_at is not None and now >= attempt.kill_at:
+            stats = self._scan()
+            self._kill(attempt, self._processes_of(attempt, stats), stats, now)
+        watched = attempt.pidfd >= 0 or not attempt.lives
+        rests = attempt.due is None and attempt.kill_at is None and not attempt.unsent
+        if rests and watched and attempt.state != "ending":
+            self._restless.discard(attempt)
+
+    def _settle(self, attempt: Attempt, now: float) -> None:
+        """Tell that an order is in force, or take it back when its time is over."""
+        if attempt.due is None:
+            return
+        if self._node.has_settled(attempt.name):
+            attempt.due = None
+            self._say(protocol.Resized(*attempt.key, attempt.cores))
+        elif now >= attempt.due:
+            wanted, held = attempt.cores, self._node.cores_held(attempt.name)
+            try:
+                self._order(attempt, held, now)
+            except Refused:  # the node is frozen, or others have what is to come back: what holds then is told then
+                attempt.due = now + AGAIN
+                return
+            attempt.due = None
+            reason = f"it was not applied in time: {wanted} cores were ordered."
+            self._say(protocol.NotResized(*attempt.key, held, reason))
+
+
+def _reservation(start: protocol.Start, cores: int) -> Reservation:
+    return Reservation(
+        name=launch.job_name(start.job),
+        uid=start.uid,
+        cores=cores,
+        most=max(start.most, start.cores),
+        tasks=start.tasks,
+        job_class=start.job_class,
+        memory=start.memory,
+    )

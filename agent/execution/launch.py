@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a scheduler wants started to a drom-step that runs it, and from what that says to what is told."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.execution.protocol import LETTERS
+from agent.ipc.runtime_dir import make_open
+from dromlib import native
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent.execution.protocol import Start
+    from agent.execution.spool import Status
+
+ALREADY = ("DROM_TASK", "DROM_CPUS", "DROM_MAX_CPUS")
+"""What a program inside a task has in its environment, and one outside may not have."""
+RANKS = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MV2_COMM_WORLD_", "MPI_LOCAL", "PALS_LOCAL", "PALS_RANKID")
+"""Beginnings of the variables by which a program takes itself for a rank of a launch."""
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores, and programs should not."""
+USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where programs are looked for when a submission does not say it."""
+OPEN_MPI = {
+    "OMPI_MCA_plm": "rsh",
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "OMPI_MCA_orte_leave_session_attached": "1",
+    "PRTE_MCA_plm": "ssh",
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    "PRTE_MCA_prte_leave_session_attached": "1",
+}
+"""How mpirun of Open MPI, before 5 and since, starts its daemons on the nodes of a job, also on a job's own node where
+that has another name than its host: all by itself."""
+UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
+"""Ranks run on the cores of their job, which mpirun does not know."""
+HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
+"""Where mpirun is told of the file with the nodes of a script, and how many ranks each takes."""
+STAND_INS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
+"""Where it finds what to use instead of ssh: us."""
+CHOSEN = ("cwd", "input", "output", "error")
+"""What is wherever the user chose: whatever comes of it, the node is not to blame."""
+NODE_FAULTS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO)
+"""Why a node cannot tell who a user is, though the job asked for nothing wrong."""
+FULL = (errno.ENOMEM, errno.ENFILE)
+"""Why a node cannot run our own programs, which no user can bring about with the path of a job."""
+PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
+"""What a node lacks now, and may have again without anybody's doing."""
+_ACL_VERSION = 2
+_OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+_NO_ID = 0xFFFFFFFF
+"""The numbers of an access control list as an extended attribute (linux/posix_acl_xattr.h)."""
+LONGEST_SHOWN = 200
+"""Characters of a path in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where jobs are started: the name of the node, and its agent's runtime directory."""
+
+    node: str
+    runtime_dir: Path
+
+
+def job_name(job: int) -> str:
+    """Return the name on a node of the scheduler's job of this number."""
+    return f"drom-{job}"
+
+
+def expand(pattern: str, start: Start, node: str) -> str:
+    """Return a path with %j (job), %n (node), %u (user), %x (name of the job) and %% in it replaced; others stay."""
+    meant = (str(start.job), node, start.user.replace("/", "_"), start.name.replace("/", "_"), "%")
+    words = dict(zip(LETTERS, meant, strict=True))
+    done, rest = "", pattern
+    while rest:
+        before, mark, rest = rest.partition("%")
+        done += before + (words.get(rest[:1], mark + rest[:1]) if mark else "")
+        rest = rest[1:] if mark else ""
+    return done
+
+
+def environment(start: Start, place: Place) -> dict[str, str]:
+    """Return the environment of a job: that of its submission, what tells it where it is, and a way to drom-run."""
+    kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
+    nodes = start.nodes or (place.node,)
+    launcher = UNBOUND | OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
+    if start.script and len(nodes) > 1:
+        launcher |= dict.fromkeys(HOSTFILES, str(hosts_path(start, place)))
+    about = {
+        "PATH": f"{kept.get('PATH', USUAL_PATH)}:{_run().parent}",
+        "DROM_JOB_ID": str(start.job),
+        "DROM_JOB_ATTEMPT": str(start.attempt),
+        "DROM_JOB_NAME": start.name,
+        "DROM_NODE": place.node,
+        "DROM_NODELIST": ",".join(nodes),
+        "DROM_HOSTS": ",".join(f"{node}:{_ranks(start)}" for node in nodes),
+        "DROM_NTASKS": str(start.total_tasks),
+        "DROM_RUNTIME_DIR": str(place.runtime_dir),
+    }
+    return about | launcher | kept | about  # agents look for these at the beginning
+
+
+def _ranks(start: Start) -> int:
+    """Return how many tasks a job has on each of its nodes."""
+    return max(1, start.total_tasks // max(1, len(start.nodes)))
+
+
+def command(start: Start, place: Place) -> list[str]:
+    """Return what is executed: the program in a task of its own, a launcher as it is, or what waits for an end."""
+    if start.mode == "hold":
+        return [_step(), "hold"]
+    if start.mode == "launch":
+        return list(start.argv)
+    about = [
+        "--runtime-dir",
+        str(place.runtime_dir),
+        "--job",
+        job_name(start.job),
+        "--class",
+        start.job_class,
+        "--await",
+    ]
+    program = [*interpreter(start.script), str(script_path(start, place))] if start.script else []
+    return [str(_run()), *start.run_options, *about, "--", *program, *start.argv]
+
+
+def interpreter(script: str) -> list[str]:
+    """Return what the first line of a script says that runs it, as the kernel reads it; /bin/sh where it does not."""
+    first = script.partition("\n")[0]
+    words = first[2:].strip().split(maxsplit=1) if first.startswith("#!") else []
+    return words or ["/bin/sh"]
+
+
+def script_path(start: Start, place: Place) -> Path:
+    """Return where the script of a job is kept while the node knows the job: outside the spool, which is private."""
+    return place.runtime_dir / "scripts" / f"{start.job}.{start.attempt}"
+
+
+def hosts_path(start: Start, place: Place) -> Path:
+    """Return where mpirun finds the nodes of a job that is a script, while the node knows the job."""
+    return script_path(start, place).with_suffix(f".{start.attempt}.hosts")
+
+
+def write_script(start: Start, place: Place) -> None:
+    """Write the script of a job, and the nodes for its launches, for its user alone to read. Raises OSError.
+
+    The files stay root's where the agent is: users could change the mode of theirs, and fill the file system.
+    """
+    if start.script:
+        make_open(script_path(start, place).parent)
+        _write(script_path(start, place), start.script, 0o500, start)
+        hosts = (f"{node} slots={_ranks(start)}\n" for node in start.nodes)
+        _write(hosts_path(start, place), "".join(hosts), 0o400, start)
+
+
+def _write(path: Path, text: str, mode: int, start: Start) -> None:
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+        if os.geteuid() == 0 and start.uid != 0:
+            _let_read(fd, mode & 0o500, start)
+
+
+def _let_read(fd: int, mode: int, start: Start) -> None:
+    """Let the user of a job read a file of root's, and execute it if its owner may: the job's group without ACLs."""
+    rights = mode >> 6
+    entries = ((_OWNER, rights, _NO_ID), (_USER, rights, start.uid), (_GROUP, 0, _NO_ID), (_MASK, rights, _NO_ID))
+    acl = struct.pack("<I", _ACL_VERSION) + b"".join(
+        struct.pack("<HHI", *one) for one in (*entries, (_OTHER, 0, _NO_ID))
+    )
+    try:
+        os.setxattr(fd, "system.posix_acl_access", acl)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        os.fchown(fd, -1, start.gid)
+        os.fchmod(fd, mode | rights << 3)
+
+
+def remove_script(start: Start, place: Place) -> None:
+    """Remove the script of a job, if it has one: a step of it has none."""
+    if not start.script:
+        return
+    for path in (hosts_path(start, place), script_path(start, place)):
+        with contextlib.suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()  # unless there are others
+
+
+def instructions(start: Start, place: Place) -> bytes:
+    """Return what drom-step reads (`struct instructions` in step.h)."""
+    argv, held = command(start, place), start.mode == "hold"
+    paths = [expand(path or "", start, place.node) for path in (start.input, start.output, start.error)]
+    words = [
+        *(str(n) for n in (start.uid, start.gid, start.umask)),
+        "1" if start.attempt > 1 else "0",
+        "/" if held else start.cwd,
+        *([""] * 3 if held else paths),
+        str(len(argv)),
+        *argv,
+        *(f"{name}={value}" for name, value in environment(start, place).items()),
+    ]
+    return b"".join(os.fsencode(word) + b"\0" for word in words)
+
+
+def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
+    """Start drom-step; return its pid, and what can be read once the program runs.
+
+    That is the program's pid, or the end of the file if there never will be one. `lock` is the descriptor of the folder
+    that locks it. Raises OSError.
+    """
+    told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptors = [tell]
+    try:
+        descriptors.append(what := os.memfd_create("instructions", os.MFD_CLOEXEC))
+        with os.fdopen(what, "wb", closefd=False) as file:
+            file.write(instructions(start, place))
+        numbers = (what, lock, tell)
+        pid = os.posix_spawn(
+            _step(),
+            ["drom-step", f"{start.job}.{start.attempt}", *map(str, numbers)],
+            {"PATH": "/usr/bin:/bin"},  # never a variable of the user's: drom-step may be root
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, 0, 2),
+                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in numbers),  # onto itself: stays open
+            ],
+            setsigdef=IGNORED,
+        )
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        for fd in descriptors:
+            os.close(fd)
+    return pid, told
+
+
+def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
+    """Return which fault it is, of those in `protocol`, that a program did not start, and why, as a sentence."""
+    what, reason = status.refused, os.strerror(status.errno)
+    streams = {"input": start.input, "output": start.output, "error": start.error}
+    program, cwd = _shown((start.argv or ("",))[0]), _shown(start.cwd)
+    sentences = {
+        "cwd": f"cannot change to {cwd}: {reason}: submit from one that {start.user} may enter on {place.node}.",
+        "user": f"no user has number {start.uid} on {place.node}: use a user that all nodes know.",
+        "group": f"user {start.user} is not in group {start.gid} on {place.node}.",
+        "program": f"cannot run '{program}': {reason}: check its path and mode on {place.node}.",
+    }
+    if what in streams:
+        path = expand(streams[what] or "/dev/null", start, place.node)
+        sentence = f"cannot open {_shown(path)} for the {what} of the job: {reason}: check --{what}."
+    else:
+        sentence = sentences.get(what, f"{place.node} cannot start a process ({what}: {reason}).")
+    return _fault(what, status.errno, start), sentence
+
+
+def _fault(what: str, number: int, start: Start) -> str:
+    """Return whose fault it is that something failed; nothing that a user chose is the node's."""
+    if what in CHOSEN:
+        return "job"
+    if what == "program":  # mpirun is found by the user's PATH
+        return "busy" if number in FULL and start.mode != "launch" else "job"
+    return "job" if what in ("user", "group") and number not in NODE_FAULTS else fault_of_node(number)
+
+
+def fault_of_node(number: int) -> str:
+    """Return what an errno says of a node that cannot start something: whether that will pass."""
+    return "busy" if number in PASSING else "node"
+
+
+def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:
+    """Return whose fault it is, and why, that an agent of user `uid` cannot start this at all; None: it can."""
+    if uid not in (0, start.uid):
+        return "job", f"this agent runs as user {uid} and may not start programs as {start.uid}: run it as root."
+    if not (start.argv or start.script) and start.mode != "hold":
+        return "job", "the job has no command."
+    if start.tasks > start.cores:
+        return "job", f"a task needs a core of its own: {start.tasks} tasks cannot be on {start.cores} cores."
+    return None
+
+
+def _shown(path: str) -> str:
+    """Return a path as a sentence has it: the beginning of a long one."""
+    return path if len(path) <= LONGEST_SHOWN else f"{path[:LONGEST_SHOWN]}..."
+
+
+@functools.cache
+def _step() -> str:
+    return str(native.step_path())
+
+
+@functools.cache
+def _run() -> Path:
+    return native.run_path()

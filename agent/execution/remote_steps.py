@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of a job on its other nodes, for its own launcher, without ssh: hooks here, steps there, posts in between.
+
+The node of a hook asks the node it names for a step, again and again until it hears how that ended: a post that is
+lost, and agents and schedulers that die, only delay it. A body is one of ::
+
+    {"step": NUMBER, "command": TEXT, "folder": PATH}      there
+    {"end": NUMBER}                                        there, when who asked has gone, until it is over
+    {"over": NUMBER, "answer": TEXT}                       back: a status, or "1 SENTENCE"
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from agent.errors import Refused
+from agent.execution.protocol import Post
+from agent.execution.step_requests import NUMBER, Hooks, Request
+from agent.execution.steps import Step, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent.daemon.process_watch import Loop
+    from agent.execution.launch import Place
+    from agent.execution.supervisor import Attempt
+    from agent.system.proc import Stat
+
+REPEAT = 2.0
+"""Seconds after which a hook that waits is asked for again."""
+
+
+class Remote:
+    """Sees to hooks and steps of the `attempts` at `place`; `send` hands a post to the scheduler.
+
+    `share` returns how many hooks a user may have at a time, `scan` the stat of every process.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        place: Place,
+        boot: str,
+        attempts: Mapping[tuple[int, int], Attempt],
+        send: Callable[[Post], None],
+        *,
+        share: Callable[[int], int],
+        scan: Callable[[], dict[int, Stat]],
+    ) -> None:
+        self.steps = Steps(loop, place, boot, self._tell)
+        self._loop = loop
+        self._place = place
+        self._attempts = attempts
+        self._send = send
+        self._share = share
+        self._scan = scan
+        self._hooks: Hooks | None = None
+        self._left: dict[str, Request] = {}
+        """Requests of who has hung up, by number, of which it is not known that they are over."""
+        self._again = 0.0
+
+    def open(self) -> None:
+        """Let launchers ask."""
+        self._hooks = Hooks(self._place.runtime_dir / "steps", self._loop, self, self._share)
+
+    def close(self) -> None:
+        """Let nobody ask any more; steps go on."""
+        if self._hooks:
+            self._hooks.close()
+        self.steps.close()
+
+    def turn(self, now: float) -> None:
+        """Ask again for what has had no answer."""
+        self.steps.look()
+        if not self._hooks:
+            return
+        self._hooks.tend(now)
+        if self._asks and now >= self._again:
+            self._again = now + REPEAT
+            for request in self._hooks.waiting:
+                self._ask(request)
+            for request in list(self._left.values()):
+                self.hung_up(request)
+
+    def next_look(self) -> float | None:
+        """Return when `turn` has something to do, or None."""
+        return self._again if self._asks else None
+
+    @property
+    def _asks(self) -> bool:
+        """Whether another node has something to answer."""
+        return bool(self._left or (self._hooks and self._hooks.waiting))
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def asked(self, request: Request) -> None:
+        """Take in what a launcher wants."""
+        attempt = self._attempts.get((request.job, request.attempt))
+        if attempt is None or not attempt.lives or request.uid != attempt.start.uid:
+            self._answer(request.number, f"1 no job {request.job} of yours runs on {self._place.node}.")
+        elif request.host not in (self._place.node, *attempt.start.nodes):
+            self._answer(request.number, f"1 {request.host} is no node of job {request.job}.")
+        else:
+            self._ask(request)
+
+    def hung_up(self, request: Request) -> None:
+        """Take in that a launcher has gone: what it asked for is to end, while its job lives here."""
+        attempt = self._attempts.get((request.job, request.attempt))
+        self._left.pop(request.number, None)
+        if attempt and attempt.lives:
+            self._left[request.number] = request
+            self._deliver(attempt, request.host, {"end": request.number})
+
+    def _ask(self, request: Request) -> None:
+        attempt = self._attempts.get((request.job, request.attempt))
+        if attempt:
+            wanted = {"step": request.number, "command": request.command, "folder": request.folder}
+            self._deliver(attempt, request.host, wanted)
+
+    def _answer(self, number: str, text: str) -> None:
+        self._left.pop(number, None)
+        if self._hooks:
+            self._hooks.answer(number, text)
+
+    # --- posts --------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, attempt: Attempt, to: str, body: dict[str, Any]) -> None:
+        if to == self._place.node:
+            self.take(attempt, to, body)
+        else:
+            self._send(Post(*attempt.key, self._place.node, to, body))
+
+    def take(self, attempt: Attempt, sender: str, body: dict[str, Any]) -> None:
+        """Take in what another node of a job says; what means nothing is dropped."""
+        text = {name: value for name, value in body.items() if isinstance(value, str)}
+        number = text.get("step") or text.get("end") or text.get("over") or ""
+        if not NUMBER.fullmatch(number):
+            return
+        if "step" in text:
+            self._begin(attempt, sender, text)
+        elif "end" in text:
+            if not self.steps.end(attempt, number, self._scan()):
+                self._deliver(attempt, sender, {"over": number})
+        else:
+            self._answer(number, text.get("answer", "1 the answer cannot be read."))
+
+    def lost(self, body: dict[str, Any]) -> None:
+        """Take in that another node of a job is not there."""
+        if isinstance(number := body.get("step") or body.get("end"), str):
+            self._answer(number, "1 the job is on no such node any more.")
+
+    def _begin(self, attempt: Attempt, sender: str, text: dict[str, str]) -> None:
+        answer = "1 the job does not run there any more."
+        if attempt.state in ("starting", "running"):
+            try:
+                self.steps.begin(attempt, text["step"], sender, text.get("command", ""), text.get("folder", "/"))
+            except OSError as error:
+                answer = f"1 {self._place.node} cannot start it: {os.strerror(error.errno or 0)}."
+            except Refused as refusal:
+                answer = f"1 {refusal}"
+            else:
+                return
+        self._deliver(attempt, sender, {"over": text["step"], "answer": answer})
+
+    def _tell(self, step: Step, answer: str) -> None:
+        for node in step.asked_by:
+            self._deliver(step.job, node, {"over": step.number, "answer": answer})

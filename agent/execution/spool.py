@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node knows of the jobs of its scheduler, on disk: a folder for each attempt, so that no death loses any.
+
+    start.json   what is to be started, and in which boot; it appears whole, before anything is started
+    pid          of drom-step, before it starts anything, and of the program once that runs
+    status.new   blanks, so that a full disk keeps no status from being written
+    status       how it ended, written by drom-step, whole
+    cores        what was ordered since
+
+The folder itself is locked (flock) from before drom-step is started until that has died. Whoever finds one knows by
+all this what has become of the attempt: see `Folder.state`.
+
+A loss of power ends the programs too. What it may not take is how those ended that had ended before: drom-step writes
+everything through to the disk when it writes a status, and is in nobody's way there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from agent.execution.protocol import Start, as_json, from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STATUS_SIZE = 512
+"""Bytes kept for a status; as in drom-step."""
+NEVER, BEGINNING, RUNNING, OVER, LOST = "never", "beginning", "running", "over", "lost"
+"""States of an attempt. drom-step never started anything, and is dead; lives, and will; has started the program, or is
+about to; has written a status; has died without one, or the machine was booted again."""
+
+
+OURS = re.compile(r"[1-9]\d{0,17}\.[1-9]\d{0,8}", re.ASCII)
+"""What the folder of an attempt is called: its job, and which attempt of it this is."""
+FILES = frozenset({"start.json", "start.new", "pid", "status", "status.new", "cores", "cores.new"})
+"""What is in the folder of an attempt."""
+FIELDS = frozenset(one.name for one in fields(Start))
+
+
+class SpoolError(Exception):
+    """Raised when a spool cannot be used; the message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How an attempt ended. `refused` is what drom-step could not do, with its errno, if the program never ran."""
+
+    status: int = -9
+    time: float = 0.0
+    cpu_seconds: float = 0.0
+    max_rss: int = 0
+    refused: str = ""
+    errno: int = 0
+
+
+def status_in(text: bytes) -> Status | None:
+    """Return the status in what drom-step has written, None if there is none."""
+    try:
+        return Status(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+
+
+class Folder:
+    """The folder of one attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, start: Start, boot: str) -> None:
+        """Write down what is to be started. Raises OSError, and then nothing is there that was not before."""
+        self.path.mkdir(mode=0o700)
+        try:
+            (self.path / "status.new").write_bytes(b" " * STATUS_SIZE)
+            text = json.dumps({"boot": boot, "start": as_json(start)}).encode()
+            (self.path / "start.new").write_bytes(text)
+            (self.path / "start.new").rename(self.path / "start.json")
+        except OSError:
+            self.remove()
+            raise
+
+    def lock(self) -> int | None:
+        """Return a descriptor that locks the folder for as long as it, or a copy of it, is open; None: it is locked."""
+        return _lock(self.path)
+
+    def is_locked(self) -> bool:
+        """Return whether its drom-step lives, or is about to."""
+        fd = self.lock()
+        if fd is not None:
+            os.close(fd)
+        return fd is None
+
+    def state(self, boot: str) -> str:
+        """Return what has become of the attempt, as seen in the boot `boot`: one of the states above."""
+        if (self.path / "status").exists():
+            return OVER
+        if self._boot() != boot:
+            return LOST
+        if self.is_locked():
+            return RUNNING if self.pids() else BEGINNING
+        if (self.path / "status").exists():  # written before the lock came free, after the first look
+            return OVER
+        return LOST if self.pids() else NEVER
+
+    def pids(self) -> list[int]:
+        """Return the pids of drom-step and of the program, as far as there are any."""
+        try:
+            text = (self.path / "pid").read_bytes()
+        except OSError:
+            return []
+        return [int(line) for line in re.findall(rb"^(\d{1,7})\n", text, re.MULTILINE)]
+
+    def status(self) -> Status | None:
+        """Return how the attempt ended, or None when nobody has written that down, or a broken disk has lost it."""
+        try:
+            return status_in((self.path / "status").read_bytes())
+        except OSError:
+            return None
+
+    def was_begun(self) -> bool:
+        """Return whether anything may have been started."""
+        return (self.path / "start.json").exists()
+
+    def start(self) -> Start | None:
+        """Return what was to be started, as far as this version knows it; None when that cannot be read."""
+        try:
+            found = self._began()["start"]
+            return from_json(Start, {name: found[name] for name in found.keys() & FIELDS})
+        except (OSError, KeyError, ValueError, AttributeError):
+            return None
+
+    def order(self, cores: int) -> None:
+        """Write down how many cores were ordered. Raises OSError."""
+        (self.path / "cores.new").write_text(f"{cores}\n", encoding="ascii")
+        (self.path / "cores.new").rename(self.path / "cores")
+
+    def cores(self) -> int | None:
+        """Return how many cores were ordered last, None when it is what it was started with."""
+        try:
+            return int((self.path / "cores").read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it, as far as that can be."""
+        with contextlib.suppress(OSError):
+            (self.path / "start.json").unlink()  # first: what is left then was never begun
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _began(self) -> dict[str, Any]:
+        value = json.loads((self.path / "start.json").read_bytes())
+        return value if isinstance(value, dict) else {}
+
+    def _boot(self) -> str:
+        try:
+            return str(self._began().get("boot"))
+        except (OSError, ValueError):
+            return ""
+
+
+class Spool:
+    """The folders of all attempts on a node, below `path`, which is made and locked. Raises `SpoolError`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.stat().st_uid != os.geteuid() or path.lstat().st_uid not in (0, os.geteuid()):
+                msg = f"{path} belongs to another user: choose another --spool."
+                raise SpoolError(msg)
+            if others := [one.name for one in path.iterdir() if not _is_attempt(one)]:
+                msg = f"{path} has something else in it, {others[0]}: choose a --spool of its own."
+                raise SpoolError(msg)
+            path.chmod(0o700)  # environments are in it
+            lock = _lock(path)
+        except OSError as error:
+            msg = f"cannot use {path}: {os.strerror(error.errno or 0)}: choose a folder you may write with --spool."
+            raise SpoolError(msg) from error
+        if lock is None:
+            msg = f"another agent uses {path}: give each its own --spool."
+            raise SpoolError(msg)
+        self._lock = lock
+
+    def folder(self, job: int, attempt: int) -> Folder:
+        """Return the folder of an attempt, whether it is there or not."""
+        return Folder(self.path / f"{job}.{attempt}")
+
+    def survey(self) -> Iterator[Folder]:
+        """Yield the folder of each attempt that may have begun; what was not is removed."""
+        for path in sorted(self.path.iterdir()):
+            folder = Folder(path)
+            if folder.was_begun():
+                yield folder
+            else:
+                folder.remove()
+
+    def close(self) -> None:
+        """Let the next agent use the spool; an empty one is removed."""
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+        os.close(self._lock)
+
+
+def _is_attempt(path: Path) -> bool:
+    """Return whether a path is the folder of an attempt, also of one that was never begun. Raises OSError."""
+    if not OURS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+        return False
+    names = {one.name for one in path.iterdir()}
+    return "start.json" in names or names <= FILES
+
+
+def _lock(path: Path) -> int | None:
+    """Return a descriptor of a folder that locks it, None where another one does."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd

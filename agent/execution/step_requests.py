@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket at which a job's own launcher asks for processes on other nodes: drom-step remote stands in for ssh.
+
+A request is one message of strings that each end in a NUL: job, attempt, a number of its own, host, folder, command.
+The answer is a status, or a 1 and a sentence. The connection lasts as long as the command; who hangs up wants it ended.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from agent.system import connections
+from agent.system.connections import Connection, Connections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agent.daemon.process_watch import Loop
+
+LARGEST = 128 << 10
+"""Bytes of a request."""
+NUMBER = re.compile(r"[0-9a-f]{32}")
+_WHOLE = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a process of user `uid` wants run on `host`; `number` tells it from all others."""
+
+    job: int
+    attempt: int
+    number: str
+    host: str
+    folder: str
+    command: str
+    uid: int
+
+
+class Host(Protocol):
+    """Who sees to requests."""
+
+    def asked(self, request: Request) -> None:
+        """Take in a request, which may be there already."""
+
+    def hung_up(self, request: Request) -> None:
+        """Take in that who asked is gone."""
+
+
+def parse(data: bytes, uid: int) -> Request | None:
+    """Return the request in a message, None where there is none."""
+    words = data.decode(errors="surrogateescape").split("\0")
+    if len(words) != 7 or words[-1] or not (_WHOLE.fullmatch(words[0]) and _WHOLE.fullmatch(words[1])):
+        return None
+    number, host, folder, command = words[2:6]
+    if not (NUMBER.fullmatch(number) and 0 < len(host) <= 255 and folder.startswith("/") and command):
+        return None
+    return Request(int(words[0]), int(words[1]), number, host, folder, command, uid)
+
+
+class Caller(Connection):
+    """A connection, and what its process asks for once it has asked."""
+
+    request: Request | None = None
+    size = 0
+
+    def asks(self, request: Request, size: int) -> None:
+        """Record a request of `size` bytes, which lasts until it is answered."""
+        self.request, self.size, self.closes_at, self.hears_end = request, size, None, True
+
+
+class Hooks:
+    """The socket at `path`, open to every user, who may have as many connections to it as `share` returns."""
+
+    def __init__(self, path: Path, loop: Loop, host: Host, share: Callable[[int], int]) -> None:
+        self._path = path
+        self._loop = loop
+        self._host = host
+        self._waiting: dict[str, Caller] = {}
+        self._callers = Connections(path, socket.SOCK_SEQPACKET, share, Caller, self)
+        self._loop.watch(self._callers.fd, self._callers.serve)
+
+    @property
+    def waiting(self) -> list[Request]:
+        """The requests that have no answer yet."""
+        return [caller.request for caller in self._waiting.values() if caller.request]
+
+    def answer(self, number: str, text: str) -> None:
+        """Answer a request, if who asked is still there."""
+        if caller := self._waiting.get(number):
+            self._answer(caller, text)
+
+    def tend(self, now: float) -> None:
+        """Close connections that say nothing, and let callers in again where there was no room for them."""
+        self._callers.tend(now)
+
+    def close(self) -> None:
+        """Close the socket. Who waits asks the next agent."""
+        self._loop.unwatch(self._callers.fd)
+        self._callers.end()
+        self._path.unlink(missing_ok=True)
+
+    def refusal(self, uid: int, has: int | None) -> bytes:
+        """Return the answer to a process for which there is no room; see `agent.system.connections.Handler`."""
+        if has is None:
+            return b"1 the agent has no descriptors left for this command: try again in a moment."
+        return f"1 user {uid} has {has} commands on other nodes already: wait until some have ended.".encode()
+
+    def closed(self, connection: Caller) -> None:
+        """Forget a request; see `agent.system.connections.Handler`."""
+        if connection.request:
+            del self._waiting[connection.request.number]
+
+    def hear(self, connection: Caller) -> None:
+        """Take the one request of a connection, or notice that the other side has gone."""
+        try:
+            data = connection.socket.recv(LARGEST + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if connection.request:
+            self._callers.close(connection)
+            self._host.hung_up(connection.request)
+            return
+        request = parse(data, connection.uid)
+        if request is None or request.number in self._waiting:
+            self._callers.close(connection)
+        elif not self._callers.has_room(connection.uid, len(data)):
+            self._answer(connection, f"1 the commands of user {connection.uid} are too long together: wait for others.")
+        else:
+            connection.asks(request, len(data))
+            self._callers.hold(connection)
+            self._waiting[request.number] = connection
+            self._host.asked(request)
+
+    def _answer(self, caller: Caller, text: str) -> None:
+        connections.send(caller.socket, text.encode(errors="surrogateescape")[:1000])
+        self._callers.close(caller)

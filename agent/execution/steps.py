@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that a job's launcher on another node has started here: a drom-step for each, inside the job.
+
+Each has a number of its own, and begins once however often it is asked for; what has become of it is known until the
+job's attempt ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from agent.errors import Refused
+from agent.execution import launch, spool
+from agent.execution.spool import Folder
+from agent.execution.step_requests import NUMBER
+from agent.execution.supervisor import Attempt, Keeping, send_signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.daemon.process_watch import Loop
+    from agent.execution.launch import Place
+    from agent.execution.protocol import Start
+    from agent.system.proc import Stat
+
+PREFIX = "step."
+MOST = 4096
+"""Commands of an attempt on a node: the spool has something of each until the attempt ends."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A command as an attempt of its own, and the number it has in the `job`'s launcher."""
+
+    job: Attempt
+    number: str
+    attempt: Attempt
+    asked_by: set[str] = field(default_factory=set)
+    """The nodes to be told how it ended."""
+
+
+class Steps:
+    """The steps on this node; `tell` gets each that is over, with its status or why there is none."""
+
+    def __init__(self, loop: Loop, place: Place, boot: str, tell: Callable[[Step, str], None]) -> None:
+        self._place = place
+        self._keeping = Keeping(loop, place, boot, self)
+        self._tell = tell
+        self._steps: dict[Attempt, dict[str, Step]] = {}
+
+    def begin(self, job: Attempt, number: str, asked_by: str, command: str, folder: str) -> None:
+        """Have a command run for `asked_by`, or tell what has become of it.
+
+        Raises OSError when it cannot begin, and `Refused` when the job has had too many.
+        """
+        known = self._steps.setdefault(job, {})
+        if number not in known:
+            if len(known) >= MOST:
+                about = f"job {job.start.job} has had {MOST} commands on {self._place.node}"
+                msg = f"{about}, and may have no more: use fewer launches, or several jobs."
+                raise Refused(msg)
+            start = _start(job, ("/bin/sh", "-c", command), folder)
+            step = self._add(job, number, Attempt(start, self._folder(job, number), 0))
+            try:
+                self._keeping.begin(step.attempt, replace(start, env={}, argv=start.argv[:1]))
+            except OSError:
+                del known[number]
+                raise
+        step = known[number]
+        step.asked_by.add(asked_by)
+        if not step.attempt.lives:
+            self._over(step)
+
+    def end(self, job: Attempt, number: str, stats: dict[int, Stat]) -> bool:
+        """Kill a step, which will be told of once it is over; return whether there is one that is not over."""
+        step = self._steps.get(job, {}).get(number)
+        if not step or not step.attempt.lives:
+            return False
+        send_signal(9, self._keeping.processes_of([step.attempt], stats), stats)
+        return True
+
+    def take_up(self, job: Attempt) -> None:
+        """Find the steps of a job that an earlier agent began."""
+        for path in job.folder.path.glob(PREFIX + "*"):
+            folder, number = Folder(path), path.name.removeprefix(PREFIX)
+            if folder.was_begun() and NUMBER.fullmatch(number):
+                self._look(self._add(job, number, Attempt(_start(job, ("/bin/sh",), "/"), folder, 0)))
+
+    def look(self) -> None:
+        """Look again at steps that were about to begin when an earlier agent died."""
+        for steps in self._steps.values():
+            for step in [one for one in steps.values() if one.attempt.state == "starting" and one.attempt.pidfd < 0]:
+                self._look(step)
+
+    def attempts(self, job: Attempt) -> list[Attempt]:
+        """Return the steps of a job, as attempts."""
+        return [step.attempt for step in self._steps.get(job, {}).values()]
+
+    def any_live(self, job: Attempt) -> bool:
+        """Say whether a step of a job is not over."""
+        return any(step.attempt.lives for step in self._steps.get(job, {}).values())
+
+    def forget(self, job: Attempt) -> None:
+        """Watch the steps of a job no longer."""
+        for step in self._steps.pop(job, {}).values():
+            self._keeping.forget(step.attempt)
+
+    def close(self) -> None:
+        """Watch none."""
+        for job in list(self._steps):
+            self.forget(job)
+
+    def program_runs(self, attempt: Attempt) -> None:
+        """Take in that a command runs."""
+        attempt.state = "running"
+
+    def keeper_died(self, attempt: Attempt) -> None:
+        """Take in that a command is over."""
+        attempt.state = "ended"
+        for step in [one for steps in self._steps.values() for one in steps.values() if one.attempt is attempt]:
+            self._over(step)
+
+    def _add(self, job: Attempt, number: str, attempt: Attempt) -> Step:
+        step = Step(job, number, attempt)
+        self._steps.setdefault(job, {})[number] = step
+        return step
+
+    def _look(self, step: Step) -> None:
+        state = self._keeping.look(step.attempt)
+        if state in (spool.OVER, spool.LOST):
+            step.attempt.status = step.attempt.folder.status()
+            self.keeper_died(step.attempt)
+        elif state == spool.NEVER:
+            step.attempt.folder.remove()
+            del self._steps[step.job][step.number]
+
+    def _over(self, step: Step) -> None:
+        status = step.attempt.status or spool.Status()
+        refused = launch.why_refused(status, step.attempt.start, self._place)[1] if status.refused else ""
+        self._tell(step, f"1 {refused}" if refused else str(status.status))
+
+    def _folder(self, job: Attempt, number: str) -> Folder:
+        return Folder(job.folder.path / (PREFIX + number))
+
+
+def _start(job: Attempt, argv: tuple[str, ...], folder: str) -> Start:
+    """Return how a command of a job is started: that of a script, which is a task on its own node, as a task here."""
+    mode = "run" if job.start.script else "launch"
+    return replace(job.start, mode=mode, argv=argv, cwd=folder, script="", input=None, output=None, error=None)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drom-steps of a node: started, watched, taken over from an agent that died, and signalled with all below them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from agent.execution import launch, spool
+from agent.system import proc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agent.daemon.process_watch import Loop
+    from agent.execution.launch import Place
+    from agent.execution.protocol import Start
+    from agent.execution.spool import Folder, Status
+    from agent.system.proc import Stat
+
+PATIENCE = 10.0
+"""Seconds until what does not end although it was killed is left to people."""
+MOMENT_MS = 100
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """An attempt of a job on this node, held at `cores`.
+
+    `state` is starting, running, ending (drom-step has died, processes may be left), ended or refused. `keeper` and
+    `pid` are those of drom-step and of the program (0: not known yet); `pidfd` is the keeper's and `told` what it says,
+    -1: closed; an earlier agent's keeper tells nothing. `status` is what it left when it died, None: nothing. An order
+    for other cores is `due` at that second of CLOCK_MONOTONIC, and what is left at `kill_at` is killed, again and
+    again. It was `killed` first at that second, and `survives` when that has not ended it in time. `unsent` signals
+    wait for a process to get them.
+    """
+
+    start: Start
+    folder: Folder
+    cores: int
+    state: str = "starting"
+    keeper: int = 0
+    pid: int = 0
+    pidfd: int = -1
+    told: int = -1
+    status: Status | None = None
+    note: str = ""
+    due: float | None = None
+    kill_at: float | None = None
+    killed: float | None = None
+    survives: bool = False
+    unsent: list[int] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The numbers of job and attempt."""
+        return self.start.job, self.start.attempt
+
+    @property
+    def name(self) -> str:
+        """The job's name on the node."""
+        return launch.job_name(self.start.job)
+
+    @property
+    def lives(self) -> bool:
+        """Whether a process of it may be left."""
+        return self.state in ("starting", "running", "ending")
+
+
+class Host(Protocol):
+    """Who wants to know about attempts."""
+
+    def program_runs(self, attempt: Attempt) -> None:
+        """Take in that the program of an attempt runs."""
+
+    def keeper_died(self, attempt: Attempt) -> None:
+        """Take in that the drom-step of an attempt has died; `status` says what it left."""
+
+
+class Keeping:
+    """Starts and watches a drom-step for each attempt, at `place`, in the boot `boot`."""
+
+    def __init__(self, loop: Loop, place: Place, boot: str, host: Host) -> None:
+        self._loop = loop
+        self._place = place
+        self._boot = boot
+        self._host = host
+
+    def begin(self, attempt: Attempt, known: Start | None = None) -> None:
+        """Write an attempt down, or what should be `known` of it, and start it.
+
+        Raises OSError, and then nothing of it is there.
+        """
+        attempt.folder.begin(known or attempt.start, self._boot)
+        lock = -1
+        try:
+            lock = self._lock(attempt)
+            launch.write_script(attempt.start, self._place)
+            attempt.keeper, attempt.told = launch.spawn(attempt.start, self._place, lock)
+        except OSError:
+            self.clear(attempt)
+            raise
+        finally:
+            if lock >= 0:
+                os.close(lock)
+        self._loop.watch(attempt.told, lambda: self._hear(attempt))
+        with contextlib.suppress(OSError):  # no descriptor is left: `look` finds it
+            self._watch(attempt)
+
+    def _lock(self, attempt: Attempt) -> int:
+        lock = attempt.folder.lock()
+        if lock is None:
+            raise BlockingIOError
+        return lock
+
+    def look(self, attempt: Attempt) -> str:
+        """Return the state of an attempt whose drom-step is not watched; watch it if it lives, and if that can be."""
+        state = attempt.folder.state(self._boot)
+        pids = attempt.folder.pids()
+        if state == spool.RUNNING and pids:
+            attempt.keeper, attempt.pid, attempt.state = pids[0], (pids[1:] or [0])[0], "running"
+            try:
+                self._watch(attempt)
+            except ProcessLookupError:  # it has died since, and the folder tells how
+                state = attempt.folder.state(self._boot)
+                if state == spool.RUNNING:  # its child has not begun, and hangs where nobody ends it
+                    return spool.BEGINNING
+            except OSError:
+                return spool.BEGINNING
+        if state in (spool.OVER, spool.LOST) and attempt.keeper:
+            _collect(attempt.keeper)
+        return state
+
+    def _watch(self, attempt: Attempt) -> None:
+        attempt.pidfd = os.pidfd_open(attempt.keeper)
+        self._loop.watch(attempt.pidfd, lambda: self._bury(attempt))
+
+    def _hear(self, attempt: Attempt) -> None:
+        """Read what drom-step says: the pid of the program, and its status if the spool does not take that."""
+        if attempt.told < 0:
+            return
+        with contextlib.suppress(BlockingIOError):
+            text = os.read(attempt.told, select.PIPE_BUF)
+            if not text:
+                self._close(attempt, "told")
+            first, _, rest = text.partition(b"\n")
+            if not attempt.pid and first.isdigit():
+                attempt.pid, text = int(first), rest
+                self._host.program_runs(attempt)
+            attempt.status = spool.status_in(text) or attempt.status
+
+    def _bury(self, attempt: Attempt) -> None:
+        self._hear(attempt)
+        self._close(attempt, "told")
+        self._close(attempt, "pidfd")
+        _collect(attempt.keeper)
+        attempt.status = attempt.folder.status() or attempt.status
+        self._host.keeper_died(attempt)
+
+    def _close(self, attempt: Attempt, what: str) -> None:
+        fd: int = getattr(attempt, what)
+        if fd >= 0:
+            self._loop.unwatch(fd)
+            os.close(fd)
+            setattr(attempt, what, -1)
+
+    def clear(self, attempt: Attempt) -> None:
+        """Remove what is written down of an attempt."""
+        launch.remove_script(attempt.start, self._place)
+        attempt.folder.remove()
+
+    def forget(self, attempt: Attempt) -> None:
+        """Watch an attempt no longer."""
+        self._close(attempt, "told")
+        self._close(attempt, "pidfd")
+
+    def processes_of(self, attempts: Iterable[Attempt], stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of those in a scan that descend from the drom-steps of attempts, without these."""
+        return _below({attempt.keeper for attempt in attempts if attempt.pidfd >= 0} & stats.keys(), stats)
+
+    def orphans_of(self, job: int, uid: int | None, stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of processes of a job whose drom-step was killed, as their environment tells.
+
+        `uid` is the job's user, None if nobody knows.
+        """
+        marks = {
+            f"DROM_JOB_ID={job}".encode(),
+            f"DROM_NODE={self._place.node}".encode(),
+            b"DROM_RUNTIME_DIR=" + os.fsencode(self._place.runtime_dir),
+        }
+        theirs = {pid for pid in stats if uid in (None, _uid(pid)) and pid != os.getpid()}
+        return {pid for pid in theirs if marks <= set(proc.environment(pid))}
+
+    def put_down(self, folder: Folder, job: int) -> None:
+        """End what lives in a folder of a job that does not say what it is, and remove it. Raises `SpoolError`.
+
+        A drom-step ends by itself once nothing is left below it.
+        """
+        until = time.monotonic() + PATIENCE
+        while True:
+            stats = proc.scan()
+            keepers = {pid for pid in folder.pids()[:1] if proc.command(pid) == "drom-step"}
+            left = _below(keepers, stats) | self.orphans_of(job, None, stats)
+            if not left and not folder.is_locked():
+                folder.remove()
+                return
+            if time.monotonic() > until:
+                msg = f"something of job {job} does not end, and {folder.path} does not say what it is: end it first."
+                raise spool.SpoolError(msg)
+            send_signal(signal.SIGKILL, left, stats)
+            await_end(left | keepers)
+
+
+def _below(keepers: set[int], stats: dict[int, Stat]) -> set[int]:
+    """Return the pids of those in a scan that descend from drom-steps, without these."""
+    if not keepers:
+        return set()
+    return {pid for pid, owner in proc.owners_of(stats, keepers).items() if owner} - keepers
+
+
+def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> None:
+    """Send a signal to the processes of a scan that are still those."""
+    for pid in pids:
+        pidfd = proc.open_pidfd(pid, stats[pid].start_time) if pid in stats else None
+        if pidfd is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(pidfd, number)
+            os.close(pidfd)
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Wait until one of these processes has ended, or for a moment."""
+    poller = select.poll()
+    with contextlib.ExitStack() as stack:
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it has ended
+                pidfd = os.pidfd_open(pid)
+                stack.callback(os.close, pidfd)
+                poller.register(pidfd, select.POLLIN)
+        poller.poll(MOMENT_MS)
+
+
+def _collect(keeper: int) -> None:
+    """Collect a drom-step that has ended, unless an earlier agent started it; never wait for one that has not."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(keeper, os.WNOHANG)
+
+
+def _uid(pid: int) -> int | None:
+    found = proc.users(pid)
+    return found and found[0]

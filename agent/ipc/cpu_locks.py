@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One agent per CPU: the CPUs an agent manages are claimed on the whole node, whoever runs it.
+
+A claim is a POSIX record lock on byte N of one file for OS CPU N. The kernel frees it when its holder dies, tells
+who that is, and needs no privilege; what the file holds is of no importance. Containers that have a ``/dev/shm`` of
+their own have claims of their own: there the CPUs an agent may use are parted by cpusets.
+
+Any user may claim any CPU, and wait for a claim to be free, so that none of theirs stops root's agents: these claim
+their CPUs in a file that nobody else may open (who may read one may lock it, too), and in the other what is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.text import cpus_are, escaped
+from dromlib.cpulist import cpus, mask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DIRECTORY = Path("/dev/shm")  # noqa: S108 - the one place that every user of every Linux node may write
+VARIABLE = "DROM_CLAIMS_DIR"
+"""Names another directory, so that agents of tests do not meet."""
+ROOTS = Path("/run")
+"""Where root's own file is unless the variable names a directory."""
+FILE = "drom-claims"
+_FLOCK = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length, pid (fcntl(2))."""
+
+
+class ClaimError(Exception):
+    """Raised when CPUs cannot be claimed; the message is a sentence that says what to do."""
+
+
+def claims_file(environ: Mapping[str, str]) -> Path:
+    """Return the file that agents lock."""
+    return Path(environ.get(VARIABLE) or DIRECTORY) / FILE
+
+
+def roots_file(file: Path) -> Path:
+    """Return the file that root's agents lock first."""
+    return ROOTS / FILE if file == DIRECTORY / FILE else file.with_name(f"{FILE}.root")
+
+
+class Claims:
+    """The claims of this process, until it ends or `close`. Only one object per process may hold a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._fds: list[int] = []
+
+    def take(self, mask: int) -> list[str]:
+        """Claim the OS CPUs in `mask`. Raises `ClaimError`, and holds nothing, when another agent has one of them.
+
+        Root's agent is stopped by others of root alone: returned are sentences about what else there is.
+        """
+        if os.geteuid() != 0:
+            self._take(self.file, 0o666, mask)
+            return []
+        self._take(roots_file(self.file), 0o600, mask)
+        try:
+            fd = self._open(self.file, 0o666)
+        except ClaimError as error:
+            return [str(error)]
+        taken = {cpu: _holder(fd, cpu) for cpu in cpus(mask) if not _lock(fd, cpu)}
+        return [_conflict(mask_of([cpu for cpu in taken if taken[cpu] == pid]), pid) for pid in set(taken.values())]
+
+    def _take(self, file: Path, mode: int, mask: int) -> None:
+        fd = self._open(file, mode)
+        # All agents in one order, so that of several that start at once one gets its CPUs.
+        for cpu in (wanted := sorted(cpus(mask))):
+            if not _lock(fd, cpu):
+                holder = _holder(fd, cpu)
+                taken = [c for c in wanted if c == cpu or _holder(fd, c) is not None]
+                fcntl.lockf(fd, fcntl.LOCK_UN)
+                raise ClaimError(_conflict(mask_of(taken), holder))
+
+    def _open(self, file: Path, mode: int) -> int:
+        try:
+            self._fds.append(_open(file, mode))
+        except OSError as error:
+            msg = f"cannot claim CPUs in {file}: {error.strerror}: remove it, or set {VARIABLE}."
+            raise ClaimError(msg) from error
+        return self._fds[-1]
+
+    def close(self) -> None:
+        """Give all claims up."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def holders(file: Path, mask: int) -> dict[int, int]:
+    """Return the claimed OS CPUs of `mask` by the pid of their agent (0: outside our pid namespace), as masks.
+
+    Not for a process that holds claims itself: closing the file would give them up.
+    """
+    try:
+        fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    found: dict[int, int] = {}
+    try:
+        for cpu in cpus(mask):
+            pid = _holder(fd, cpu)
+            if pid is not None:
+                found[pid] = found.get(pid, 0) | 1 << cpu
+    finally:
+        os.close(fd)
+    return found
+
+
+def runtime_dir_of(pid: int, proc: str = "/proc") -> str:
+    """Return the runtime directory of the agent `pid`, as its command line says it; empty when it does not."""
+    with suppress(OSError, ValueError, IndexError):
+        words = Path(f"{proc}/{pid}/cmdline").read_bytes().decode().split("\0")
+        return escaped(words[words.index("--runtime-dir") + 1])
+    return ""
+
+
+def _open(file: Path, mode: int) -> int:
+    """Open a file for locks, made with this mode by the first who comes; root makes it its own."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(file, flags)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.close(os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600))
+            file.chmod(mode)
+        fd = os.open(file, flags)
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    # Anybody may link a file of somebody else's to this name; its owner and mode are not ours to change.
+    if about.st_nlink != 1:
+        os.close(fd)
+        raise OSError(errno.EMLINK, "it has another name, so it may be somebody's own file")
+    if os.geteuid() == 0 and about.st_uid != 0:
+        os.fchown(fd, 0, 0)
+        os.fchmod(fd, mode)
+    return fd
+
+
+def _lock(fd: int, cpu: int) -> bool:
+    """Claim an OS CPU; say whether nobody else has it."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cpu)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        return False
+    return True
+
+
+def _holder(fd: int, cpu: int) -> int | None:
+    """Return the pid of another process that has claimed an OS CPU, or None."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, cpu, 1, 0)
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _conflict(mask: int, pid: int | None) -> str:
+    where = runtime_dir_of(pid) if pid else ""
+    who = f"the agent with pid {pid}" if pid else "an agent outside this pid namespace"
+    place = f" in {where}" if where else ""
+    them = "this one" if mask.bit_count() == 1 else "them"
+    return f"{cpus_are(mask)} managed by {who}{place}: stop it, or leave {them} to it with --reserved."

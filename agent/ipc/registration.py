@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The AF_UNIX door: what drom-run and libdrom ask for, and the answers, as bytes and as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.model.jobs import Arrival
+from agent.model.layouts import ANY, KINDS, Layout
+from agent.text import clean_name
+from dromlib import layout
+from dromlib.layout import REQUEST
+
+KNOCKS = layout.ENUMS["KNOCK"]
+CLASSES = layout.ENUMS["CLASS"]
+UPDATE = "use drom-run or libdrom of this version."
+MAX_CPUS = 1 << 20
+"""Counts above this are nonsense and refused."""
+
+
+class BadRequest(ValueError):  # noqa: N818 - told to the sender, not a fault of ours
+    """Raised when a message at the door is not a request; the message says what was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: `kind` is launch or attach; `task` is (pid, start time) from DROM_TASK or None.
+
+    `program` is the command a launcher is about to run, as typed.
+    """
+
+    kind: str
+    task: tuple[int, int] | None
+    job: str
+    session: int
+    job_class: str
+    min_cpus: int
+    max_cpus: int
+    rank: int
+    size: int
+    layout: Layout = ANY
+    memory: int = 0
+    program: str = ""
+
+    def arrival(self, pid: int, start_time: int, uid: int, restore: int, command: str) -> Arrival:
+        """Return the arrival of the process that asks; `command` names a job that gave no name."""
+        return Arrival(
+            pid,
+            start_time,
+            uid,
+            self.job or clean_name(command) or "program",
+            self.job_class,
+            self.session,
+            self.min_cpus,
+            self.max_cpus,
+            self.rank,
+            self.size,
+            restore,
+            self.layout,
+            self.memory,
+            within=self.task if self.kind == "launch" else None,
+        )
+
+
+def parse_request(data: bytes) -> Request:
+    """Return the request in `data`. Raises `BadRequest`."""
+    if len(data) != REQUEST.size:
+        msg = f"a request has {REQUEST.size} bytes, this message has {len(data)}: {UPDATE}"
+        raise BadRequest(msg)
+    f = {name: REQUEST.read(data, name) for name, field in REQUEST.fields.items() if field.kind != "char"}
+    if f["magic"] != layout.DOOR_MAGIC or f["protocol"] != layout.PROTOCOL_VERSION:
+        msg = f"this agent speaks protocol {layout.PROTOCOL_VERSION} at its door: {UPDATE}"
+        raise BadRequest(msg)
+    known = 0 < f["kind"] < len(KNOCKS) and f["job_class"] < len(CLASSES) and f["distribution"] < len(KINDS)
+    if not known or (KINDS[f["distribution"]] == "per_socket") != (f["per_socket"] > 0):
+        msg = f"the request names no kind, class or distribution that this agent knows: {UPDATE}"
+        raise BadRequest(msg)
+    if max(f[name] for name in ("max_cpus", "min_cpus", "local_size", "local_rank", "per_socket")) > MAX_CPUS:
+        msg = f"a count in the request is above {MAX_CPUS}: check --cpus, --min and the launcher's variables."
+        raise BadRequest(msg)
+    session = REQUEST.read_text(data, "session")
+    return Request(
+        kind=KNOCKS[f["kind"]],
+        task=(f["task_pid"], f["task_start"]) if f["task_pid"] > 0 and f["task_start"] else None,
+        job=clean_name(REQUEST.read_text(data, "job")),
+        session=session_number(session) if session else 0,
+        job_class=CLASSES[f["job_class"]],
+        min_cpus=f["min_cpus"],
+        max_cpus=f["max_cpus"],
+        rank=f["local_rank"],
+        size=max(1, f["local_size"]),
+        layout=Layout(KINDS[f["distribution"]], f["per_socket"], bool(f["flags"] & layout.REQUEST_STRICT)),
+        memory=f["memory"],
+        program=REQUEST.read_text(data, "program"),
+    )
+
+
+def session_number(text: str) -> int:
+    """Return the 64-bit number (FNV-1a) under which a launcher's job id is kept; never 0."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % (1 << 64)
+    return value or 1

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime directory: where it is, who owns it, and what an earlier agent left there."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.daemon.task_processes import Census, Marks
+from agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
+from agent.system import connections
+from agent.system.proc import Identity, boot_id, scan
+from dromlib import layout
+from dromlib.layout import HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SYSTEM_DIR = Path("/run/drom")
+DOOR_PATH_MAX = 107
+"""Bytes of the path of an AF_UNIX socket, the closing NUL left out."""
+SOCKETS = ("door", "control", "signals")
+_MARK = b"drom agent\n"
+"""What the lock says after the agent's pid: whose the directory is."""
+_LEFT = frozenset({"lock", "events", "events.1", "freeze", "mail", "scripts", "steps", "steward", *SOCKETS})
+"""What earlier agents may have left beside a lock with their pid alone, where there is no registry."""
+_LOCK_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class RuntimeDirError(Exception):
+    """Raised when an agent cannot use the runtime directory; the message says what to do."""
+
+
+def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None = None) -> Path:
+    """Return where the agent is, or is to be, when nobody says: the same rule as in libdrom.
+
+    That is ``$DROM_RUNTIME_DIR``, else /run/drom for root and where a system agent has its door there, else
+    ``$XDG_RUNTIME_DIR/drom``, else /tmp/drom-UID.
+    """
+    environ = dict(os.environ) if environ is None else environ
+    uid = os.geteuid() if uid is None else uid
+    if environ.get("DROM_RUNTIME_DIR"):
+        return Path(environ["DROM_RUNTIME_DIR"])
+    if uid == 0 or (SYSTEM_DIR / "door").exists():
+        return SYSTEM_DIR
+    if environ.get("XDG_RUNTIME_DIR"):
+        return Path(environ["XDG_RUNTIME_DIR"]) / "drom"
+    return fallback(uid)
+
+
+def fallback(uid: int) -> Path:
+    """Return the directory of a user who has no other: anybody may have made it."""
+    return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `fault_of`
+
+
+def fault_of(path: Path, uid: int, environ: Mapping[str, str] | None = None) -> str:
+    """Return why a user must not trust what is in a runtime directory, empty if there is no reason; as in libdrom.
+
+    One that nobody has named, ``$XDG_RUNTIME_DIR/drom`` or /tmp/drom-UID, has to be a directory, no link, of this user
+    or root, in which nobody else may write.
+    """
+    session = (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR")
+    if path not in (fallback(uid), Path(session or "/") / "drom"):
+        return ""
+    try:
+        about = path.lstat()
+    except OSError:  # then there is nothing to trust
+        return ""
+    if about.st_uid not in (uid, 0):
+        return "belongs to another user"
+    if not stat.S_ISDIR(about.st_mode):
+        return "is no directory"
+    return "may be changed by other users" if about.st_mode & 0o022 else ""
+
+
+def make_open(path: Path) -> None:
+    """Make a folder; into root's everybody may look, whatever the umask. Raises OSError."""
+    try:
+        path.mkdir(mode=0o755, parents=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        if os.geteuid() == 0:
+            path.chmod(0o755)
+
+
+def prepare(path: Path) -> int:
+    """Make the runtime directory and lock it; return the lock's descriptor, held until the agent ends.
+
+    Raises `RuntimeDirError` when it cannot be used or another agent holds it. Nothing is touched in one whose files
+    are not an agent's.
+    """
+    if len(os.fsencode(path / "control")) > DOOR_PATH_MAX:
+        most = DOOR_PATH_MAX - len("/control")
+        msg = f"the path {path} is longer than the {most} bytes its sockets allow: choose a shorter --runtime-dir."
+        raise RuntimeDirError(msg)
+    try:
+        make_open(path)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _check_owner(path, os.fstat(folder))
+            _check_files(path, folder)
+            lock = os.open("lock", _LOCK_FLAGS | os.O_CREAT, 0o600, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        msg = f"cannot use {path}: {reason}: choose a directory you may write with --runtime-dir."
+        raise RuntimeDirError(msg) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = next(iter(os.pread(lock, 32, 0).decode(errors="replace").split()), "?")
+        os.close(lock)
+        msg = f"another agent (pid {holder}) runs in {path}: stop it or choose another --runtime-dir."
+        raise RuntimeDirError(msg) from error
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode() + _MARK, 0)
+    except OSError as error:
+        # The pid is for people only; on a full file system the lock still holds.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    return lock
+
+
+def _check_owner(path: Path, about: os.stat_result) -> None:
+    """Raise `RuntimeDirError` where others than the agent's user and root could put files of theirs in a directory."""
+    if about.st_uid not in (os.geteuid(), 0):
+        msg = f"{path} belongs to another user: choose another --runtime-dir."
+        raise RuntimeDirError(msg)
+    if about.st_mode & 0o022:
+        mode = f"{stat.S_IMODE(about.st_mode):04o}"
+        msg = f"others may write in {path} (mode {mode}): run chmod go-w {path}, or choose another --runtime-dir."
+        raise RuntimeDirError(msg)
+
+
+def _check_files(path: Path, folder: int) -> None:
+    """Raise `RuntimeDirError` where a directory has files, and they are not those of an agent; OSError for its lock."""
+    names = set(os.listdir(folder))
+    lock = _start_of("lock", folder, _LOCK_FLAGS, 32) if "lock" in names else b""
+    is_earlier = re.fullmatch(rb"[0-9]*\n?", lock) is not None  # earlier agents wrote their pid alone
+    is_signed = re.fullmatch(rb"[0-9]+\n" + re.escape(_MARK), lock) is not None
+    if not is_signed and is_earlier and "registry" in names:
+        with suppress(OSError):
+            header = _start_of("registry", folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, HEADER.size)
+            is_signed = len(header) == HEADER.size and HEADER.read(header, "magic") == layout.REGISTRY_MAGIC
+    # An agent that found no room for more has left an empty lock; the kill switch may be there before any agent.
+    known = _LEFT if lock else {"lock", "events", "freeze"}
+    if not is_signed and not (is_earlier and names <= known):
+        msg = f"{path} holds files that are not an agent's: choose a new or an empty directory with --runtime-dir."
+        raise RuntimeDirError(msg)
+    for name in SOCKETS:
+        if name in names and not stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            msg = f"{path / name} is no socket of an agent: move it away, or choose another --runtime-dir."
+            raise RuntimeDirError(msg)
+
+
+def _start_of(name: str, folder: int, flags: int, most: int) -> bytes:
+    """Return the first bytes of a file; of what is no regular file there are none. Raises OSError."""
+    file = os.open(name, flags | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.pread(file, most, 0) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+    finally:
+        os.close(file)
+
+
+def remove_sockets(path: Path) -> None:
+    """Remove the sockets of an agent that ends; anything else of their names stays. Raises OSError."""
+    for name in SOCKETS:
+        connections.remove(path / name)
+
+
+def freezes(file: Path) -> bool:
+    """Return whether `file` exists and belongs to root or to the agent's user, who alone may freeze the node."""
+    try:
+        return file.lstat().st_uid in (os.geteuid(), 0)
+    except OSError:
+        return False
+
+
+def unit_in_use(path: Path) -> str | None:
+    """Return the unit, "core" or "thread", that living tasks in the directory are counted in; None: there are none.
+
+    Raises `RegistryError` when the registry is not one of this layout.
+    """
+    if not (path / "registry").exists() or is_obsolete(path / "registry", boot_id()):
+        return None
+    old = Registry.open(path / "registry")
+    if old.boot_id != boot_id() or old.header("retired") or not _any_lives(old.records()):
+        return None
+    return "thread" if old.header("flags") & layout.HEADER_THREADS else "core"
+
+
+def take_over(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: int) -> tuple[Registry, bool]:
+    """Return the registry of the directory and whether it was adopted with the tasks in it.
+
+    One of an earlier boot, or given up by its agent, is replaced. Raises `RegistryError` when programs follow one that
+    cannot be adopted.
+    """
+    file = path / "registry"
+    if not file.exists() or is_obsolete(file, boot_id()):
+        return Registry.create(file, capacity, mask_bits, owner), False
+    old = Registry.open(file)
+    records = old.records()
+    in_force = bool(records) and old.boot_id == boot_id() and not old.header("retired")
+    misfit = _misfit(old, mask_bits, owner, usable) if in_force else ""
+    if misfit and _any_lives(records):
+        msg = f"{misfit}: start the agent with the options of the last one, or let its programs end first."
+        raise RegistryError(msg)
+    if misfit or not in_force:
+        old.retire()  # an agent that died while it stopped may not have told everybody
+        return Registry.create(file, capacity, mask_bits, owner), False
+    old.sign(owner)
+    return old, True
+
+
+def _misfit(old: Registry, mask_bits: int, owner: Owner, usable: int) -> str:
+    """Return why tasks in the registry cannot be taken over; empty if they can."""
+    held = 0
+    for record in old.records():
+        held |= record.masks["held"] | record.granted
+    differs = old.header("flags") ^ owner.flags
+    if differs & layout.HEADER_EMULATED:
+        return f"{old.path} was emulated or observed and is not now, or the other way round"
+    if differs & layout.HEADER_THREADS:
+        return f"{old.path} counts threads and this agent cores, or the other way round"
+    if held & ~usable or mask_bits > old.mask_bits:
+        return f"programs in {old.path} hold CPUs that this topology does not have"
+    return ""
+
+
+def _any_lives(records: Sequence[SlotRecord]) -> bool:
+    """Say whether any process of these tasks still runs, or may: where users have more than can be looked at."""
+    tasks = {Identity(record.fields["pid"], record.fields["start_time"]): record.fields["uid"] for record in records}
+    census = Census(tasks, scan(), Marks())
+    return bool(census.unread) or any(map(census.processes, tasks))

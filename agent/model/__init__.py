@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain values: jobs, tasks, grants, cores and layouts. Pure."""

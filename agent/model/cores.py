@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cores of a node as CPU masks, and the arithmetic between cores and hardware threads."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from agent.text import counted
+from agent.topology.machine import first_cpu
+from dromlib.cpulist import cpus as cpus_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from agent.placement.kernel.distributor import Core
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Disjoint masks over OS CPU numbers, one per usable core, in the order of the distribution kernel.
+
+    `packages` and `domains` are the package and the memory domain of each; without them all lie in one. What is handed
+    out may as well be hardware threads: then each mask has one CPU, every count of cores counts these, and `siblings`
+    are the masks of the whole cores, by memory domain.
+    """
+
+    masks: tuple[int, ...]
+    packages: tuple[int, ...] = ()
+    domains: tuple[int, ...] = ()
+    siblings: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, units: Sequence[Core], wholes: Sequence[Core] = ()) -> Cores:
+        """Return the cores to hand out, from the rows of `agent.topology.machine.usable_cores`.
+
+        Where units are hardware threads, `wholes` are the rows of the cores; threads of a core then stand together.
+        """
+        core_of = {cpu: mask for _, _, mask in wholes for cpu in cpus_of(mask)}
+
+        def core(unit: int) -> int:
+            return core_of.get(first_cpu(unit), unit)
+
+        rows = sorted(units, key=lambda row: (*row[:2], first_cpu(core(row[2])), first_cpu(row[2])))
+        siblings: dict[int, dict[int, int]] = {}
+        for _, domain, unit in rows if wholes else ():
+            parts = siblings.setdefault(domain, {})
+            parts[core(unit)] = parts.get(core(unit), 0) | unit
+        packages, domains, masks = zip(*rows, strict=True) if rows else ((), (), ())
+        return cls(masks, packages, domains, tuple(tuple(parts.values()) for parts in siblings.values()))
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.masks)
+
+    @cached_property
+    def all(self) -> int:
+        """Every CPU."""
+        return sum(self.masks)
+
+    @cached_property
+    def widest(self) -> int:
+        """The most hardware threads that a core has."""
+        return max(self._widths, default=1)
+
+    @cached_property
+    def _widths(self) -> list[int]:
+        return sorted(mask.bit_count() for mask in self.masks)
+
+    @cached_property
+    def differ(self) -> bool:
+        """Whether some cores have more hardware threads than others."""
+        return self._widths[:1] != self._widths[-1:]
+
+    @property
+    def noun(self) -> str:
+        """What `shown` counts: CPUs, or cores where these differ and so many of them may have more or fewer CPUs."""
+        return "core" if self.differ else "CPU"
+
+    def shown(self, cores: int) -> int:
+        """Return the number by which people are told of so many cores, in units of `noun`."""
+        return cores if self.differ else self.cpus(cores)
+
+    def amount(self, cores: int) -> str:
+        """Return so many cores in words: ``4 CPUs``, or ``4 cores`` where these differ."""
+        return counted(self.shown(cores), self.noun)
+
+    @cached_property
+    def names(self) -> tuple[int, ...]:
+        """The package of each socket: sockets are the packages that have cores here, numbered from 0."""
+        return tuple(sorted(set(self.packages))) or (0,)
+
+    @cached_property
+    def socket_of(self) -> tuple[int, ...]:
+        """The socket of each core."""
+        place = {package: socket for socket, package in enumerate(self.names)}
+        return tuple(place[package] for package in self.packages) or (0,) * len(self)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of cores of each socket."""
+        return tuple(self.socket_of.count(socket) for socket in range(len(self.names)))
+
+    @cached_property
+    def domain_of(self) -> tuple[int, ...]:
+        """The memory domain of each core."""
+        return self.domains or (0,) * len(self)
+
+    @cached_property
+    def domains_of_socket(self) -> tuple[tuple[int, ...], ...]:
+        """The memory domains of each socket."""
+        pairs = sorted(set(zip(self.socket_of, self.domain_of, strict=True)))
+        return tuple(tuple(domain for s, domain in pairs if s == socket) for socket in range(len(self.names)))
+
+    @cached_property
+    def _number(self) -> dict[int, int]:
+        return {cpu: number for number, mask in enumerate(self.masks) for cpu in cpus_of(mask)}
+
+    def numbers(self, mask: int) -> list[int]:
+        """Return the numbers, from 0, of the cores that `mask` touches, by lowest CPU in it."""
+        numbers = map(self._number.__getitem__, cpus_of(mask & self.all))
+        return list(numbers if self.widest == 1 else dict.fromkeys(numbers))
+
+    @cached_property
+    def _least(self) -> list[int]:
+        return [0, *accumulate(self._widths)]
+
+    def count(self, mask: int) -> int:
+        """Return how many cores the CPUs in `mask` touch."""
+        return (mask & self.all).bit_count() if self.widest == 1 else len(self.numbers(mask))
+
+    def whole(self, mask: int) -> int:
+        """Return every CPU of the cores that `mask` touches."""
+        return mask & self.all if self.widest == 1 else sum(self.masks[number] for number in self.numbers(mask))
+
+    def cpus(self, cores: int) -> int:
+        """Return the hardware threads that any `cores` cores have at least."""
+        return self._least[min(cores, len(self))]
+
+    def cpus_at_most(self, cores: int) -> int:
+        """Return the hardware threads that `cores` cores, at least one, have at most."""
+        return sum(self._widths[-cores:])
+
+    def needed_for(self, cpus: int) -> int:
+        """Return how many whole cores hold `cpus` hardware threads, where cores have as many as the widest."""
+        return -(-cpus // self.widest)
+
+    def sure_of(self, cpus: int) -> int:
+        """Return how many cores, whichever they are, hold `cpus` hardware threads; more than there are if none do."""
+        return bisect_left(self._least, cpus) if cpus <= self._least[-1] else max(len(self) + 1, self.needed_for(cpus))
+
+    def within(self, cpus: int) -> int:
+        """Return how many whole cores `cpus` hardware threads allow, at least one; 0 for 0."""
+        return max(1, cpus // self.widest) if cpus else 0

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain values of the node's state machine: tasks, jobs, arrivals, and the actions it asks for.
+
+Masks are sets of OS CPU numbers as Python integers; times are seconds of CLOCK_MONOTONIC.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from agent.model.copies import State, Value
+from agent.model.layouts import ANY, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Wish(Value):
+    """Between how many and how many CPUs a program says that it can use; 0: unsaid."""
+
+    least: int = 0
+    most: int = 0
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether no number of CPUs would do."""
+        return 0 < self.most < self.least
+
+    def is_met_by_more_than(self, other: Wish) -> bool:
+        """Say whether the program could use more CPUs with this wish than with `other`."""
+        return bool(other.most) and (not self.most or self.most > other.most)
+
+
+UNSAID = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival(Value):
+    """A task at the door. `min_cpus`, `max_cpus` and `memory` (bytes) are per task.
+
+    0 means one core, all the node has, and unsaid. `attached`: it ran before an order brought it here.
+    `within`: pid and start time of the first process of the task that launched it, as far as it says.
+    """
+
+    pid: int
+    start_time: int
+    uid: int
+    job: str
+    job_class: str = "malleable"
+    session: int = 0
+    min_cpus: int = 0
+    max_cpus: int = 0
+    rank: int = 0
+    size: int = 1
+    restore: int = 0
+    layout: Layout = ANY
+    memory: int = 0
+    attached: bool = False
+    within: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a scheduler gives its job on this node: `cores` for `tasks` of user `uid`, from now until it is dismissed.
+
+    An order may change them up to `most`. `memory` is that of all tasks together (bytes, 0: unsaid).
+    """
+
+    name: str
+    uid: int
+    cores: int
+    most: int
+    tasks: int = 1
+    job_class: str = "malleable"
+    memory: int = 0
+
+
+_SCHEDULED = re.compile(r"drom-[1-9][0-9]*")
+
+
+def is_scheduled(name: str) -> bool:
+    """Say whether a job's name is one that only schedulers give."""
+    return _SCHEDULED.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(Value):
+    """One published grant that is not superseded yet."""
+
+    epoch: int
+    mask: int
+    at: float
+
+
+@dataclass(slots=True)
+class Task(State):
+    """A launched process with its descendants. `grants` runs from the last acknowledged to the newest.
+
+    `said` is the newest wish of its program, `wish` the one that counts, and the next counts from `heeds_from` on
+    (seconds of CLOCK_MONOTONIC).
+    """
+
+    slot: int
+    job: str
+    rank: int
+    arrival: Arrival
+    epoch: int
+    grants: list[Grant] = field(default_factory=list)
+    mailbox: int = 0
+    responder: tuple[int, int] | None = None
+    deadline: float | None = None
+    enforced: bool = False
+    denied: bool = False
+    pin: int = 0
+    reason: str = "arrival"
+    told_waiting: bool = False
+    said: Wish = UNSAID
+    wish: Wish = UNSAID
+    heeds_from: float = 0.0
+
+    @property
+    def started(self) -> bool:
+        """Whether the first grant has been published."""
+        return bool(self.grants)
+
+    @property
+    def granted(self) -> int:
+        """The newest grant's CPUs."""
+        return self.grants[-1].mask if self.grants else 0
+
+    @property
+    def applied(self) -> int:
+        """The CPUs of the grant in force."""
+        return self.grants[0].mask if self.grants else 0
+
+    @property
+    def held(self) -> int:
+        """Every CPU of every grant that no acknowledgement has superseded."""
+        mask = 0
+        for grant in self.grants:
+            mask |= grant.mask
+        return mask
+
+    @property
+    def mode(self) -> str:
+        """cooperative, bind-only (no responder) or unmanaged (the agent may not bind it)."""
+        if self.denied:
+            return "unmanaged"
+        return "cooperative" if self.responder else "bind-only"
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Value):
+    """Something that happened to job `job` at `at` (seconds of CLOCK_MONOTONIC).
+
+    Kinds: arrival, admission (after it had waited), end (of a task of it), order, expiry (the time of an order is
+    over), release (a task of it is not managed any more), rest (somebody has rested), use (other CPUs may be handed
+    out), load (unmanaged programs keep other CPUs busy), wish (what programs of it can use), start (of the agent),
+    rules (the site has set others).
+    `by` is the uid of who ordered, `lost` the CPUs that are left alone since, if any (use, load).
+    """
+
+    kind: str
+    job: str
+    at: float
+    by: int | None = None
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Value):
+    """A change of a job's CPUs: why (a word of REASON), what had happened, and the CPUs it was to have before."""
+
+    reason: str
+    event: Event
+    before: int
+
+
+@dataclass(slots=True)
+class Job(State):
+    """The tasks of one launch. Counts are cores; `task_min`, `task_max` and `memory` (bytes) hold for each rank.
+
+    `asked` is the name asked for, `name` the one it got. `ranks` has a place for each task of the job on this node:
+    None until it arrives. `cores` is 0 while the job waits. `hold` is the size an order has fixed it at, until
+    `hold_until` (seconds of CLOCK_MONOTONIC) if that is not None; `hold_by` is the user who ordered that, or exact
+    CPUs. Until `rest_until` it does not grow again; then any gain is worth a resize. `last` is the last change of its
+    CPUs, None when that was before this agent. `reserved` is, for a job of a scheduler, the most cores that may be
+    ordered for it, else 0; such a job exists, and keeps its cores, whether its tasks are there or not. The places of
+    the tasks of its newest launch are numbered from `first` on.
+    """
+
+    name: str
+    asked: str
+    user: int
+    session: int
+    job_class: str
+    arrived: int
+    task_min: int
+    task_max: int
+    ranks: dict[int, Task | None]
+    targets: dict[int, int] = field(default_factory=dict)
+    cores: int = 0
+    hold: int | None = None
+    hold_until: float | None = None
+    hold_by: int | None = None
+    last: Change | None = None
+    rest_until: float | None = None
+    layout: Layout = ANY
+    memory: int = 0
+    complete_by: float | None = None
+    waits_for: str = ""
+    reserved: int = 0
+    first: int = 0
+
+    @property
+    def present(self) -> list[Task]:
+        """The tasks that have arrived."""
+        return [task for task in self.ranks.values() if task]
+
+    @property
+    def times(self) -> list[float]:
+        """When something is to be done about it."""
+        return [at for at in (self.complete_by, self.hold_until, self.rest_until) if at is not None]
+
+    @property
+    def planned(self) -> int:
+        """Every CPU that the plan wants its ranks to have, as a mask."""
+        mask = 0
+        for target in self.targets.values():
+            mask |= target
+        return mask
+
+    @property
+    def declared(self) -> int:
+        """The memory that all its ranks together were declared to need (bytes)."""
+        return self.memory * len(self.ranks)
+
+    @property
+    def started(self) -> bool:
+        """Whether any of its tasks has had a grant."""
+        return any(task.started for task in self.present)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every rank is there and has its target, neither more nor less."""
+        ranks = self.ranks.items()
+        return all(task and len(task.grants) == 1 and task.granted == self.targets.get(rank) for rank, task in ranks)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether an order has set the exact CPUs of a task."""
+        return any(task.pin for task in self.present)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the job keeps its very cores: rigid, or moldable, once it runs."""
+        return self.job_class != "malleable" and self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Write this grant into the task's slot."""
+
+    task: Task
+    epoch: int
+    mask: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Answer the waiting launcher: the first grant is published."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Set the affinity of every thread of the task, then call `Node.bound` or `Node.bind_failed`."""
+
+    task: Task
+    epoch: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Free the task's slot and mailbox."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The grant `epoch` is in force. `outcome` is applied (by the program), bound (no responder) or enforced."""
+
+    task: Task
+    epoch: int
+    old: int
+    new: int
+    action: str
+    outcome: str
+    asked: float
+    at: float
+
+
+Action = Publish | Start | Bind | Forget | Done
+
+
+def action_name(old: int, new: int) -> str:
+    """Return how a task gets from CPUs `old` to `new`: start, shrink, grow, move, or keep."""
+    if not old:
+        return "start"
+    if old == new:
+        return "keep"
+    if not new & ~old:
+        return "shrink"
+    return "grow" if not old & ~new else "move"

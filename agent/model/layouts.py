@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job wants its cores laid out over the sockets of a node: the words, what they ask, and the ways to meet them.
+
+A group is what a layout is about: each task of a compact job by itself, all tasks of a spread or per-socket job
+together. Constants: c cores for the group; n(s) cores of socket s; l(s) = min(n(s), N) with per-socket=N, else n(s).
+Variable: x(s), the group's cores in socket s. As asked means
+
+    compact, per-socket=N   x(s) <= l(s), and no fewer sockets with their l(s) hold c cores
+    spread                  x(s) >= max(x) - 1, or x(s) = n(s): as equal as the sockets' sizes allow
+
+Amounts are given per socket, in the order of the machine's packages that have usable cores. What a core is, a whole
+core or a hardware thread, is the node's unit.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from itertools import accumulate, combinations, takewhile
+from typing import TYPE_CHECKING
+
+from agent.model.copies import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+KINDS = ("default", "compact", "spread", "per_socket")
+UNLIMITED = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Layout(Value):
+    """A layout as asked for: `per_socket` counts cores (kind per_socket only); `strict` waits rather than make do."""
+
+    kind: str = "default"
+    per_socket: int = 0
+    strict: bool = False
+
+    def __str__(self) -> str:
+        """Return the text of ``--distribution``: compact, spread or per-socket=N, with ``!`` when strict."""
+        name = f"per-socket={self.per_socket}" if self.kind == "per_socket" else self.kind
+        return name + "!" * self.strict
+
+    @property
+    def limit(self) -> int:
+        """The most cores a group shall have in one socket."""
+        return self.per_socket if self.kind == "per_socket" else UNLIMITED
+
+
+ANY = Layout()
+"""No layout was asked for."""
+
+
+def most(layout: Layout, sizes: Sequence[int]) -> int:
+    """Return the most cores that a job of this layout can have on sockets of these sizes."""
+    return sum(min(size, layout.limit) for size in sizes)
+
+
+def span(count: int, limits: Sequence[int]) -> int:
+    """Return how few sockets hold `count` cores when each takes its limit (all of them, if they do not)."""
+    used = 0
+    for limit in sorted(limits, reverse=True):
+        if count <= 0:
+            break
+        count -= limit
+        used += 1
+    return used
+
+
+def is_as_asked(layout: Layout, amounts: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Say whether a group with these cores per socket lies as its layout asks."""
+    if layout.kind == "default":
+        return True
+    if layout.kind == "spread":
+        top = max(amounts)
+        return all(amount >= top - 1 or amount == size for amount, size in zip(amounts, sizes, strict=True))
+    limits = [min(size, layout.limit) for size in sizes]
+    within = all(amount <= limit for amount, limit in zip(amounts, limits, strict=True))
+    return within and sum(amount > 0 for amount in amounts) <= span(sum(amounts), limits)
+
+
+def ways(
+    layout: Layout, count: int, room: Sequence[int], sizes: Sequence[int], order: Sequence[int]
+) -> Iterator[list[int]]:
+    """Yield every way to give a group `count` cores as its layout asks with `room` cores to be had in each socket.
+
+    `order` names the sockets, the preferred ones first; ways that use these come first.
+    """
+    if layout.kind == "spread":
+        found = _evenly(count, room, [0] * len(room), order)
+    else:
+        limits = [min(layout.limit, free) for free in room]
+        least = span(count, [min(layout.limit, size) for size in sizes])
+        found = _in_sockets(count, limits, least, order)
+    # The ways differ in who has what, not in whether they lie as asked.
+    yield from takewhile(lambda way: is_as_asked(layout, way, sizes), found)
+
+
+def make_do(layout: Layout, count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Return the way nearest to what the layout asks, with `room` cores to be had in each socket.
+
+    `there` are cores per socket that the group has besides (of tasks that may not move). Spread: as equal as the room
+    allows. Otherwise: as few sockets as the room allows; where per-socket=N does not hold the cores, N is exceeded by
+    as little as it must be. `room` must hold `count` cores.
+    """
+    if layout.kind == "spread":
+        return next(_evenly(count, room, there, order))
+    limit = min(layout.limit, count + max(there))
+    while True:
+        limits = [max(0, min(limit - had, free)) for had, free in zip(there, room, strict=True)]
+        if sum(limits) >= count:
+            return next(_in_sockets(count, limits, span(count, limits), order))
+        limit += 1
+
+
+def distance(layout: Layout, way: Sequence[int], there: Sequence[int]) -> tuple[int, ...]:
+    """Return how far a way is from what the layout asks, to compare ways of as many cores: the nearest is the least.
+
+    Spread: the sockets' cores, the most first. Otherwise: by how much N is exceeded, then how many sockets are used.
+    """
+    every = [amount + had for amount, had in zip(way, there, strict=True)]
+    if layout.kind == "spread":
+        return tuple(sorted(every, reverse=True))
+    used = [cores for cores, amount in zip(every, way, strict=True) if amount]
+    return max(0, max(used, default=0) - layout.limit), len(used)
+
+
+def _in_sockets(count: int, limits: Sequence[int], used: int, order: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the ways to take `count` cores from exactly `used` sockets, the preferred sockets filled first."""
+    for chosen in _choices(count, limits, used, [s for s in order if limits[s] > 0]):
+        yield from _fill(count, chosen, limits)
+
+
+def _choices(count: int, limits: Sequence[int], used: int, able: Sequence[int]) -> Iterator[list[int]]:
+    """Yield every choice of `used` of the sockets `able` that holds `count` cores, the first sockets in it first.
+
+    A search in depth that tries no beginning without such an end: it takes no longer where most choices hold too few.
+    """
+
+    @functools.cache
+    def most(first: int) -> list[int]:
+        """Return the most cores that so many of the sockets from place `first` on hold together, by their number."""
+        return [0, *accumulate(sorted((limits[s] for s in able[first:]), reverse=True))]
+
+    chosen: list[int] = []
+    left, place = count, 0
+    while True:
+        more = used - len(chosen)
+        if not more:
+            yield [able[i] for i in chosen]
+        elif place + more <= len(able) and most(place)[more] >= left:
+            if limits[able[place]] + most(place + 1)[more - 1] >= left:
+                chosen.append(place)
+                left -= limits[able[place]]
+            place += 1
+            continue
+        if not chosen:
+            return
+        place = chosen.pop()
+        left += limits[able[place]]
+        place += 1
+
+
+def _fill(count: int, chosen: Sequence[int], limits: Sequence[int]) -> Iterator[list[int]]:
+    """Yield every way to take `count` cores, which they hold, from all the chosen sockets, the first of them filled."""
+    rest = list(accumulate((limits[s] for s in reversed(chosen)), initial=0))[-2::-1]
+    amounts: list[int] = []
+    left = count
+    while True:
+        while len(amounts) < len(chosen):
+            after = len(chosen) - len(amounts) - 1
+            amounts.append(min(limits[chosen[len(amounts)]], left - after))
+            left -= amounts[-1]
+        way = [0] * len(limits)
+        for socket, amount in zip(chosen, amounts, strict=True):
+            way[socket] = amount
+        yield way
+        while amounts:
+            amount = amounts.pop()
+            left += amount
+            if amount > max(1, left - rest[len(amounts)]):
+                amounts.append(amount - 1)
+                left -= amount - 1
+                break
+        else:
+            return
+
+
+def _evenly(count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the ways to raise the lowest sockets first (max-min fairness); they differ in who has one core more."""
+    way = [0] * len(room)
+    for _ in range(count):
+        open_ = [s for s in order if way[s] < room[s]]
+        if not open_:
+            return
+        way[min(open_, key=lambda s: there[s] + way[s])] += 1
+    top = max((there[s] + way[s] for s in order if way[s]), default=0)
+    raised = [s for s in order if way[s] and there[s] + way[s] == top]
+    level = [s for s in order if s in raised or (way[s] < room[s] and there[s] + way[s] == top - 1)]
+    base = [amount - (s in raised) for s, amount in enumerate(way)]
+    for chosen in combinations(level, len(raised)):
+        yield [amount + (s in chosen) for s, amount in enumerate(base)]

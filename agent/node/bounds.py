@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How few and how many cores the tasks of an arriving job may have, or why this node can never run it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.errors import Refused
+from agent.model import layouts
+from agent.policy.site_rules import refuse_memory
+from agent.text import counted
+
+if TYPE_CHECKING:
+    from agent.model.cores import Cores
+    from agent.model.jobs import Arrival
+    from agent.node.plan import Plan
+
+
+def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
+    """Return the least and the most cores of each task of the job that arrives with this one, or raise `Refused`."""
+    cores, rules, size = plan.cores, plan.rules, max(1, arrival.size)
+    total, wide = len(cores), cores.widest
+    can = rules.most(arrival.job_class, cores, layouts.most(arrival.layout, cores.sizes))
+    now = min(can, cores.count(plan.usable) or can)
+    if not 0 <= arrival.rank < size:
+        msg = f"local rank {arrival.rank} is outside a job of {size} tasks: check the launcher's variables."
+        raise Refused(msg)
+    if arrival.max_cpus and arrival.min_cpus > arrival.max_cpus:
+        msg = f"--min {arrival.min_cpus} is above --cpus {arrival.max_cpus}: ask for at least the minimum."
+        raise Refused(msg)
+    least = max(1, _least(arrival.min_cpus, size, cores))
+    most = cores.needed_for(arrival.max_cpus) or -(-total // size)
+    if arrival.job_class == "rigid":
+        least = most = _least(arrival.max_cpus, size, cores) or max(least, now // size)
+    asked = arrival.max_cpus if arrival.job_class == "rigid" else arrival.min_cpus
+    each = (cores.needed_for(asked) or least) * wide
+    needs = f"it needs at least {counted(each, 'CPU')}"
+    if size > 1:
+        needs = f"{size} tasks of at least {counted(each, 'CPU')} need {each * size}"
+    if least * size > total:
+        msg = f"{needs}, this node has {cores.all.bit_count()}: ask for fewer."
+        raise Refused(msg)
+    if arrival.layout.strict and least * size > can:
+        can_have = counted(cores.cpus(can), "CPU")
+        msg = f"{needs}, and {arrival.layout} gives a job at most {can_have} here: ask for more on each socket."
+        raise Refused(msg)
+    rules.refuse(arrival, least * size, cores)
+    refuse_memory(arrival.memory * size, plan.memory)
+    return least, max(least, min(most, can))
+
+
+def _least(cpus: int, size: int, cores: Cores) -> int:
+    """Return the cores on which each of `size` tasks has `cpus` hardware threads, whichever cores it gets.
+
+    Where cores differ and so many are not there for all tasks, though the threads are: an equal part of the cores.
+    """
+    sure = cores.sure_of(cpus)
+    if sure * size <= len(cores) or cpus * size > cores.all.bit_count():
+        return sure
+    return max(cores.needed_for(cpus), len(cores) // size)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an event would change: two nodes compared, one of which has lived through it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.model.jobs import action_name
+from dromlib.cpulist import format_cpulist
+
+if TYPE_CHECKING:
+    from agent.model.jobs import Task
+    from agent.node.node import Node
+
+_GROWS = {
+    "order": "takes what comes free",
+    "return": "takes back what it owns",
+    "death": "takes what comes free",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What would become of one task: `old` and `new` are masks over OS CPUs, `why` is for people.
+
+    `action` is start, shrink, grow, move, attach, wait or release. What a task that is attached leaves, and what one
+    that is released is given back, is its own affinity.
+    """
+
+    job: str
+    task: int
+    pid: int
+    action: str
+    old: int
+    new: int
+    why: str
+
+    def to_json(self) -> dict[str, object]:
+        """Return a value for ``json.dumps``; CPU sets are kernel lists."""
+        who: dict[str, object] = {"job": self.job, "task": self.task, "pid": self.pid}
+        return who | {
+            "action": self.action,
+            "from": format_cpulist(self.old),
+            "to": format_cpulist(self.new),
+            "why": self.why,
+        }
+
+
+def steps(before: Node, after: Node) -> list[Step]:
+    """Return what differs between the plans of two nodes, task by task, the job that it is about first."""
+    about = after.plan.event.job
+    found = [_gone(task) for slot, task in before.tasks.items() if slot not in after.tasks]
+    for slot, task in after.tasks.items():
+        old = before.tasks.get(slot)
+        if old is None:
+            found.append(_come(after, task))
+            continue
+        was, is_now = before.plan.target(old), after.plan.target(task)
+        if was != is_now:
+            action = action_name(was, is_now)
+            found.append(Step(task.job, task.rank, task.arrival.pid, action, was, is_now, _why(after, task, action)))
+    return sorted(found, key=lambda step: step.job != about)
+
+
+def _gone(task: Task) -> Step:
+    why = "is managed no longer"
+    return Step(task.job, task.rank, task.arrival.pid, "release", task.granted, task.arrival.restore, why)
+
+
+def _come(after: Node, task: Task) -> Step:
+    new = after.plan.target(task)
+    action, why = ("attach", "the order") if new else ("wait", after.why_waiting(task))
+    return Step(task.job, task.rank, task.arrival.pid, action, task.arrival.restore, new, why)
+
+
+def _why(after: Node, task: Task, action: str) -> str:
+    about = after.plan.event.job
+    if task.job == about:
+        return "the order"
+    last = after.jobs[task.job].last
+    if action == "shrink" or last is None:
+        return f"makes room for {last.event.job if last else about}"
+    return "makes room by moving" if action == "move" else _GROWS.get(last.reason, "starts")

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks of a node and the grants they have: what may be published of the plan, and what acknowledgements change.
+
+Held sets are pairwise disjoint, always. No clock, no file, no socket: times are arguments.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from agent.errors import Refused
+from agent.model.jobs import Action, Bind, Done, Grant, Publish, Start, Task, action_name
+from agent.placement.transitions import Standing, next_step
+from agent.text import cpus_are
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.model.jobs import Arrival, Job
+    from agent.node.plan import Plan
+
+RETRY = 0.1
+"""Least seconds between two attempts to bind a task."""
+
+
+class Grants:
+    """The tasks of a node by slot. `plan` says what each is to have.
+
+    `grace` is how long a program may take to apply a grant before the agent binds it (seconds); `capacity` the number
+    of slots. While `frozen_since` is a time, nothing is published and nobody is bound; `frozen_by` names the file that
+    people are to remove then.
+    """
+
+    def __init__(self, plan: Plan, *, grace: float, capacity: int) -> None:
+        self.plan = plan
+        self.cores = plan.cores
+        self.grace = grace
+        self.tasks: dict[int, Task] = {}
+        self.frozen_since: float | None = None
+        self.frozen_by = ""
+        self.held = 0
+        """Every CPU that any task holds, as a mask."""
+        self._free_slots = list(range(capacity))
+        self._epochs: dict[int, int] = {}
+        self._slots: dict[tuple[int, int], int] = {}
+        self._unmet: set[int] = set()
+        """The slots of all tasks whose newest grant is not their target, and perhaps of others."""
+        self._unsaved: set[int] = set()
+        self.timed: set[int] = set()
+        """The slots of all tasks that have a deadline, and perhaps of others."""
+
+    @property
+    def jobs(self) -> dict[str, Job]:
+        """The jobs by name, in the order of arrival."""
+        return self.plan.jobs
+
+    @property
+    def frozen(self) -> bool:
+        """Whether nothing is published and nobody is bound."""
+        return self.frozen_since is not None
+
+    # --- slots ----------------------------------------------------------------------------------------------------
+
+    @property
+    def next_slot(self) -> int:
+        """The slot the next arrival gets. Raises `Refused` when the registry is full."""
+        if not self._free_slots:
+            msg = f"the registry is full ({len(self.tasks)} tasks): start the agent with a larger --capacity."
+            raise Refused(msg)
+        return self._free_slots[0]
+
+    def find(self, pid: int, start_time: int) -> Task | None:
+        """Return the task whose first process is this one."""
+        slot = self._slots.get((pid, start_time))
+        return None if slot is None else self.tasks[slot]
+
+    def _take_slot(self, job: Job, arrival: Arrival) -> Task:
+        """Make a task for the next free slot."""
+        slot = heapq.heappop(self._free_slots)
+        task = Task(slot, job.name, arrival.rank, arrival, self._epochs.get(slot, 0))
+        self._enter(task)
+        return task
+
+    def _enter(self, task: Task) -> None:
+        self.tasks[task.slot] = task
+        self._slots[task.arrival.pid, task.arrival.start_time] = task.slot
+        self.held |= task.held
+        self._changed(task)
+
+    def _changed(self, task: Task) -> None:
+        """Take in that something about a task has changed, perhaps its deadline."""
+        self._unsaved.add(task.slot)
+        self.timed.add(task.slot)
+
+    def _deadlines(self) -> dict[int, float]:
+        """Return the deadline of each task that has one, by slot."""
+        timed = [(slot, self.tasks[slot].deadline) for slot in sorted(self.timed) if slot in self.tasks]
+        deadlines = {slot: deadline for slot, deadline in timed if deadline is not None}
+        self.timed = set(deadlines)
+        return deadlines
+
+    def _free_slot(self, task: Task) -> None:
+        """Take out a task; the next one in its slot goes on counting epochs."""
+        del self.tasks[task.slot], self._slots[task.arrival.pid, task.arrival.start_time]
+        self.held &= ~task.held
+        heapq.heappush(self._free_slots, task.slot)
+        self._epochs[task.slot] = task.epoch + 1
+
+    def remember(self, epochs: dict[int, int], capacity: int | None = None) -> None:
+        """Take in the epoch of every slot, so that its next tenant goes on counting, and how many slots there are."""
+        self._epochs = dict(epochs)
+        if capacity is not None:
+            self._free_slots = list(range(capacity))
+
+    # --- what programs and the kernel say -------------------------------------------------------------------------
+
+    def applied(self, slot: int, epoch: int, now: float) -> list[Action]:
+        """Take in that the grant `epoch` is in force. Epochs that are old or were never published change nothing."""
+        return self.in_force({slot: epoch}, "applied", now)
+
+    def bound(self, slot: int, epoch: int, now: float) -> list[Action]:
+        """Take in that the agent has bound every thread of the task to the grant `epoch`."""
+        return self.in_force({slot: epoch}, "bound", now)
+
+    def in_force(self, epochs: Mapping[int, int], how: str, now: float) -> list[Action]:
+        """Take in, by slot, which grants the programs have `applied`, or to which their threads were `bound`."""
+        done = [self._supersede(self.tasks[s], epoch, how, now) for s, epoch in epochs.items() if s in self.tasks]
+        actions: list[Action] = [one for one in done if one]
+        return [*actions, *self._step(now)] if actions else []
+
+    def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Done | None:
+        if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to what was in force
+            task.deadline, task.denied = None, False
+            self._changed(task)
+        at = next((i for i, g in enumerate(task.grants) if g.epoch == epoch), 0)
+        if at == 0:
+            return None
+        old, grant = task.grants[0].mask, task.grants[at]
+        self.held &= ~task.held
+        task.grants = task.grants[at:]
+        self.held |= task.held
+        self._changed(task)
+        if len(task.grants) == 1:
+            task.deadline = None
+        elif task.deadline is not None:
+            task.deadline = max(task.deadline, task.grants[1].at + self.grace)
+        task.enforced = how == "bound" and task.responder is not None
+        task.denied = False
+        outcome = "enforced" if task.enforced else how
+        return Done(task, epoch, old, grant.mask, action_name(old, grant.mask), outcome, grant.at, now)
+
+    def bind_failed(self, slot: int, now: float) -> None:
+        """Take in that the agent may not bind the task: it is tried again after the grace time."""
+        task = self.tasks[slot]
+        task.denied = True
+        task.deadline = now + max(self.grace, RETRY)
+        self._changed(task)
+
+    def seat(self, slot: int, pid: int, start_time: int) -> bool:
+        """Give the responder's seat to a process; False when another sits there."""
+        task = self.tasks[slot]
+        if task.responder not in (None, (pid, start_time)):
+            return False
+        task.responder = (pid, start_time)
+        self._changed(task)
+        return True
+
+    def unseat(self, slot: int, now: float) -> list[Action]:
+        """Take in that the responder has gone: the whole task is bound to what it was granted, whatever it left."""
+        task = self.tasks[slot]
+        task.responder = None
+        self._changed(task)
+        if not task.started:
+            return []
+        if self.frozen:
+            task.deadline = now
+            return []
+        return [Bind(task, task.epoch, task.granted)]
+
+    # --- publishing -----------------------------------------------------------------------------------------------
+
+    def _step(self, now: float) -> list[Action]:
+        """Publish every grant that keeps held sets disjoint; none while frozen."""
+        if self.frozen:
+            return []
+        self._take_touched()
+        standings, inside = {}, 0
+        for task in [self.tasks[slot] for slot in sorted(self._unmet) if slot in self.tasks]:
+            target = self.plan.target(task)
+            if target != task.granted:
+                held = task.held
+                inside |= held
+                standings[task.slot] = Standing(held, task.granted, target, self.plan.floor(self.jobs[task.job]))
+        actions: list[Action] = []
+        for slot, mask in next_step(standings, self.held & ~inside).items():
+            actions += self._publish(self.tasks[slot], mask, now)
+        self._unmet = {slot for slot, standing in standings.items() if self.tasks[slot].granted != standing.target}
+        return actions
+
+    def _take_touched(self) -> None:
+        self._unmet |= self.plan.touched
+        self._unsaved |= self.plan.touched
+        self.plan.touched = set()
+
+    def take_unsaved(self) -> list[Task]:
+        """Return the tasks of which something has changed, that a registry keeps, since the last call."""
+        self._take_touched()
+        unsaved, self._unsaved = self._unsaved, set()
+        return [self.tasks[slot] for slot in sorted(unsaved) if slot in self.tasks]
+
+    def _publish(self, task: Task, mask: int, now: float) -> list[Action]:
+        first = not task.started
+        task.epoch += 1
+        task.grants.append(Grant(task.epoch, mask, now))
+        self.held |= mask
+        self._changed(task)
+        publish = Publish(task, task.epoch, mask, task.reason)
+        if first:
+            return [publish, Start(task)]
+        if task.deadline is None:  # else an older grant waits, and is not to wait longer for there being a newer one
+            task.deadline = now + self.grace
+        return [publish] if task.responder else [publish, Bind(task, task.epoch, mask)]
+
+    def _refuse_when_frozen(self) -> None:
+        if self.frozen:
+            raise Refused(f"the node is frozen: remove {self.frozen_by} first.")
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def state(self, task: Task) -> str:
+        """Return waiting, running, shrinking, growing, moving or enforced."""
+        if not task.started:
+            return "waiting"
+        goal = self.plan.target(task)
+        if len(task.grants) > 1 or goal != task.granted:
+            name = action_name(task.applied, goal if goal != task.applied else task.granted)
+            return {"shrink": "shrinking", "grow": "growing"}.get(name, "moving")
+        return "enforced" if task.enforced else "running"
+
+    def why_short(self, task: Task) -> str:
+        """Return a sentence: why a task has CPUs that are not there any more; empty when it has none."""
+        job = self.jobs[task.job]
+        return self.plan.why_stays(job) if job.planned & self.plan.lost else ""
+
+    def why_waiting(self, task: Task) -> str:
+        """Return a sentence: what a task that has no grant yet waits for."""
+        job = self.jobs[task.job]
+        if self.frozen:
+            return f"the node is frozen: it waits until {self.frozen_by} is removed."
+        if job.waits_for:
+            return self.plan.why_waits(job)
+        target = self.plan.target(task)
+        holders = sorted({t.job for t in self.tasks.values() if t.held & target})
+        return f"{cpus_are(target)} being given up by {', '.join(holders)}."

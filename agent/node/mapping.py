@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From numbers of cores per job to masks per task: who may be moved, who stays, and what lies where.
+
+`agent.node.plan` decides the numbers, `agent.placement.reachable` finds the masks; here the jobs become the seats it is
+asked about.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import TYPE_CHECKING
+
+from agent.node.ledger import Ledger
+from agent.placement.layout_search import arrange
+from agent.placement.ranks import Key, NoRoom, Place, Seat
+from agent.placement.reachable import place_reachably, stay
+from agent.policy import fair_share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+
+    from agent.model.cores import Cores
+    from agent.model.jobs import Job
+
+MANY = 128
+"""Tasks beyond which only those of jobs that have to move are placed anew."""
+STILL: Key = ("", -1)
+"""The seat of all others then; no job has an empty name."""
+AVOIDED: Key = ("", -2)
+"""The seat on the cores that are not to be handed out."""
+
+
+class Seating:
+    """The jobs of a node by name in the order of arrival, and the targets of their tasks, which `ledger` knows by core.
+
+    `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved stays on others. `gone` are CPUs
+    that are not there any more: a core is handed out with those that are left of it. `busy` are CPUs that only the load
+    of unmanaged programs keeps from being `usable`.
+    """
+
+    def __init__(self, cores: Cores, place: Place) -> None:
+        self.cores = cores
+        self.place = place
+        self.usable = cores.all
+        self.gone = 0
+        self.busy = 0
+        self.jobs: dict[str, Job] = {}
+        self.ledger = Ledger(cores)
+        self.restless: set[str] = set()
+        """The names of all jobs that are not settled, and perhaps of others."""
+        self.laid_out: set[str] = set()
+        """The names of all jobs that have asked for a layout, and of some that have ended."""
+        self.many = MANY
+
+    @property
+    def avoided(self) -> int:
+        """The CPUs that are not to be handed out."""
+        return self.cores.all & ~self.usable
+
+    @property
+    def lost(self) -> int:
+        """The CPUs of cores of which none is there any more."""
+        return sum(core for core in self.cores if not core & ~self.gone) if self.gone else 0
+
+    def floor(self, job: Job) -> int:
+        """Return the CPUs below which a task of the job is never granted."""
+        return self.cores.cpus(job.task_min)
+
+    def place_all(
+        self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str]
+    ) -> dict[Key, int] | NoRoom:
+        """Return the masks of the tasks, or why they cannot be placed; `others` are the jobs that `others_than` names.
+
+        Where they are very many those of jobs that do not have to move stay, and are left out, if that can be.
+        """
+        if self._are_many(counts):
+            masks = self._place_seats(self._mobile_seats(counts, pins, others))
+            if not isinstance(masks, NoRoom):
+                return masks
+        return self._place_seats(self._all_seats(counts, pins))
+
+    def _place_seats(self, seats: list[Seat]) -> dict[Key, int] | NoRoom:
+        masks = place_reachably(self._and_avoided(seats), self.cores, self.place)
+        return masks if isinstance(masks, NoRoom) else {key: mask for key, mask in masks.items() if key[0]}
+
+    def _are_many(self, counts: Mapping[str, int]) -> bool:
+        return len(counts) > self.many or sum(len(self.jobs[name].ranks) for name in counts) > self.many
+
+    def _mobile_seats(
+        self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str] = frozenset()
+    ) -> list[Seat]:
+        """Return the seats of `others`, and of jobs that have a layout, are not settled, or are concerned by `pins`.
+
+        All others together are one seat, which stays where it is.
+        """
+        self.restless = {name for name in self.restless if name in self.jobs and not self._rests(self.jobs[name])}
+        pinned = self.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
+        ordered = {name for name, _ in pins}
+        in_the_way = {name for name in counts if self.jobs[name].planned & pinned} if pinned else set()
+        movers = self.restless | others | self.laid_out | ordered | in_the_way
+        mobile = {name: cores for name, cores in counts.items() if name in movers}
+        still = self.ledger.planned
+        for name in mobile:
+            still &= ~self.jobs[name].planned
+        seats = self._all_seats(mobile, pins)
+        if still:
+            seats.append(Seat(STILL, self.cores.count(still), held=still, granted=still, fixed=still))
+        return seats
+
+    def _rests(self, job: Job) -> bool:
+        """Say whether a job is settled and stays so: the grants of one on CPUs that are gone change without a plan."""
+        return job.settled and not job.planned & self.gone
+
+    def _all_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
+        return [seat for name, cores in counts.items() for seat in self._seats(self.jobs[name], cores, pins)]
+
+    def divide(self, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | None:
+        """Return masks for the ranks of a job within the cores that it has, which it may not leave, if there are any.
+
+        `pins` has its ranks.
+        """
+        others = self.cores.all & ~self.cores.whole(job.planned)
+        rest = Seat(STILL, self.cores.count(others), fixed=others)
+        masks = stay([*self._seats(job, job.cores, pins), rest], self.cores)
+        return masks and {key: masks[key] for key in pins}
+
+    def _and_avoided(self, seats: list[Seat]) -> list[Seat]:
+        """Return the seats and one on those cores which nobody is to have and nobody stays on."""
+        taken = functools.reduce(operator.or_, (seat.fixed for seat in seats), 0)
+        rest = self.avoided & ~self.cores.whole(taken)
+        return [*seats, Seat(AVOIDED, self.cores.count(rest), fixed=rest)] if rest else seats
+
+    def others_than(self, counts: Mapping[str, int]) -> set[str]:
+        """Return the jobs that the plan gives other numbers of cores than these, or not each of their ranks some."""
+        jobs = self.jobs
+        others = {name for name, cores in counts.items() if jobs[name].cores != cores}
+        restless = [name for name in self.restless if counts.get(name)]
+        return others | {name for name in restless if jobs[name].targets.keys() != jobs[name].ranks.keys()}
+
+    def lies_well(self) -> bool:
+        """Say whether no layout could be met better than it is, by jobs with the cores they have."""
+        self.laid_out &= self.jobs.keys()
+        if not self.laid_out:
+            return True
+        counts = {job.name: job.cores for job in self.jobs.values() if job.cores}
+        seats = self._mobile_seats(counts, {}) if self._are_many(counts) else self._all_seats(counts, {})
+        better = arrange(self._and_avoided(seats), self.cores)
+        return isinstance(better, NoRoom) or all(seat.target == better.get(seat.key, seat.target) for seat in seats)
+
+    def _seats(self, job: Job, cores: int, pins: Mapping[Key, int]) -> list[Seat]:
+        """Return one seat per rank: how many cores it gets and where it is now."""
+        seats = []
+        ranks = sorted(job.ranks)
+        pin_of = {rank: pins.get((job.name, rank), task.pin) for rank, task in job.ranks.items() if task}
+        free = [rank for rank in ranks if not pin_of.get(rank)]
+        rest = cores - sum(self.cores.count(pin_of[rank]) for rank in ranks if rank not in free)
+        shares = dict(zip(free, fair_share.split(rest, len(free)), strict=True)) if free else {}
+        keeps = job.frozen or bool(job.planned & self.avoided)
+        for rank in ranks:
+            task, pin = job.ranks[rank], pin_of.get(rank, 0)
+            stays = keeps and (job.name, rank) not in pins and rank in job.targets
+            seats.append(
+                Seat(
+                    key=(job.name, rank),
+                    cores=self.cores.count(pin) if pin else shares[rank],
+                    held=task.held if task else 0,
+                    granted=task.granted if task else 0,
+                    fixed=pin or (job.targets[rank] if stays else 0),
+                    floor=self.floor(job),
+                    target=job.targets.get(rank, 0),
+                    layout=job.layout,
+                ),
+            )
+        return seats

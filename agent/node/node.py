@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a node: events in, actions out. No clock, no file, no socket.
+
+Every public event method takes the time (`now`, seconds of CLOCK_MONOTONIC) where it matters and returns the actions
+that the shell has to carry out in order. `Refused` leaves the state as it was. `agent.node.invariants` says what is
+true after every event.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.errors import Refused
+from agent.model import layouts
+from agent.model.cores import Cores
+from agent.model.jobs import UNSAID, Action, Arrival, Bind, Event, Forget, Job, Reservation, Task, Wish
+from agent.node.bounds import bounds
+from agent.node.grants import RETRY
+from agent.node.plan import Plan
+from agent.node.reservations import Reservations
+from agent.policy import demand
+from agent.policy.site_rules import Rules
+from agent.text import cpus_are
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from agent.placement.ranks import Place
+
+
+RULES = Rules()
+"""What holds where a site sets no rules."""
+
+
+class Node(Reservations):
+    """The tasks and jobs of one node and the plan for its cores.
+
+    `cores` are what is handed out, or CPU masks in one socket; `place` is the distribution kernel.
+    `grace` is how long a program may take to apply a grant before the agent binds it; `complete_within` how long
+    places are kept for ranks of a job that have not arrived (seconds). `memory` is the node's (bytes, 0: unknown).
+    `layout` is that of jobs that ask for none.
+    """
+
+    def __init__(
+        self,
+        cores: Cores | Sequence[int],
+        place: Place,
+        *,
+        rules: Rules = RULES,
+        memory: int = 0,
+        grace: float = 1.0,
+        complete_within: float = 2.0,
+        capacity: int = 1024,
+        layout: layouts.Layout = layouts.ANY,
+    ) -> None:
+        cores = cores if isinstance(cores, Cores) else Cores(tuple(cores))
+        super().__init__(Plan(cores, place, rules, memory), grace=grace, capacity=capacity)
+        self.layout = layout
+        self.complete_within = complete_within
+        self.arrivals = 0
+        self._unheeded: set[int] = set()
+        """The slots of all tasks whose newest wish does not count yet, and perhaps of others."""
+
+    # --- arrivals -------------------------------------------------------------------------------------------------
+
+    def arrive(self, arrival: Arrival, now: float) -> tuple[Task, list[Action]]:
+        """Take in a task: a new job, or one more rank of a job that is arriving. The same process may ask again.
+
+        A launch from within a task that would have to wait becomes part of that task, which is returned: it may be that
+        very task that it waits for. Raises `Refused` when this node can never run it.
+        """
+        known = self.find(arrival.pid, arrival.start_time)
+        if known:
+            return known, []
+        if arrival.layout == layouts.ANY:
+            arrival = replace(arrival, layout=self.layout)
+        if arrival.attached:
+            self._refuse_when_frozen()
+        slot = self.next_slot
+        reserved = self._reserved_for(arrival)
+        if reserved:
+            if host := self._host_in(reserved, arrival):
+                return host, []
+            self.plan.event = Event("arrival", reserved.name, now)
+            arrival = self._seat_in(reserved, arrival)
+        job = reserved or self._joins(arrival) or self._open(arrival, now)
+        task = self._sit(job, arrival)
+        self.plan.event = Event("arrival", job.name, now)
+        self.plan.admit_waiting(now)
+        host = self.find(*arrival.within) if arrival.within else None
+        if host and host.started and host.arrival.uid == arrival.uid and not job.cores:
+            self._leave(task, Event("end", job.name, now))
+            self._epochs[slot] = task.epoch  # it never had the slot of the registry, whose count goes on from here
+            return host, self._step(now)
+        return task, self._step(now)
+
+    def _joins(self, arrival: Arrival) -> Job | None:
+        """Return the arriving job of which this task is a further rank."""
+        for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
+            same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
+            if same and job.ranks.get(arrival.rank, ...) is None:
+                return job
+        return None
+
+    def _open(self, arrival: Arrival, now: float) -> Job:
+        size = max(1, arrival.size)
+        task_min, task_max = bounds(arrival, self.plan)
+        self.arrivals += 1
+        job = Job(
+            name=self.plan.free_name(arrival.job),
+            asked=arrival.job,
+            user=arrival.uid,
+            session=arrival.session,
+            job_class=arrival.job_class,
+            arrived=self.arrivals,
+            task_min=task_min,
+            task_max=task_max,
+            ranks=dict.fromkeys(range(size)),
+            layout=arrival.layout,
+            memory=arrival.memory,
+            complete_by=now + self.complete_within if size > 1 else None,
+        )
+        self.jobs[job.name] = job
+        return job
+
+    def _sit(self, job: Job, arrival: Arrival) -> Task:
+        task = self._take_slot(job, arrival)
+        job.ranks[arrival.rank] = task
+        self.plan.touch(job)
+        if None not in job.ranks.values():
+            job.complete_by = None
+        return task
+
+    def ended(self, slot: int, now: float) -> list[Action]:
+        """Take in that a task has ended: its cores go to their owners, waiting arrivals, then to who can use them."""
+        return self._let_go(self.tasks[slot], Event("end", self.tasks[slot].job, now))
+
+    def _let_go(self, task: Task, event: Event) -> list[Action]:
+        self._leave(task, event)
+        return [Forget(task), *self._step(event.at)]
+
+    def _leave(self, task: Task, event: Event) -> None:
+        self.plan.event = event
+        self._free_slot(task)
+        self.plan.drop_rank(self.jobs[task.job], task.rank)
+        self.plan.hand_out(event.at)
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what was to be done by now.
+
+        Bind the tasks whose grace time is over, give up waiting for ranks that did not come, end orders, and let those
+        grow who have rested, and heed the wishes whose turn it is.
+        """
+        due = self.next_deadline()
+        if due is None or due > now:
+            return []
+        overdue = [] if self.frozen else [self.tasks[slot] for slot, at in self._deadlines().items() if at <= now]
+        for task in overdue:
+            task.deadline = now + max(self.grace, RETRY)
+            self._changed(task)
+        timed = sorted((self.jobs[name] for name in self.plan.timed), key=lambda job: (job.arrived, job.name))
+        late = [job for job in timed if job.complete_by is not None and job.complete_by <= now]
+        for job in late:
+            job.complete_by = None
+            self.plan.event = Event("end", job.name, now)
+            for rank in [rank for rank, task in job.ranks.items() if task is None]:
+                self.plan.drop_rank(job, rank)
+        ordered = [job.name for job in timed if job.hold_until is not None and job.hold_until <= now]
+        for name in ordered:
+            self.plan.event = Event("expiry", name, now)
+            self.plan.let_go(name, now)
+        rested = any(job.rest_until is not None and job.rest_until <= now for job in timed)
+        if rested and not late:
+            self.plan.event = Event("rest", "", now)
+        if late or rested:
+            self.plan.hand_out(now)
+        heeded = self._heed(now)
+        published = self._step(now) if late or ordered or rested or heeded else []
+        return [*published, *(Bind(task, task.epoch, task.granted) for task in overdue)]
+
+    def next_deadline(self) -> float | None:
+        """Return when `tick` has something to do next, or None."""
+        self.plan.timed = {name for name in self.plan.timed if name in self.jobs and self.jobs[name].times}
+        times = [at for name in self.plan.timed for at in self.jobs[name].times]
+        times += [] if self.frozen else self._deadlines().values()
+        times += [self._due(self.tasks[slot]) for slot in self._unheeded if slot in self.tasks]
+        return min(times, default=None)
+
+    # --- wishes ---------------------------------------------------------------------------------------------------
+
+    def wished(self, said: Mapping[int, Wish], now: float) -> list[Action]:
+        """Record the numbers of CPUs that programs say they can use (`agent.policy.demand`), by slot."""
+        for slot, wish in said.items():
+            self.tasks[slot].said = wish
+        self._unheeded |= said.keys()
+        return self._step(now) if self._heed(now) else []
+
+    def unseat(self, slot: int, now: float) -> list[Action]:
+        """Take in that the responder has gone: the whole task is bound to what it was granted, and nothing wished."""
+        return [*super().unseat(slot, now), *self.wished({slot: UNSAID}, now)]
+
+    def _heed(self, now: float) -> bool:
+        """Let the wishes count whose turn it is; say whether there were any."""
+        waiting = [self.tasks[slot] for slot in sorted(self._unheeded) if slot in self.tasks]
+        waiting = [task for task in waiting if task.said != task.wish]
+        heeded = [task for task in waiting if self._due(task) <= now]
+        for task in heeded:
+            job = self.jobs[task.job]
+            before = self.plan.view(job)
+            task.wish, task.heeds_from = task.said, now + demand.PATIENCE
+            if self.plan.view(job) != before:
+                self.plan.event = Event("wish", job.name, now)
+                self.plan.heed(job, now)
+        self._unheeded = {task.slot for task in waiting if task.said != task.wish}
+        return bool(heeded)
+
+    def _due(self, task: Task) -> float:
+        return demand.due(task, self.jobs[task.job])
+
+    # --- the kill switch ------------------------------------------------------------------------------------------
+
+    def freeze(self, now: float, file: str = "the freeze file") -> None:
+        """Publish no grant and bind nobody until `thaw`. Ends are taken in, arrivals wait, orders are refused.
+
+        `file` names what people are to remove; said again, another one may have taken its place.
+        """
+        self.frozen_by = file
+        if self.frozen_since is None:
+            self.frozen_since = now
+
+    def thaw(self, now: float) -> list[Action]:
+        """Go on where `freeze` stopped: programs get their whole grace time again for what they have not applied."""
+        if not self.frozen:
+            return []
+        self.frozen_since = None
+        for task in self.tasks.values():
+            if task.deadline is not None:
+                task.deadline = now + self.grace if task.responder else now
+                self._changed(task)
+        return [*self.tick(now), *self._step(now)]
+
+    # --- orders ---------------------------------------------------------------------------------------------------
+
+    def resize(
+        self, name: str, cpus: int | None, now: float, until: float | None = None, by: int | None = None
+    ) -> list[Action]:
+        """Fix a job at `cpus` hardware threads (whole cores, rounded up) until told otherwise; None lets it go.
+
+        With `until` (seconds of CLOCK_MONOTONIC) `tick` lets it go at that time. `by` is the user who says so. Raises
+        `Refused` when the job or its neighbours cannot do that.
+        """
+        self._refuse_when_frozen()
+        self._refuse_reserved(name)
+        self.plan.event = Event("order", name, now, by)
+        if cpus is None:
+            self.plan.let_go(name, now)
+        else:
+            self.plan.hold(name, cpus, now, until)
+        return self._step(now)
+
+    def pin(self, slot: int, mask: int, now: float, by: int | None = None) -> list[Action]:
+        """Give a task exactly these CPUs until told otherwise. Raises `Refused` when they cannot be had."""
+        self._refuse_when_frozen()
+        task = self.tasks[slot]
+        self._refuse_reserved(task.job)
+        if missing := mask & self.plan.gone:
+            msg = f"{cpus_are(missing)} not there now: choose others."
+            raise Refused(msg)
+        self.plan.event = Event("order", task.job, now, by)
+        self.plan.pin(task, mask, now)
+        return self._step(now)
+
+    def check_release(self, tasks: Iterable[Task]) -> None:
+        """Raise `Refused` while frozen, and if a task was launched and has not started: its launcher waits for us."""
+        self._refuse_when_frozen()
+        for task in tasks:
+            self._refuse_reserved(task.job)
+            if not task.started and not task.arrival.attached:
+                msg = f"job {task.job} still waits for its first cores: it can be released once it runs."
+                raise Refused(msg)
+
+    def release(self, slot: int, now: float, by: int | None = None) -> list[Action]:
+        """Manage a task no longer, although it goes on running: its cores are handed out at once."""
+        task = self.tasks[slot]
+        return self._let_go(task, Event("release", task.job, now, by))
+
+    def use(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
+        """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
+
+        Rigid and pinned jobs keep theirs, and so do those whose minimum has no place elsewhere: see `Plan.why_stays`.
+        `gone` are CPUs that are not there any more: grants leave them out, and whose cores are gone moves, if there is
+        a place, whatever it is. `busy` are CPUs that `mask` lacks only because unmanaged programs keep them so.
+        """
+        kind = "use" if busy == self.plan.busy else "load"
+        self.plan.event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
+        self.plan.busy = busy
+        self.plan.use(mask, now, gone & self.cores.all)
+        return self._step(now)
+
+    def configure(self, rules: Rules, memory: int, grace: float, layout: layouts.Layout, now: float) -> list[Action]:
+        """Go by what a site says anew: see the parameters of the node. Nobody loses what his minimum needs."""
+        self.grace, self.layout = grace, layout
+        self.plan.event = Event("rules", "", now)
+        self.plan.obey(rules, memory, now)
+        return self._step(now)
+
+    # --- restart --------------------------------------------------------------------------------------------------
+
+    def adopt(
+        self,
+        tasks: Iterable[tuple[Task, Job]],
+        owned: dict[str, int],
+        arrivals: int,
+        now: float,
+        reserved: Iterable[Reservation] = (),
+    ) -> list[Action]:
+        """Take over the tasks of an agent that died, in the order of arrival, each with a job that describes it.
+
+        Tasks that have a grant keep it; plans of the old agent that were not published yet are made anew, and so are
+        orders that were still on their way, as far as they can be had. Jobs of a scheduler are `reserved` again first.
+        """
+        self.arrivals = arrivals
+        self.plan.event = Event("start", "", now)
+        tasks = list(tasks)
+        self._unheeded = {task.slot for task, _ in tasks if task.said != task.wish}
+        pins = {}
+        for task, described in tasks:
+            self._free_slots.remove(task.slot)
+            heapq.heapify(self._free_slots)
+            job = self.jobs.setdefault(described.name, described)
+            job.ranks[task.rank] = task
+            self._enter(task)
+            if task.pin not in (0, task.granted):
+                pins[task.slot], task.pin = task.pin, 0
+            if task.started:
+                job.targets[task.rank] = task.granted if task.pin else self.cores.whole(task.granted)
+                job.cores = sum(self.cores.count(mask) for mask in job.targets.values())
+        self.plan.adopt([next((name for name, mask in owned.items() if mask & core), None) for core in self.cores])
+        for job in list(self.jobs.values()):
+            if job.cores:  # CPUs may have gone, and nobody made room for what it has less
+                job.task_min = min(job.task_min, *map(self.cores.count, job.targets.values()))
+            self.plan.adopt_late_ranks(job, now)
+            if job.cores and self.plan.rules.residence:
+                job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize anybody
+        for reservation in reserved:
+            places = min(reservation.tasks, reservation.cores)  # orders may have left it fewer cores than tasks
+            with suppress(Refused):
+                self._reserve(replace(reservation, tasks=places), now)
+        self.plan.hand_out(now)
+        actions = self._step(now)
+        self._order_again(pins, now)
+        self.plan.hand_out(now)
+        return [*actions, *self._step(now)]
+
+    def _order_again(self, pins: dict[int, int], now: float) -> None:
+        """Carry out, in the names of those who gave them, orders that an agent left on their way."""
+        ordered_by = {name: job.hold_by for name, job in self.jobs.items()}
+        for slot, mask in pins.items():
+            with suppress(Refused):
+                self.plan.pin(self.tasks[slot], mask, now)
+        for job in [job for job in self.jobs.values() if job.hold not in (None, job.cores)]:
+            cpus, until = (job.hold or 0) * self.cores.widest, job.hold_until
+            # Where the order cannot be carried out any more, the job keeps what it has.
+            job.hold, job.hold_until = (job.cores, until) if job.cores else (None, None)
+            self.plan.touch(job)
+            with suppress(Refused):
+                self.plan.hold(job.name, cpus, now, until)
+        for job in self.jobs.values():
+            job.hold_by = ordered_by[job.name] if job.hold is not None or job.pinned else None
+
+    def begin_anew(self) -> None:
+        """Forget every task and job, as a node with the same rules that starts; a frozen node stays frozen."""
+        since, by, plan = self.frozen_since, self.frozen_by, self.plan
+        fresh = Node(
+            self.cores,
+            plan.place,
+            rules=plan.rules,
+            memory=plan.memory,
+            grace=self.grace,
+            complete_within=self.complete_within,
+            layout=self.layout,
+        )
+        vars(self).clear()
+        vars(self).update(vars(fresh))
+        self.frozen_since, self.frozen_by = since, by
+
+    def fork(self) -> Node:
+        """Return a copy on which anything may be tried: nothing that happens to it changes this node."""
+        shared = (self.cores, self.plan.place)
+        return copy.deepcopy(self, {id(one): one for one in shared})

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of a scheduler on a node: their cores are theirs before their tasks come, and until they are dismissed. Pure.
+
+A reserved job is held at the number of cores that was ordered for it, whatever the node's own policy would give, and
+its tasks share them. Its places are those of its newest launch and of what still runs of earlier ones; a task that ends
+leaves its cores to the job. Everybody else shares what is left, by the node's own policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.errors import Refused
+from agent.model.jobs import Event, Job
+from agent.node.grants import Grants
+from agent.text import counted
+
+if TYPE_CHECKING:
+    from agent.model.jobs import Action, Arrival, Reservation, Task
+    from agent.model.layouts import Layout
+
+
+class Reservations(Grants):
+    """The part of a node that schedulers order; `layout` is that of their jobs, `arrivals` counts jobs."""
+
+    layout: Layout
+    arrivals: int
+
+    def reserve(self, wanted: Reservation, now: float) -> list[Action]:
+        """Give a job of a scheduler its cores from now on. Raises `Refused` with nothing changed."""
+        if wanted.name in self.jobs:
+            msg = f"{wanted.name} is here already: one attempt of a job at a time."
+            raise Refused(msg)
+        self._refuse_when_frozen()
+        self._reserve(wanted, now)
+        self.plan.hand_out(now, "order")
+        return self._step(now)
+
+    def order(self, name: str, cores: int, now: float) -> list[Action]:
+        """Hold a reserved job at so many cores. Raises `Refused` with nothing changed."""
+        self._refuse_when_frozen()
+        job = self.jobs[name]
+        least = len(job.present) or 1
+        if job.frozen and cores != job.cores:
+            msg = f"job {name} is {job.job_class}: it keeps its cores until it ends."
+            raise Refused(msg)
+        if not least <= cores <= job.reserved:
+            msg = f"job {name} can have {least} to {job.reserved} cores, not {cores}."
+            raise Refused(msg)
+        self.plan.event = Event("order", name, now)
+        if cores < len(job.ranks):
+            self._share_among(job, {task.rank: task for task in job.present} or {job.first: None})
+        self.plan.fix(job, cores, now)
+        self.plan.hand_out(now, "order")
+        return self._step(now)
+
+    def dismiss(self, name: str, now: float) -> list[Action]:
+        """Let a reserved job go, of which no task is left: its cores are handed out."""
+        job = self.jobs[name]
+        if job.present:
+            msg = f"job {name} has tasks"
+            raise AssertionError(msg)
+        self.plan.event = Event("end", name, now)
+        self.plan.drop(job)
+        self.plan.hand_out(now)
+        return self._step(now)
+
+    def has_settled(self, name: str) -> bool:
+        """Say whether every task of a reserved job holds its part of the cores, neither more nor less."""
+        return all(len(task.grants) == 1 and task.granted == self.plan.target(task) for task in self.jobs[name].present)
+
+    def cores_held(self, name: str) -> int:
+        """Return the cores that a reserved job has now: those its tasks hold, and those kept for tasks to come."""
+        job, mask = self.jobs[name], 0
+        for rank, task in job.ranks.items():
+            mask |= task.held if task and task.started else job.targets[rank]
+        return self.cores.count(mask)
+
+    def _refuse_reserved(self, name: str) -> None:
+        job = self.jobs.get(name)
+        if job and job.reserved:
+            msg = f"job {name} is a scheduler's: only that resizes or releases it."
+            raise Refused(msg)
+
+    def _reserve(self, wanted: Reservation, now: float) -> None:
+        """Reserve, or let a job that was adopted be reserved again; others are to be handed what is left after it."""
+        cores, job = wanted.cores, self.jobs.get(wanted.name)
+        self.plan.event = Event("arrival" if job is None else "order", wanted.name, now)
+        if not 1 <= wanted.tasks <= cores <= len(self.cores):
+            needs = f"{counted(wanted.tasks, 'task')} on {counted(cores, 'core')}"
+            msg = f"{needs} cannot be on this node of {len(self.cores)}: a task needs a core of its own."
+            raise Refused(msg)
+        if job is None:
+            self._open_reserved(wanted, now)
+            return
+        job.reserved = max(wanted.most, job.cores, cores)
+        job.memory = wanted.memory // len(job.ranks)
+        job.first = min(job.ranks, default=0)
+        job.task_min, job.task_max = 1, _most_each(job)
+        self.plan.touch(job)
+        if job.cores != cores or job.hold != cores:
+            self.plan.fix(job, max(cores, len(job.ranks)), now)
+
+    def _open_reserved(self, wanted: Reservation, now: float) -> None:
+        job = Job(
+            name=wanted.name,
+            asked=wanted.name,
+            user=wanted.uid,
+            session=0,
+            job_class=wanted.job_class,
+            arrived=self.arrivals + 1,
+            task_min=1,
+            task_max=1,
+            ranks=dict.fromkeys(range(wanted.tasks)),
+            layout=self.layout,
+            memory=wanted.memory // wanted.tasks,
+            reserved=max(wanted.most, wanted.cores),
+        )
+        job.task_max = _most_each(job)
+        self.jobs[job.name] = job
+        try:
+            self.plan.refuse_memory(job)
+            self.plan.fix(job, wanted.cores, now)
+        except Refused:
+            del self.jobs[job.name]
+            raise
+        self.arrivals += 1
+
+    def _reserved_for(self, arrival: Arrival) -> Job | None:
+        """Return the reserved job that a task which arrives belongs to."""
+        job = self.jobs.get(arrival.job)
+        theirs = job is not None and job.reserved and job.user == arrival.uid and not arrival.attached
+        return job if theirs else None
+
+    def _host_in(self, job: Job, arrival: Arrival) -> Task | None:
+        """Return the running task of a job from within which a task arrives: it becomes part of that one."""
+        host = self.find(*arrival.within) if arrival.within else None
+        return host if host and host.job == job.name and host.started else None
+
+    def _seat_in(self, job: Job, arrival: Arrival) -> Arrival:
+        """Return an arrival as that of a task in its place of a reserved job; the first of a launch makes the places.
+
+        Raises `Refused` with nothing changed where there is no core for each.
+        """
+        size = max(1, arrival.size)
+        if not 0 <= arrival.rank < size:
+            msg = f"local rank {arrival.rank} is outside a job of {size} tasks: check the launcher's variables."
+            raise Refused(msg)
+        joins = arrival.session and job.session == arrival.session
+        if not joins or job.ranks.get(job.first + arrival.rank, job) is not None:
+            self._make_places(job, size)
+            job.session = arrival.session
+        place = job.first + arrival.rank
+        return replace(
+            arrival,
+            rank=place,
+            size=len(job.ranks),
+            job_class=job.job_class,
+            min_cpus=0,
+            max_cpus=0,
+            layout=job.layout,
+            memory=job.memory,
+        )
+
+    def _make_places(self, job: Job, size: int) -> None:
+        """Make places for a launch of `size` tasks beside the tasks that run."""
+        running = {task.rank: task for task in job.present}
+        first = max(running, default=-1) + 1
+        ranks: dict[int, Task | None] = running | dict.fromkeys(range(first, first + size))
+        if len(ranks) > job.cores:
+            has = counted(job.cores, "core")
+            msg = (
+                f"job {job.name} has {has} here and would have {counted(len(ranks), 'task')}: ask for a core for each."
+            )
+            raise Refused(msg)
+        if ranks.keys() != job.ranks.keys():
+            if job.frozen:
+                msg = (
+                    f"job {job.name} is {job.job_class}, and its tasks have its cores: start the next ones after them."
+                )
+                raise Refused(msg)
+            self._share_among(job, ranks)
+        job.first = first
+
+    def _share_among(self, job: Job, ranks: dict[int, Task | None]) -> None:
+        """Give a job these places; its memory is divided among them, as its cores are."""
+        memory = job.declared
+        self.plan.rearrange(job, ranks)
+        job.memory = memory // len(ranks)
+        job.task_max = _most_each(job)
+        self.plan.touch(job)
+
+
+def _most_each(job: Job) -> int:
+    """Return the most cores of each task of a reserved job: teams of threads may be launched as large."""
+    return -(-job.reserved // len(job.ranks))

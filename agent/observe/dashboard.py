@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page of an agent is told: who has which core now, who had how many over the last hour. Pure.
+
+The input is what the agent answers to `ps` and to `topology`, and the history that `agent.observe.cpu_history` keeps.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent.observe import listing, node_map
+from agent.observe.cpu_history import OTHERS, STEP
+from agent.observe.timeline import PALETTE
+from dromlib.cpulist import format_cpulist, mask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent.observe.cpu_history import History
+
+SCHEMA_VERSION = 1
+STATES = ("shrinking", "growing", "moving", "waiting", "enforced", "running")
+"""A job is in the first of these that a task of it is in."""
+CHANGING = frozenset(STATES[:3])
+
+Task = dict[str, Any]
+
+
+class Now(NamedTuple):
+    """What there is at one moment."""
+
+    machine: dict[str, Any]
+    """What the agent answers to `topology`."""
+    answer: dict[str, Any]
+    """What it answers to `ps`."""
+    numbers: Mapping[str, int]
+    """A number for each job of now and of the last hour: its letter and its colour."""
+
+
+def state(now: Now, user: Callable[[int], str]) -> dict[str, Any]:
+    """Return jobs, map and pending changes; jobs are meant by their place in the list of jobs."""
+    tasks = now.answer["tasks"]
+    by_job: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_job.setdefault(task["job"], []).append(task)
+    places = {name: place for place, name in enumerate(by_job)}
+    cells = node_map.cells(now.machine, now.answer, now.numbers)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "palette": [colour for colour, _ in PALETTE],
+        "unit": "core" if len(cells) == len(now.machine["cores"]) else "CPU",
+        "used": sum(cell.job != "" for cell in cells),
+        "managed": sum(cell.sign != node_map.UNMANAGED for cell in cells),
+        "tasks": len(tasks),
+        "notes": list(listing.notes(now.answer)),
+        "jobs": [_job(name, mine, now.numbers[name], user) for name, mine in by_job.items()],
+        "pending": [
+            {"job": places[task["job"]], "task": task["task"], "from": task["applied"], "to": task["target"]}
+            | {"state": task["state"]}
+            for task in tasks
+            if task["state"] in CHANGING
+        ],
+        "map": _map(now, cells, places),
+    }
+
+
+def _job(name: str, tasks: Sequence[Task], number: int, user: Callable[[int], str]) -> dict[str, Any]:
+    first = tasks[0]
+    now, target, owned, lent = (_together(tasks, field) for field in ("applied", "target", "owned", "lent"))
+    detail = next((task["detail"] for task in tasks if task["detail"]), "")
+    return {
+        "name": name,
+        "number": number,
+        "letter": node_map.letter(number),
+        "user": user(first["uid"]),
+        "class": first["class"],
+        "state": min((task["state"] for task in tasks), key=STATES.index),
+        "cpus": format_cpulist(now),
+        "now": now.bit_count(),
+        "target": target.bit_count(),
+        "owned": owned.bit_count(),
+        "lent": lent.bit_count(),
+        "why": detail or first["reason"],
+    }
+
+
+def _together(tasks: Sequence[Task], field: str) -> int:
+    return mask_of(cpu for task in tasks for cpu in node_map.cpus_of(task[field]))
+
+
+def _map(now: Now, cells: Sequence[node_map.Cell], places: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return packages, in them NUMA nodes, in them cells: sign, job or None, and CPUs."""
+    units = node_map.units(now.machine, now.answer)
+    drawn = [
+        (cell.package, cell.numa, [cell.sign, places.get(cell.job), format_cpulist(mask_of(cpus))])
+        for cell, (_, _, cpus) in zip(cells, units, strict=True)
+    ]
+    found = []
+    for package, alike in groupby(drawn, lambda one: one[0]):
+        nodes = groupby(alike, lambda one: one[1])
+        found.append({"package": package, "nodes": [{"numa": n, "cells": [c for *_, c in node]} for n, node in nodes]})
+    return found
+
+
+def hour(history: History, numbers: Mapping[str, int], cpus: int) -> dict[str, Any]:
+    """Return columns of [job, CPUs]; a job is a place in the list of jobs, and None is those taken together.
+
+    `cpus` is the number of CPUs managed now. The last column has lasted `last` seconds, the others `step`.
+    """
+    names = sorted({name for column in history.columns for name in column if name != OTHERS}, key=numbers.__getitem__)
+    places: dict[str, int | None] = {name: place for place, name in enumerate(names)}
+    order = {name: place for place, name in enumerate([*names, OTHERS])}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "step": STEP,
+        "last": round(history.last, 3),
+        "cpus": cpus,
+        "jobs": [{"name": name, "number": numbers[name], "letter": node_map.letter(numbers[name])} for name in names],
+        "columns": [
+            [[places.get(name), round(column[name], 2)] for name in sorted(column, key=order.__getitem__)]
+            for column in history.columns
+        ],
+    }

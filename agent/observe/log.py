@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of agent and scheduler: one line per event on stderr, as logfmt or JSON, and in the history of events.
+
+Each event has one name and one level, both from `EVENTS`; docs/observing.md describes them. Where stderr is the
+journal, lines and sentences begin with ``<N>``, which sd-daemon(3) reads as their priority.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from contextlib import suppress
+from enum import IntEnum
+from typing import TYPE_CHECKING, TextIO
+
+from agent.text import escaped, iso
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent.observe.event_log import History
+
+Record = dict[str, object]
+"""An event: "time" (ISO-8601, UTC), "level" and "event" first, then its fields."""
+
+
+class Level(IntEnum):
+    """How much an event matters, by the numbers of syslog(3)."""
+
+    ERR = 3
+    WARNING = 4
+    NOTICE = 5
+    INFO = 6
+    DEBUG = 7
+
+    @property
+    def word(self) -> str:
+        """The level as it is written: one word in lower case."""
+        return self.name.lower()
+
+
+_NAMES = {
+    Level.ERR: "fault policy_fault queue_damaged queue_stuck spool_unreadable",
+    Level.WARNING: """
+        bind_failed cgroup_failed claim_conflict clock_ahead compile_failed config_rejected events_lost history_failed
+        job_kill_failed job_node_fail job_refused job_resize_failed job_unknown message_dropped node_busy node_clock_off
+        node_down node_drained node_refused node_silent request_failed spool_failed topology_unclear unit_kept
+        user_unknown
+    """,
+    Level.NOTICE: """
+        adopted cluster_joined confined cpus_avoided cpus_changed enforced frozen handed_over job_requeued node_joined
+        order queue_unstuck ready recovered reloaded repaired request_refused stopped thawed
+    """,
+    Level.INFO: """
+        applied arrived bound compiled compiling excluded job_cancelled job_completed job_ended job_ending job_failed
+        job_held job_limit job_ordered job_placed job_released job_resized job_started job_submitted job_timeout kept
+        metrics remote task_ended task_started
+    """,
+    Level.DEBUG: "joined responder_left responder_set",
+}
+EVENTS: dict[str, Level] = {name: level for level, names in _NAMES.items() for name in names.split()}
+"""The level of each event."""
+
+
+def logfmt(record: Record) -> str:
+    """Return a record as ``key=value`` pairs; values with blanks are quoted."""
+    return " ".join(f"{key}={quoted(value)}" for key, value in record.items())
+
+
+FORMATS: dict[str, Callable[[Record], str]] = {"logfmt": logfmt, "json": json.dumps}
+
+
+class Log:
+    """Write events in one of `FORMATS`, and to a history if there is one to keep them."""
+
+    def __init__(self, stream: TextIO | None = None, *, form: str = "logfmt", quiet: bool = False) -> None:
+        self.history: History | None = None
+        self._stream = sys.stderr if stream is None else stream
+        self._format = FORMATS[form]
+        self._quiet = quiet
+        self._prefixed = is_journal(self._stream)
+
+    def __call__(self, event: str, **fields: object) -> None:
+        """Write one event. Raises KeyError for a name that `EVENTS` lacks."""
+        record = _record(event, fields)
+        self._write(record)
+        if self.history and (trouble := self.history.append(json.dumps(record))):
+            self._write(_record("events_lost", {"reason": trouble}))
+
+    def keep(self, history: History | None) -> None:
+        """Open a history, which gets all events from now on. Raises `HistoryError`."""
+        if history:
+            history.open()
+        self.history = history
+
+    def close(self) -> None:
+        """Close the history."""
+        if self.history:
+            self.history.close()
+        self.history = None
+
+    def _write(self, record: Record) -> None:
+        if self._quiet:
+            return
+        prefix = f"<{EVENTS[str(record['event'])]}>" if self._prefixed else ""
+        with suppress(OSError):  # nobody reads any more, or the disk is full: the work goes on
+            print(prefix + self._format(record), file=self._stream, flush=True)
+
+
+def is_journal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a stream is the journal's socket, which ``$JOURNAL_STREAM`` names by device and inode."""
+    with suppress(OSError, ValueError):  # of io.UnsupportedOperation, for a stream that is no file
+        about = os.fstat(stream.fileno())
+        return environ.get("JOURNAL_STREAM") == f"{about.st_dev}:{about.st_ino}"
+    return False
+
+
+def failure(text: str) -> str:
+    """Return text as stderr takes it for why a command fails: where that is the journal, each line is an error."""
+    if not is_journal(sys.stderr):
+        return text
+    return "\n".join(f"<{Level.ERR}>{line}" for line in text.split("\n"))
+
+
+def _record(event: str, fields: Record) -> Record:
+    plain = {key: value if isinstance(value, (int, float)) else str(value) for key, value in fields.items()}
+    return {"time": iso(time.time(), "milliseconds"), "level": EVENTS[event].word, "event": event, **plain}
+
+
+_SPECIAL = re.compile('[ "=]')
+
+
+def quoted(value: object) -> str:
+    """Return a value as logfmt has it: nothing in it looks like another field, breaks the line or moves a cursor."""
+    text = str(value)
+    if text and text.isprintable() and not _SPECIAL.search(text):
+        return text
+    return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

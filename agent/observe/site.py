@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent serves over HTTP: metrics for Prometheus, and a page for people.
+
+Requests are answered by threads of their own, a few at a time, from snapshots that are taken under the daemon's lock at
+most twice a second however many look. Nothing that comes in can change anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from http import HTTPStatus
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from agent.errors import Refused
+from agent.observe import dashboard, event_log, http_server, node_map
+from agent.observe.cpu_history import COLUMNS, OTHERS, replayed
+from agent.observe.event_log import HistoryError
+from agent.observe.exposition import Exposition
+from agent.observe.http_server import Answer
+from agent.observe.metrics import NodeCollector
+from agent.system.users import DIRECTORY
+from agent.text import iso
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.daemon.daemon import Daemon
+    from agent.observe.cpu_history import Column, History
+
+STATIC = Path(__file__).with_name("static")
+TEXT = "charset=utf-8"
+TYPES = {".html": f"text/html; {TEXT}", ".css": f"text/css; {TEXT}", ".js": f"text/javascript; {TEXT}"}
+JSON = "application/json"
+FRESH = 0.5
+FRESH_HOUR = 2.0
+"""Seconds for which an answer is given again."""
+FORMATS = 4
+"""Formats of the metrics, and ways to ask for them, whose last text is kept."""
+SHARE = 0.05
+"""Part of the time that may go into making an answer anew, on nodes where that takes long."""
+
+
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(json.dumps(value, separators=(",", ":")).encode(), JSON, status)
+
+
+class Kept:
+    """An answer that is made when somebody asks, and kept for `seconds`, or for as long as `SHARE` wants it."""
+
+    def __init__(self, make: Callable[[], Answer], seconds: float) -> None:
+        self._make = make
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._answer: Answer | None = None
+
+    def get(self) -> Answer:
+        """Return the answer."""
+        with self._lock:
+            start = time.monotonic()
+            if self._answer is None or start >= self._until:
+                self._answer = self._make()
+                self._until = start + max(self._seconds, (time.monotonic() - start) / SHARE)
+            return self._answer
+
+
+class Site:
+    """All that can be asked for."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._collector = NodeCollector(daemon)
+        self._exposition = functools.lru_cache(FORMATS)(Exposition)
+        self._user = DIRECTORY.user_name
+        self._turn = threading.Lock()
+        """Only who has it asks for the daemon's lock: the loop has one rival there, however many requests there are."""
+        self._before: list[Column] | None = None
+        self._numbers: dict[str, int] = {}
+        files = [file for file in STATIC.iterdir() if file.suffix in TYPES]
+        self._files = {f"/{file.name}": Answer(file.read_bytes(), TYPES[file.suffix]) for file in files}
+        self._files["/"] = self._files["/page.html"]
+        self._kept = {"/state.json": Kept(self._state, FRESH), "/hour.json": Kept(self._hour, FRESH_HOUR)}
+
+    def answer(self, target: str, accept: str) -> Answer:
+        """Return what there is at a request's target; `accept` is its header of that name."""
+        parts = urlsplit(target)
+        if parts.path in self._files:
+            return self._files[parts.path]
+        if parts.path in self._kept:
+            return self._kept[parts.path].get()
+        if parts.path == "/metrics":
+            return self._metrics(accept)
+        if parts.path == "/explain.json":
+            return self._explain(parse_qs(parts.query).get("job", [""])[0])
+        there = b"There is nothing here: ask for / or /metrics.\n"
+        return Answer(there, f"text/plain; {TEXT}", HTTPStatus.NOT_FOUND)
+
+    def failed(self, sentence: str) -> None:
+        """Log that a request could not be answered."""
+        with self._daemon.lock:
+            self._daemon.log("request_failed", reason=sentence)
+
+    def ready(self) -> bool:
+        """Return whether programs can be granted CPUs: an agent serves only once they can register."""
+        return True
+
+    def _metrics(self, accept: str) -> Answer:
+        with self._turn:
+            exposition = self._exposition(accept)
+            return Answer(exposition.text(self._collector.collect()), exposition.kind)
+
+    def _explain(self, job: str) -> Answer:
+        try:
+            with self._turn, self._daemon.lock:
+                return _json(self._daemon.obeying.explained(job))
+        except Refused as refusal:
+            return _json({"error": str(refusal)}, HTTPStatus.NOT_FOUND)
+
+    def _state(self) -> Answer:
+        now, _, changes = self._look()
+        about = {
+            "node": os.uname().nodename,
+            "version": metadata.version("drom"),
+            "time": iso(time.time()),
+            "changes": changes,
+        }
+        return _json(about | dashboard.state(now, self._user))
+
+    def _hour(self) -> Answer:
+        now, past, _ = self._look()
+        cpus = sum(mask.bit_count() for *_, mask in self._daemon.rows)
+        return _json({"time": iso(time.time())} | dashboard.hour(past, now.numbers, cpus))
+
+    def _look(self) -> tuple[dashboard.Now, History, int]:
+        """Return what there is now, what there has been, and how many changes there have been."""
+        daemon = self._daemon
+        with self._turn:
+            with daemon.lock:
+                snapshot = daemon.snapshot()
+                machine = daemon.rereading.machine
+                since = daemon.report.hour.look(time.monotonic())
+                changes = daemon.report.counters.changes.total()
+            past = since.after(self._earlier(since))
+            answer: dict[str, Any] = snapshot.to_json()
+            jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
+            gone = dict.fromkeys(name for column in past.columns for name in column if name != OTHERS)
+            self._numbers = node_map.number(jobs | gone, self._numbers)
+            return dashboard.Now(machine.to_json(), answer, self._numbers), past, changes
+
+    def _earlier(self, since: History) -> list[Column]:
+        """Return what there was before this agent, as far as events are kept; that is looked up once."""
+        if self._before is None:
+            kept = self._daemon.log.history
+            self._before = []
+            if kept and len(since.columns) < COLUMNS:
+                with suppress(HistoryError, OSError):
+                    self._before = replayed(event_log.read(kept.path), time.time() - since.lasted)
+        return self._before
+
+
+def serve(daemon: Daemon, host: str, port: int) -> tuple[int, Callable[[], None]]:
+    """Serve page and metrics at `host`:`port` from threads; return the port and what stops it. Raises OSError.
+
+    For port 0 the kernel chooses one that is free.
+    """
+    return http_server.serve(Site(daemon), host, port)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bridge from the state machine's seats to the distribution kernel's demands, and the kernel's compilation.
+
+A kernel that was never compiled for this processor takes half a minute. An agent does not wait for that: it starts with
+the same code as plain Python, lets another process compile into numba's cache, and loads the result from there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, cast
+
+from agent.placement.kernel import distributor
+from agent.placement.kernel.distributor import Demand, Distributor, Infeasible
+from agent.system import python_command
+from agent.topology.machine import usable_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.placement.ranks import Key, Seat
+    from agent.topology.machine import Topology
+
+
+COMPILE = """
+import os
+from agent.system.process_title import set_title
+set_title("drom-compile")
+os.nice(19)
+from agent.placement.kernel.distributor import kernel
+kernel()
+"""
+"""What the process does that compiles the kernel."""
+
+
+class Placer:
+    """The distribution kernel of one machine, an `agent.placement.ranks.Place`; its unit is "core" or "thread"."""
+
+    def __init__(self, machine: Topology, unit: str = "core") -> None:
+        warm = bool(os.environ.get("NUMBA_DISABLE_JIT")) or distributor.is_cached()
+        self._distributor = Distributor(usable_cores(machine, unit), use=None if warm else distributor.plain_kernel())
+        self.compiler: subprocess.Popen[bytes] | None = None
+        if not warm:
+            command = python_command.python(COMPILE)
+            self.compiler = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def __call__(self, seats: Sequence[Seat]) -> dict[Key, int] | None:
+        """Return a mask for each seat, or None when the counts do not fit."""
+        pinned = 0
+        for seat in seats:
+            pinned |= seat.fixed
+        answer = self._distributor.place([_demand(seat, pinned) for seat in seats])
+        if isinstance(answer, Infeasible):
+            return None
+        masks = cast("dict[Key, int]", dict(answer.masks))
+        # The kernel deals in whole cores; a pin may name some of a core's threads.
+        return masks | {seat.key: seat.fixed for seat in seats if seat.fixed}
+
+    @property
+    def warning(self) -> str:
+        """Why the kernel is not machine code, or an empty text."""
+        return self._distributor.compile_error
+
+    def load(self) -> None:
+        """Use the machine code that the compiling process has left in the cache, if it could."""
+        if self.compiler:
+            self.compiler.wait()
+        if distributor.is_cached():
+            self._distributor.kernel = distributor.kernel()
+
+    def close(self) -> None:
+        """End the compiling process, if it still runs."""
+        if self.compiler:
+            self.compiler.kill()
+            self.compiler.wait()
+
+
+def _demand(seat: Seat, pinned: int) -> Demand:
+    return Demand(
+        task=seat.key,
+        job=seat.key[0],
+        cores=seat.cores,
+        current=seat.fixed or seat.held & ~pinned,
+        fixed=bool(seat.fixed),
+    )

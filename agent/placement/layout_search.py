@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cores of the jobs that asked for a layout, chosen before all others are placed around them.
+
+First the amounts: how many cores each group (`agent.model.layouts`) gets in each socket. Strict groups must all lie as
+asked: a depth-first search over their ways, the preferred ones first, within a budget. Then each best-effort group
+takes the nearest way that is left. A group that lies as near to what it asked as it can and keeps its number of cores
+stays. Then the cores: own ones first; then free ones; then those of others, of tasks that give some up before the rest.
+Within a socket a spread group is divided over the memory domains as well, any other takes as few as it can.
+
+A strict group is treated as best effort where an order or the death of a task has already left it otherwise: the node
+goes on, and it lies as asked again once it can. Tasks with an exact mask count, but are not judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.model import layouts
+from agent.placement.ranks import NoRoom
+from agent.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from agent.model.cores import Cores
+    from agent.model.layouts import Layout
+    from agent.placement.ranks import Key, Seat
+
+BUDGET = 2000
+"""Ways tried for strict groups before the answer is that there is none."""
+
+Amounts = list[int]
+"""Cores per socket, in the order of `Cores.sockets`."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Seats that one layout is about. `now`: their cores today; `there`: those of the job's seats that may not move."""
+
+    layout: Layout
+    seats: list[Seat]
+    now: Amounts
+    there: Amounts
+    way: Amounts = field(default_factory=list)
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self.seats[0].key[0]
+
+    @property
+    def count(self) -> int:
+        """How many cores the group gets."""
+        return sum(seat.cores for seat in self.seats)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether none of the seats has cores today."""
+        return not any(self.now)
+
+    def must(self, sizes: Sequence[int]) -> bool:
+        """Say whether the group may only lie as asked."""
+        return self.layout.strict and not any(self.there) and layouts.is_as_asked(self.layout, self.now, sizes)
+
+
+def arrange(seats: Sequence[Seat], cores: Cores, *, best_effort: bool = True) -> dict[Key, int] | NoRoom:
+    """Return a mask for every seat that has a layout and no exact mask, or why the strict layouts cannot be met.
+
+    Without `best_effort` only strict groups are arranged.
+    """
+    groups = _groups(seats, cores)
+    if not groups:
+        return {}
+    room = [size - taken for size, taken in zip(cores.sizes, _amounts(_fixed(seats), cores), strict=True)]
+    held = 0
+    for seat in seats:
+        held |= seat.now
+    free = [size - taken for size, taken in zip(cores.sizes, _amounts(held | _fixed(seats), cores), strict=True)]
+    strict = sorted((g for g in groups if g.must(cores.sizes)), key=lambda g: (g.is_new, -g.count))
+    board = _Board(cores, room, free)
+    if failed := board.settle(strict):
+        return failed
+    made = list(strict)
+    for group in groups if best_effort else ():
+        if group.must(cores.sizes):
+            continue
+        if failed := board.make_do(group):
+            return failed
+        made.append(group)
+    return _choose(made, seats, cores)
+
+
+def _groups(seats: Sequence[Seat], cores: Cores) -> list[Group]:
+    """Return the groups of the seats that have a layout and may move, in the order of the seats."""
+    groups: dict[object, Group] = {}
+    there: dict[str, int] = {}
+    for seat in seats:
+        if seat.fixed:
+            there[seat.key[0]] = there.get(seat.key[0], 0) | seat.fixed
+    for seat in seats:
+        if seat.layout.kind == "default" or seat.fixed:
+            continue
+        alone = seat.layout.kind == "compact"
+        name = seat.key if alone else seat.key[0]
+        if name not in groups:
+            others = 0 if alone else there.get(seat.key[0], 0)
+            groups[name] = Group(seat.layout, [], [0] * len(cores.sizes), _amounts(others, cores))
+        group = groups[name]
+        group.seats.append(seat)
+        group.now = [a + b for a, b in zip(group.now, _amounts(seat.now, cores), strict=True)]
+    return list(groups.values())
+
+
+def _fixed(seats: Sequence[Seat]) -> int:
+    mask = 0
+    for seat in seats:
+        mask |= seat.fixed
+    return mask
+
+
+def _amounts(mask: int, cores: Cores) -> Amounts:
+    amounts = [0] * len(cores.sizes)
+    for number in cores.numbers(mask):
+        amounts[cores.socket_of[number]] += 1
+    return amounts
+
+
+class _Board:
+    """What is left in each socket (`room` may be had, `free` is nobody's today) while groups get their amounts."""
+
+    def __init__(self, cores: Cores, room: Amounts, free: Amounts) -> None:
+        self.cores = cores
+        self.room = room
+        self.free = free
+        self.mates: dict[str, Amounts] = {}
+
+    def settle(self, groups: Sequence[Group]) -> NoRoom | None:
+        """Give every group a way as asked, or say why there is none."""
+        deepest, reason, budget = -1, None, BUDGET
+        tries: list[Iterator[Amounts]] = []
+        while len(tries) < len(groups):
+            tries.append(self._ways(groups[len(tries)]))
+            while (way := next(tries[-1], None) if budget else None) is None:
+                tries.pop()
+                if len(tries) > deepest:
+                    deepest, reason = len(tries), self._reason(groups[len(tries)])
+                if not tries:
+                    return reason
+                self._take(groups[len(tries) - 1], -1)
+            budget -= 1
+            groups[len(tries) - 1].way = way
+            self._take(groups[len(tries) - 1], 1)
+        return None
+
+    def make_do(self, group: Group) -> NoRoom | None:
+        """Give a group the best way that is left: the one it has, if that is as good as any. Say why if none is."""
+        layout, there = group.layout, group.there
+        if sum(self.room) < group.count:
+            return self._reason(group)
+        group.way = layouts.make_do(layout, group.count, self.room, there, self._order(group))
+        if self._fits(group) and layouts.distance(layout, group.now, there) <= layouts.distance(
+            layout, group.way, there
+        ):
+            group.way = group.now
+        self._take(group, 1)
+        return None
+
+    def _ways(self, group: Group) -> Iterator[Amounts]:
+        if self._fits(group) and layouts.is_as_asked(group.layout, group.now, self.cores.sizes):
+            yield group.now
+        yield from layouts.ways(group.layout, group.count, self.room, self.cores.sizes, self._order(group))
+
+    def _fits(self, group: Group) -> bool:
+        """Say whether the group can stay where it is with as many cores as it gets."""
+        return sum(group.now) == group.count and all(n <= r for n, r in zip(group.now, self.room, strict=True))
+
+    def _order(self, group: Group) -> list[int]:
+        """Return the sockets, the best for the group first.
+
+        That is where it has most, where it takes least from others, where most of its job is, where least is left over;
+        then the lowest socket for one that runs, the highest for a new one.
+        """
+        mates = self.mates.get(group.job, [0] * len(self.room))
+        count = group.count
+
+        def key(s: int) -> tuple[int, ...]:
+            own = min(group.now[s], count)
+            room, free = self.room[s], min(self.free[s], self.room[s])
+            tight = room if group.layout.kind == "compact" and room >= count else 0
+            return -own, max(0, count - own - free), -mates[s], tight, -s if group.is_new else s
+
+        return sorted(range(len(self.room)), key=key)
+
+    def _take(self, group: Group, sign: int) -> None:
+        """Book the group's way, or with sign -1 unbook it."""
+        mates = self.mates.setdefault(group.job, [0] * len(self.room))
+        for s, amount in enumerate(group.way):
+            self.room[s] -= sign * amount
+            self.free[s] -= sign * max(0, amount - group.now[s])
+            mates[s] += sign * amount
+
+    def _reason(self, group: Group) -> NoRoom:
+        limits = [min(group.layout.limit, size) for size in self.cores.sizes]
+        sockets = layouts.span(group.count, limits)
+        where = "in one socket" if sockets == 1 else f"in {sockets} sockets"
+        if group.layout.kind == "spread":
+            where = f"divided equally over {len(limits)} sockets"
+        elif group.layout.kind == "per_socket":
+            where += f", at most {group.layout.per_socket} in each"
+        names = self.cores.names
+        cpus = self.cores.cpus
+        rooms = ", ".join(f"{cpus(max(0, room))} in socket {name}" for name, room in zip(names, self.room, strict=True))
+        needs = counted(cpus(group.count), "CPU")
+        text = f"{group.layout} of job {group.job} needs {needs} {where}: it can have {rooms}."
+        return NoRoom(text, group.job)
+
+
+def _choose(groups: Sequence[Group], seats: Sequence[Seat], cores: Cores) -> dict[Key, int]:
+    """Return the masks of the groups' seats: own cores first, then free ones, then those of others."""
+    chooser = _Chooser(groups, seats, cores)
+    plans = [(group, seat, quota) for group in groups for seat, quota in _shares(group, cores)]
+    for group, seat, quota in plans:
+        chooser.keep(group, seat, quota)
+    chooser.fill_pools()
+    for group, seat, quota in plans:
+        chooser.add(group, seat, quota)
+    return {seat.key: sum(cores.masks[n] for n in chooser.got[seat.key]) for _, seat, _ in plans}
+
+
+def _shares(group: Group, cores: Cores) -> list[tuple[Seat, Amounts]]:
+    """Divide a group's amounts among its seats: as many as can get theirs in one socket, where they have most today."""
+    left = list(group.way)
+    shares = {seat.key: [0] * len(left) for seat in group.seats}
+    now = {seat.key: _amounts(seat.now, cores) for seat in group.seats}
+    if all(sum(now[seat.key]) == seat.cores for seat in group.seats) and group.way == group.now:
+        return [(seat, now[seat.key]) for seat in group.seats]
+    rest = []
+    for seat in sorted(group.seats, key=lambda seat: -max(now[seat.key])):
+        fitting = [s for s in range(len(left)) if left[s] >= seat.cores]
+        if not fitting:
+            rest.append(seat)
+            continue
+        best = max(fitting, key=lambda s: (now[seat.key][s], left[s], s))
+        shares[seat.key][best] = seat.cores
+        left[best] -= seat.cores
+    for seat in rest:
+        need = seat.cores
+        for s in sorted(range(len(left)), key=lambda s: (-min(now[seat.key][s], left[s]), -left[s])):
+            shares[seat.key][s] = min(need, left[s])
+            left[s] -= shares[seat.key][s]
+            need -= shares[seat.key][s]
+    return [(seat, shares[seat.key]) for seat in group.seats]
+
+
+class _Chooser:
+    """Core numbers for seats. A pool is what is left of a memory domain: nobody's cores, and those of others."""
+
+    def __init__(self, groups: Sequence[Group], seats: Sequence[Seat], cores: Cores) -> None:
+        self.cores = cores
+        self.got: dict[Key, list[int]] = {seat.key: [] for group in groups for seat in group.seats}
+        self._taken = set(cores.numbers(_fixed(seats)))
+        self._surplus: dict[int, bool] = {}
+        for seat in seats:
+            mine = cores.numbers(seat.now)
+            gives = seat.key in self.got or len(mine) > seat.cores
+            self._surplus.update(dict.fromkeys(mine, gives))
+        self._free: dict[int, list[int]] = {}
+        self._lent: dict[int, list[int]] = {}
+        self._in_domain: dict[tuple[object, int], int] = {}
+
+    def keep(self, group: Group, seat: Seat, quota: Amounts) -> None:
+        """Leave the seat what it has, as far as its quota of each socket goes."""
+        mine: dict[int, dict[int, list[int]]] = {}
+        for number in sorted(self.cores.numbers(seat.now)):
+            if number not in self._taken:
+                socket, domain = self.cores.socket_of[number], self.cores.domain_of[number]
+                mine.setdefault(socket, {}).setdefault(domain, []).append(number)
+        for socket, domains in mine.items():
+            for number in _in_turn(domains, even=group.layout.kind == "spread")[: quota[socket]]:
+                self._give(group, seat, number)
+
+    def fill_pools(self) -> None:
+        """Put the cores that nobody keeps into pools; of others' cores those that they give up anyway come last."""
+        for number, domain in enumerate(self.cores.domain_of):
+            if number not in self._taken:
+                pool = self._lent if number in self._surplus else self._free
+                pool.setdefault(domain, []).append(number)
+        for lent in self._lent.values():
+            lent.sort(key=lambda number: (self._surplus[number], number))
+
+    def add(self, group: Group, seat: Seat, quota: Amounts) -> None:
+        """Fill the seat's quota of each socket from the pools."""
+        had = [0] * len(quota)
+        for number in self.got[seat.key]:
+            had[self.cores.socket_of[number]] += 1
+        for socket, domains in enumerate(self.cores.domains_of_socket):
+            for need in range(quota[socket] - had[socket], 0, -1):
+                domain = min(domains, key=lambda d: self._rank(group, seat, d, need))
+                free = self._free.get(domain)
+                pool = free or self._lent[domain]
+                self._give(group, seat, pool.pop(-1 if group.is_new or not free else 0))
+
+    def _rank(self, group: Group, seat: Seat, domain: int, need: int) -> tuple[bool, int, int, int]:
+        free, lent = len(self._free.get(domain, ())), len(self._lent.get(domain, ()))
+        empty = not free and not lent
+        if group.layout.kind == "spread":
+            return empty, self._in_domain.get((id(group), domain), 0), -free, -lent
+        return empty, -self._in_domain.get((seat.key, domain), 0), max(0, need - free), max(0, need - free - lent)
+
+    def _give(self, group: Group, seat: Seat, number: int) -> None:
+        self.got[seat.key].append(number)
+        self._taken.add(number)
+        for who in (id(group), seat.key):
+            at = who, self.cores.domain_of[number]
+            self._in_domain[at] = self._in_domain.get(at, 0) + 1
+
+
+def _in_turn(domains: dict[int, list[int]], *, even: bool) -> list[int]:
+    """Return core numbers by domain, the fullest domain first, or one from each in turn."""
+    if not even:
+        return [number for _, numbers in sorted(domains.items(), key=lambda d: -len(d[1])) for number in numbers]
+    places = [(turn, number) for numbers in domains.values() for turn, number in enumerate(numbers)]
+    return [number for _, number in sorted(places)]

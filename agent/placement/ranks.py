@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks that the placement works on, and the type of a placement kernel. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agent.model.layouts import ANY, Layout
+
+Key = tuple[str, int]
+"""A task by job name and local rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One rank to be placed: `cores` of the node; `fixed` is the exact mask it must have (0: free to move).
+
+    `held`, `granted` and `target` are its CPUs today, the last by the plan; `layout` is its job's.
+    """
+
+    key: Key
+    cores: int
+    held: int = 0
+    granted: int = 0
+    fixed: int = 0
+    floor: int = 1
+    target: int = 0
+    layout: Layout = ANY
+
+    @property
+    def now(self) -> int:
+        """The CPUs it is to have today, or has."""
+        return self.target or self.held
+
+
+Place = Callable[[Sequence[Seat]], "dict[Key, int] | None"]
+"""The distribution kernel: seats to masks, or None when the counts do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Returned when jobs cannot be placed; `reason` is a sentence for people, `job` whose layout it was, if any."""
+
+    reason: str
+    job: str = ""

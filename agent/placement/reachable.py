@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From counts to masks that can be reached: the kernel's answer around the layouts, or one in which nobody moves.
+
+Jobs that asked for a layout are arranged first (`agent.placement.layout_search`); the kernel places the others around
+them. It minimises sharing, splits and moves, but may ask for a swap that no sequence of disjoint grants performs. Then
+`stay` answers: whoever shrinks keeps part of what it has, whoever grows keeps all of it, so targets are reachable by
+shrinking first. Where even that is not reachable, layouts that are best effort are given up for now; strict ones never
+are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from agent.placement.layout_search import arrange
+from agent.placement.ranks import Key, NoRoom, Place, Seat
+from agent.placement.siblings import keep_together
+from agent.placement.transitions import Standing, reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from agent.model.cores import Cores
+
+
+SWAP = NoRoom("these cores cannot change hands without two programs meeting on one: free a core first.")
+
+
+def place_reachably(seats: Sequence[Seat], cores: Cores, place: Place) -> dict[Key, int] | NoRoom:
+    """Return disjoint masks for the seats that acknowledgements alone can reach, or why there are none."""
+    laid_out = arrange(seats, cores)
+    if isinstance(laid_out, NoRoom):
+        return laid_out
+    for attempt in _attempts(seats, laid_out, cores, place):
+        if reachable({s.key: Standing(s.held, s.granted, attempt[s.key], s.floor) for s in seats}):
+            return attempt
+    return SWAP
+
+
+def _attempts(seats: Sequence[Seat], laid_out: dict[Key, int], cores: Cores, place: Place) -> Iterator[dict[Key, int]]:
+    """Yield masks for all seats, the best first."""
+    around = _fix(seats, laid_out)
+    if placed := place(around):
+        if cores.siblings:
+            yield keep_together(seats, placed, cores)
+        yield placed
+    if stayed := stay(around, cores):
+        yield stayed
+    strict = arrange(seats, cores, best_effort=False)
+    if not isinstance(strict, NoRoom) and strict.keys() != laid_out.keys():
+        yield from filter(None, [stay(_fix(seats, strict), cores)])
+
+
+def _fix(seats: Sequence[Seat], masks: dict[Key, int]) -> list[Seat]:
+    return [replace(seat, fixed=masks[seat.key]) if seat.key in masks else seat for seat in seats]
+
+
+def stay(seats: Sequence[Seat], cores: Cores) -> dict[Key, int] | None:
+    """Return masks in which nobody leaves a core without need, or None if they do not fit."""
+    taken = 0
+    for seat in seats:
+        taken |= cores.whole(seat.fixed)
+    keep: dict[Key, list[int]] = {}
+    for seat in seats:
+        if not seat.fixed:
+            held = [cores.masks[number] for number in sorted(cores.numbers(seat.held))]
+            own = [core for core in held if not core & taken]
+            keep[seat.key] = own[: seat.cores]
+    for mine in keep.values():
+        for core in mine:
+            taken |= core
+    masks = {}
+    for seat in seats:
+        if seat.fixed:
+            masks[seat.key] = seat.fixed
+            continue
+        mine = keep[seat.key]
+        order = cores.masks if seat.held else cores.masks[::-1]
+        extra = list(islice((core for core in order if not core & taken), seat.cores - len(mine)))
+        if len(mine) + len(extra) < seat.cores:
+            return None
+        masks[seat.key] = sum(mine) + sum(extra)
+        taken |= masks[seat.key]
+    return masks

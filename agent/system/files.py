@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a machine below a root, read so that nothing they are or hold can stop the reader or make it wait."""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.system.plain_files import read_plain
+from agent.text import escaped
+from dromlib.cpulist import MAX_CPUS, CpuListError, parse_cpulist, parse_cpumask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+BLANKS = " \t\r\n\0"
+_SMALL = 1 << 18  # bytes: four times the longest list of MAX_CPUS numbers would be more than any kernel writes
+_LARGE = 1 << 24
+_NAMED = 4  # files of one fault that are named before the rest is counted
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # say nothing of a file
+_MAX_ID = (1 << 31) - 1  # kernels hold ids as 32-bit integers; larger ones are -1 written without a sign
+
+
+@dataclass(slots=True)
+class Root:
+    """The files below a folder, and in words what was odd about them.
+
+    Methods raise OSError only where this process or the machine lacks descriptors or memory.
+    """
+
+    folder: Path
+    notes: list[str] = field(default_factory=list)
+    _odd: list[str] = field(default_factory=list)
+    _unread: list[str] = field(default_factory=list)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for people: the notes, and the first files of each kind of fault with how many others share it."""
+        return (*self.notes, *_first_of(self._odd, "left out"), *_first_of(self._unread, "unreadable"))
+
+    def text(self, path: str, limit: int = _SMALL) -> str | None:
+        """Return a file without blanks and NULs around it; None, with a warning unless it is missing, if unreadable.
+
+        Only plain files of at most `limit` bytes are read: a pipe or a device would make us wait.
+        """
+        path = path.lstrip("/")
+        try:
+            return read_plain(self.folder / path, limit).decode("utf-8", "replace").strip(BLANKS)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            _raise_if_short(error)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self._unread.append(f"/{_shown(path)} cannot be read: {reason}.")
+            return None
+
+    def long_text(self, path: str) -> str:
+        """Return a file that may be long, such as ``/proc/cpuinfo``; nothing when it cannot be read."""
+        return self.text(path, _LARGE) or ""
+
+    def number(self, path: str) -> int:
+        """Return the number in a file, at most 2**31 - 1; -1 when there is none."""
+        number = self.amount(path)
+        return number if number <= _MAX_ID else -1
+
+    def amount(self, path: str) -> int:
+        """Return the number of at most 18 digits in a file; -1 when there is none."""
+        text = self.text(path) or ""
+        return int(text) if re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) else -1
+
+    def mask(self, path: str, parse: Callable[[str], int] = parse_cpulist) -> int:
+        """Return the set in a file; 0 when there is none, with a warning when it cannot be understood."""
+        text = self.text(path)
+        if not text or text == "(null)":  # what some kernels write for a set that was never made
+            return 0
+        try:
+            return parse(text)
+        except CpuListError as error:
+            self.leave_out(path, str(error))
+            return 0
+
+    def leave_out(self, path: str, fault: str) -> None:
+        """Warn of a file that cannot be understood; `fault` is a sentence."""
+        self._odd.append(f"/{_shown(path.lstrip('/'))} is left out: {fault}")
+
+    def first_mask(self, folder: str, *names: str) -> int:
+        """Return the set in the first file that has one: a list if its name says so, else a mask."""
+        paths = (f"{folder}/{name}" for name in names)
+        masks = (self.mask(path, parse_cpulist if path.endswith("list") else parse_cpumask) for path in paths)
+        return next(filter(None, masks), 0)
+
+    def numbered(self, folder: str, prefix: str) -> list[int]:
+        """Return the numbers N, below MAX_CPUS, of the entries `prefix`N of a folder, ascending."""
+        try:
+            names = [entry.name for entry in (self.folder / folder).iterdir()]
+        except OSError as error:
+            _raise_if_short(error)
+            return []
+        matches = (re.fullmatch(rf"{prefix}([0-9]{{1,5}})", name, re.ASCII) for name in names)
+        return sorted({int(match[1]) for match in matches if match and int(match[1]) < MAX_CPUS})
+
+    def has_folder(self, path: str) -> bool:
+        """Return whether a folder can be seen there."""
+        try:
+            return (self.folder / path).is_dir()
+        except OSError as error:
+            _raise_if_short(error)
+            return False
+
+
+def _raise_if_short(error: Exception) -> None:
+    """Raise an error that a later try may not meet: to take it for a missing file would be to see another machine."""
+    if isinstance(error, OSError) and error.errno in _SHORT:
+        raise error
+
+
+def _shown(path: str) -> str:
+    return escaped(path[:80])
+
+
+def _first_of(faults: list[str], word: str) -> list[str]:
+    others = len(faults) - _NAMED
+    more = [f"{others} more {'file is' if others == 1 else 'files are'} {word} in the same way."] if others > 0 else []
+    return faults[:_NAMED] + more

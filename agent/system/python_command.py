@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that run more of drom in this Python, isolated from the environment and the current directory.
+
+An isolated Python (-I) reads no PYTHON* variable, and searches neither the current directory nor the user's own folder
+for modules. It is given the module search path of this process instead, in which the folder that drom lies in is.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+SERVE = "_serve"
+"""First argument of the process that `drom agent` becomes. The second is a descriptor, the others are shown by `ps`."""
+
+_HOME = str(Path(__file__).absolute().parents[2])
+
+
+def python(code: str, *words: str) -> list[str]:
+    """Return the command that runs `code` with `words` as arguments."""
+    path = [*{_HOME}.difference(sys.path), *filter(None, sys.path)]
+    return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {code}", *words]
+
+
+def module(name: str, *words: str) -> list[str]:
+    """Return the command that runs a module of ours with `words` as arguments, as ``python -m`` does."""
+    return python(f"from runpy import run_module; run_module({name!r}, None, '__main__', True)", *words)
+
+
+def drom(*words: str) -> list[str]:
+    """Return the command that does what ``drom`` does with these words."""
+    return python("from drom.__main__ import main; main()", *words)

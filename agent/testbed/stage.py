@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the demonstration plays: an agent in a directory of its own, programs under it, one place to wait for all.
+
+Nothing here waits for a fixed time to pass; each wait is for a condition, with a deadline that only a broken machine
+reaches. What was started is ended and removed whatever happens.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from agent import errors
+from agent.control import server
+from agent.ipc import cpu_locks
+from agent.system import proc, python_command
+from agent.system.unix_signals import WITH_US
+from dromlib import native, signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE = 120.0
+"""Seconds a step may take beyond its own time, on a machine that does other things as well."""
+START_PATIENCE = 900.0
+"""Seconds the agent may take to start and, the first time on a machine, to compile the distribution kernel."""
+LOOK = 0.05
+"""Seconds between two looks at a condition that nothing signals."""
+GRACE = "10"
+"""Seconds until the agent binds a program itself: on a busy machine it may not get to run within the usual 1."""
+LEFT_BY_AGENTS = {"events", "lock", "registry"}
+"""What a stopped agent leaves in its runtime directory, for the next one."""
+STEERING = ("DROM_", "OMP_", "GOMP_", "OMPI_", "PMI", "MPI", "MV2_", "PALS_")
+"""How variables begin that settings of drom, OpenMP and MPI launchers are read from."""
+
+
+class DemoError(Exception):
+    """Raised when the demonstration cannot go on; the message is a sentence for people."""
+
+
+@dataclass(slots=True)
+class Program:
+    """A program that was started; `launched` and `ended` are times as of `time.time`."""
+
+    name: str
+    process: subprocess.Popen[str]
+    launched: float
+    pidfd: int
+    ended: float | None = None
+
+
+class AgentProcess:
+    """A ``drom agent`` and what it says on stderr."""
+
+    def __init__(self, *options: str) -> None:
+        self._process = subprocess.Popen(
+            [*WITH_US, *python_command.drom("agent", *options)],
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        self.stderr = self._process.stderr.fileno() if self._process.stderr else -1
+        os.set_blocking(self.stderr, False)
+        self._said = b""
+
+    def listen(self) -> None:
+        """Take in what it has said; its pipe must not fill."""
+        with suppress(BlockingIOError):
+            while more := os.read(self.stderr, 1 << 16):
+                self._said += more
+
+    def is_ready(self, patient: Callable[[float], None]) -> bool:
+        """Wait until programs may knock and nothing compiles any more; False when it ended instead.
+
+        `patient` is told the seconds so far while the distribution kernel is being compiled, which takes a core.
+        """
+        start = time.monotonic()
+        while not self._said_ready():
+            seconds = time.monotonic() - start
+            if seconds > START_PATIENCE:
+                raise DemoError(f"the agent was not ready after {seconds:.0f} s: is this machine very busy?")
+            ended = self.ended()
+            select.select([self.stderr], [], [], LOOK)
+            self.listen()
+            if ended:
+                return False
+            if self._compiles():
+                patient(seconds)
+        return True
+
+    def _said_ready(self) -> bool:
+        return b" event=ready " in self._said and not self._compiles()
+
+    def _compiles(self) -> bool:
+        return b" event=compiling " in self._said and not re.search(rb" event=compile(d|_failed)\b", self._said)
+
+    def ended(self) -> bool:
+        """Tell whether it runs no more."""
+        return self._process.poll() is not None
+
+    def last_words(self) -> str:
+        """Return the last line it has said."""
+        lines = self._said.decode(errors="replace").splitlines()
+        return lines[-1].removeprefix("drom: ") if lines else "nothing"
+
+    def metrics_port(self) -> int:
+        """Return the TCP port at which it has said that it serves its metrics."""
+        return int(re.findall(rb" event=metrics .*\bport=(\d+)", self._said)[0])
+
+    def stop(self) -> str:
+        """Stop it as an admin would; return a sentence if it did not end well."""
+        self._process.terminate()
+        try:
+            status = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            return f"the agent did not stop within {PATIENCE:.0f} s."
+        return f"the agent ended with status {status}: {self.last_words()}" if status else ""
+
+    def close(self) -> None:
+        """End it in any case."""
+        end(self._process)
+
+
+class Stage:
+    """A runtime directory with an agent in it and the programs started there; `hear` gets each event."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="drom-demo-"))
+        self.runtime_dir = self.folder / "run"
+        self.port = 0
+        self.programs: dict[str, Program] = {}
+        self.hear: Callable[[dict[str, Any]], None] = lambda _event: None
+        self._before = proc.process_tree(os.getpid())
+        self._agent: AgentProcess | None = None
+        self._context = zmq.Context()
+        self._signals: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
+        self._poller = zmq.Poller()
+
+    # --- the agent ---
+
+    def start_agent(self, words: str | None, patient: Callable[[float], None]) -> None:
+        """Start an agent that sees the machine as `words` say and wait until it is ready. Raises `DemoError`."""
+        options = ["--runtime-dir", os.fspath(self.runtime_dir), "--metrics", "127.0.0.1:0", "--grace", GRACE]
+        self._agent = AgentProcess(*options, *(["--topology", words] if words else []))
+        if not self._agent.is_ready(patient):
+            raise self._agent_failed()
+        self.port = self._agent.metrics_port()
+        self._listen(self._agent)
+
+    def _listen(self, agent: AgentProcess) -> None:
+        self._signals.setsockopt(zmq.SUBSCRIBE, b"")
+        self._signals.connect(server.endpoint(self.runtime_dir, "signals"))
+        self._rehearse()
+        self._poller.register(self._signals, zmq.POLLIN)
+        self._poller.register(agent.stderr, zmq.POLLIN)
+
+    def _rehearse(self) -> None:
+        """Run ``true`` until a signal of it is heard: a subscription does not say by itself that it stands."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            nothing = subprocess.run(
+                [*self._launcher("rehearsal"), "true"], check=False, capture_output=True, text=True
+            )
+            if nothing.returncode:
+                raise DemoError(f"drom run -- true failed: {nothing.stderr.strip().removeprefix('drom: ')}")
+            if self._signals.poll(int(1000 * LOOK)):
+                self.wait_until(lambda: not self.tasks(), "the rehearsal to end")
+                return
+        raise DemoError(f"no signal of the agent was heard for {PATIENCE:.0f} s; {self._last_seen()}")
+
+    def _launcher(self, job: str) -> list[str]:
+        launcher, folder = os.fspath(native.run_path()), os.fspath(self.runtime_dir)
+        return [launcher, "--runtime-dir", folder, "--require", "--job", job, "--"]
+
+    def _agent_failed(self) -> DemoError:
+        return DemoError(f"the agent ended too early: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return self._agent.last_words() if self._agent else "nothing"
+
+    def stop_agent(self) -> list[str]:
+        """Stop the agent; return in sentences what it or the programs left behind."""
+        complaint = self._agent.stop() if self._agent else ""
+        problems = [complaint] if complaint else []
+        if files := {entry.name for entry in self.runtime_dir.iterdir()} - LEFT_BY_AGENTS:
+            problems.append(f"the agent left {', '.join(sorted(files))} in its runtime directory.")
+        if left := proc.process_tree(os.getpid()) - self._before:
+            problems.append(f"processes are left: {', '.join(map(str, sorted(left)))}.")
+        return problems
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of `drom ps` by job."""
+        return {row["job"]: row for row in server.order(self.runtime_dir, "ps")["tasks"]}
+
+    def scrape(self) -> list[str]:
+        """Return the lines that Prometheus would read now."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode().splitlines()
+        finally:
+            connection.close()
+
+    # --- the programs ---
+
+    def launch(self, name: str, *arguments: str) -> Program:
+        """Start an example through ``drom run``."""
+        launched = time.time()
+        process = subprocess.Popen(
+            [*self._launcher(name), os.fspath(native.example_path(name)), *arguments],
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        program = self.programs[name] = Program(name, process, launched, os.pidfd_open(process.pid))
+        self._poller.register(program.pidfd, zmq.POLLIN)
+        return program
+
+    def said(self, name: str) -> tuple[str, int]:
+        """Return the first line of a program that has ended (or all it said, if it is not its own) and its status."""
+        process = self.programs[name].process
+        lines = process.communicate(timeout=PATIENCE)[0].splitlines()
+        own = [line for line in lines if line.startswith(f"{name}: ")]
+        return own[0] if own else " ".join(lines) or f"{name} said nothing", process.returncode
+
+    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 0.0) -> None:
+        """Deal with what happens until `condition` holds, for `seconds` and the patience. Raises `DemoError`."""
+        deadline = time.monotonic() + seconds + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                raise DemoError(f"gave up waiting for {what}; {self._last_seen()}")
+            ready = {entry for entry, _ in self._poller.poll(int(1000 * LOOK))}
+            self._deal_with(ready)
+
+    def _deal_with(self, ready: set[Any]) -> None:
+        for program in self.programs.values():
+            if program.pidfd in ready and program.ended is None:
+                program.ended = time.time()
+                self._poller.unregister(program.pidfd)
+        while self._signals.poll(0):
+            event = signals.event(self._signals.recv())
+            if event["job"] in self.programs:  # not of the rehearsal
+                self.hear(event)
+        if self._agent:
+            self._agent.listen()
+            if self._agent.ended():
+                raise self._agent_failed()
+
+    def _last_seen(self) -> str:
+        try:
+            rows = [f"{job} {row['state']} on {row['granted'] or 'nothing'}" for job, row in self.tasks().items()]
+        except errors.ControlError as error:
+            rows = [str(error)]
+        return f"last seen: {', '.join(rows) or 'no task'}; the agent's last words: {self._last_words()}"
+
+    def close(self) -> None:
+        """End and remove whatever is still there."""
+        for program in self.programs.values():
+            end(program.process)
+            os.close(program.pidfd)
+        if self._agent:
+            self._agent.close()
+        self._context.destroy(linger=0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a process, kindly first, and close its pipes."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment without what would steer the agent, the launcher or the programs."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
+    claimed = {name: value for name, value in os.environ.items() if name == cpu_locks.VARIABLE}
+    return kept | claimed | {"DROM_CONFIG": os.devnull}
+
+
+@contextmanager
+def opened() -> Iterator[Stage]:
+    """Give a stage and clear it away in any case; SIGTERM ends the demonstration as Ctrl-C does."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    old = signal.signal(signal.SIGTERM, leave)
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        # A second Ctrl-C must not leave half of it there.
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        stage.close()
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, old)

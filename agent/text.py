@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Durations, sizes and layouts as people write them. A text that is none raises `WordError` with a sentence."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+import unicodedata
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from agent.model.layouts import ANY, Layout
+from dromlib import layout as binary
+from dromlib.cpulist import MAX_CPUS, format_cpulist
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+LONGEST = 366 * 86400
+"""Seconds of the longest duration."""
+LARGEST = (1 << 60) - 1
+"""Bytes of the largest size."""
+LAST_MOMENT = 253370764799
+"""The last second of the year 9998, which any time zone can tell."""
+RESOURCE, FEATURE = r"[A-Za-z][A-Za-z0-9_.-]{0,31}", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
+"""Patterns of what nodes may call their counted resources and features, and jobs may ask for."""
+NODE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""Pattern of the name of a node, which stands in lists of hosts."""
+
+
+class WordError(ValueError):
+    """Raised when a text does not say what it should; the message says what to write."""
+
+
+def parse_duration(text: str) -> int:
+    """Return the seconds in a text such as ``90``, ``90s``, ``10m``, ``2h`` or ``1d``. Raises `WordError`."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text)
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    if not 0 < seconds <= LONGEST:
+        msg = f"{text!r} is not a duration of up to a year: write for example 90s, 10m, 2h or 1d."
+        raise WordError(msg)
+    return seconds
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes in a text such as ``800M`` or ``4G`` (powers of 1024; no unit: bytes). Raises `WordError`."""
+    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text)
+    size = int(found[1]) << 10 * _POWERS[found[2]] if found else 0
+    if not 0 < size <= LARGEST:
+        msg = f"{text!r} is not a size: write for example 800M or 4G."
+        raise WordError(msg)
+    return size
+
+
+def parse_layout(text: str) -> Layout:
+    """Return the layout in ``compact``, ``spread`` or ``per-socket=N``, each with ``!`` or not. Raises `WordError`."""
+    found = re.fullmatch(r"(compact|spread|per-socket=([1-9][0-9]{0,5}))(!?)", text)
+    if not found or int(found[2] or 0) > MAX_CPUS:
+        msg = f"{text[:40]!r} is not a distribution: write compact, spread or per-socket=N, each with or without !."
+        raise WordError(msg)
+    kind = "per_socket" if found[2] else found[1]
+    return Layout(kind, int(found[2] or 0), bool(found[3]))
+
+
+def clean_name(text: str) -> str:
+    """Return a job's name without characters that would break a line or a label, as short as a slot wants it."""
+    printable = "".join(c if shown and c != "\N{REPLACEMENT CHARACTER}" else "_" for c, shown in _shown(text)).strip()
+    return binary.cut_text(printable, binary.NAME_SIZE).rstrip(b"\0").decode()
+
+
+def escaped(text: str) -> str:
+    """Return a text in which nothing breaks a line, moves a cursor or covers what is beside it.
+
+    What cannot be printed is escaped, and so are combining marks without a letter, and more than `MOST_MARKS` on one.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if shown else c.encode("unicode_escape").decode() for c, shown in _shown(text))
+
+
+MOST_MARKS = 2
+"""Combining marks on one letter: no language has many more."""
+
+
+def _shown(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the characters of a text, and whether each can be shown as it is."""
+    left = 0
+    for c in text:
+        if unicodedata.category(c) in ("Mn", "Me"):
+            left -= 1
+            yield c, left >= 0
+        else:
+            left = MOST_MARKS if c.isprintable() and c != " " else 0
+            yield c, c.isprintable()
+
+
+def width_of(text: str) -> int:
+    """Return the columns of a terminal that an `escaped` text takes: none for a mark, two for a wide character."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(c: str) -> int:
+    if unicodedata.category(c) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(c) in "WF" else 1
+
+
+def cut_to(text: str, width: int) -> str:
+    """Return as much of a text as `width` columns show."""
+    if text.isascii():
+        return text[:width]
+    ends = list(itertools.accumulate(map(_columns, text)))
+    return text[: bisect.bisect_right(ends, width)]
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people, in its largest unit: ``0.3 s``, ``42 s``, ``10 min``, ``2 h``, ``3 days``."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    for unit, name, limit in ((1, "s", 100), (60, "min", 100), (3600, "h", 48)):
+        if round(seconds / unit) < limit:
+            return f"{round(seconds / unit)} {name}"
+    return f"{round(seconds / 86400)} days"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as briefly as a table wants it: ``42s``, ``10m``, ``2h``, ``3d``."""
+    for unit, name, limit in ((1, "s", 100), (60, "m", 100), (3600, "h", 48)):
+        if round(seconds / unit) < limit:
+            return f"{max(0, round(seconds / unit))}{name}"
+    return f"{round(seconds / 86400)}d"
+
+
+def iso(at: float, precision: str = "seconds") -> str:
+    """Return a moment (seconds since 1970) as ISO-8601 UTC; one beyond the calendar as its end."""
+    found = datetime.fromtimestamp(min(at, LAST_MOMENT), timezone.utc)
+    return found.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number of things: ``1 CPU``, ``2 CPUs``, ``2.5 CPUs``."""
+    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}{'' if number == 1 else 's'}"
+
+
+CORES_DIFFER = (
+    "Cores here differ in their CPUs: jobs get and share whole cores, and N CPUs are asked for as the cores that "
+    "surely have as many, so perhaps more."
+)
+"""What a number of CPUs means where some cores have more hardware threads than others."""
+
+
+def span_of(least: int, most: int, noun: str = "CPU") -> str:
+    """Return numbers of CPUs from `least` to `most`: ``1 CPU``, ``2 to 4 CPUs``."""
+    return f"{least} to {counted(most, noun)}" if least < most else counted(most, noun)
+
+
+def cpu_names(mask: int) -> str:
+    """Return OS CPUs by number: ``CPU 7``, ``CPUs 0-3,8``."""
+    return f"CPU{'' if mask.bit_count() == 1 else 's'} {format_cpulist(mask)}"
+
+
+def cpus_are(mask: int) -> str:
+    """Return OS CPUs as the subject of a sentence: ``CPU 7 is``, ``CPUs 0-3,8 are``."""
+    return f"{cpu_names(mask)} {'is' if mask.bit_count() == 1 else 'are'}"
+
+
+def left_alone(busy: int, unavailable: int) -> Iterator[str]:
+    """Yield why CPUs of a node are not handed out now: unmanaged programs keep them busy, or they may not be had."""
+    if busy:
+        them = "it" if busy.bit_count() == 1 else "them"
+        yield f"{cpus_are(busy)} left to unmanaged programs, which keep {them} busy."
+    if unavailable:
+        they = "it is" if unavailable.bit_count() == 1 else "they are"
+        yield f"{cpus_are(unavailable)} gone, not allowed or reserved now: {they} handed out again once that is over."
+
+
+def layout_name(layout: Layout) -> str:
+    """Return the text of a layout, or an empty one when none was asked for."""
+    return "" if layout == ANY else str(layout)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which machine an agent is to manage: this one, one in words, or one recorded in a folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.system.files import Root
+from agent.topology.synthetic import TopologyError, synthetic_topology
+from agent.topology.sysfs import read_topology
+
+if TYPE_CHECKING:
+    from agent.topology.machine import Topology
+
+
+def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Topology:
+    """Return this machine, one recorded below `root`, or a synthetic one under this machine's quota and memory.
+
+    Raises `TopologyError`, also where nothing is recorded below `root`.
+    """
+    if words is not None and emulate is not None:
+        raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
+    if emulate is not None:
+        return synthetic_topology(emulate)
+    if not any(Root(Path(root)).has_folder(name) for name in ("sys", "proc")):
+        raise TopologyError(f"{root} holds no machine: name a folder with sys/ or proc/ in it.")
+    real = read_topology(root)
+    if words is None:
+        return real
+    machine = synthetic_topology(words, real.allowed)
+    memory = machine.memory or real.memory
+    return replace(machine, emulated=real.emulated, quota=real.quota, memory=memory)
+
+
+def machine() -> str:
+    """Return CPU model, CPUs and kernel of this machine."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        lines = [line.partition(":") for line in file]
+    model = next((value.strip() for name, _, value in lines if name.strip() == "model name"), platform.machine())
+    return f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
