@@ -10,9 +10,8 @@ import unicodedata
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from agent.model.layouts import ANY, Layout
 from dromlib import layout as binary
-from dromlib.cpulist import MAX_CPUS, format_cpulist
+from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,16 +52,6 @@ def parse_size(text: str) -> int:
         msg = f"{text!r} is not a size: write for example 800M or 4G."
         raise WordError(msg)
     return size
-
-
-def parse_layout(text: str) -> Layout:
-    """Return the layout in ``compact``, ``spread`` or ``per-socket=N``, each with ``!`` or not. Raises `WordError`."""
-    found = re.fullmatch(r"(compact|spread|per-socket=([1-9][0-9]{0,5}))(!?)", text)
-    if not found or int(found[2] or 0) > MAX_CPUS:
-        msg = f"{text[:40]!r} is not a distribution: write compact, spread or per-socket=N, each with or without !."
-        raise WordError(msg)
-    kind = "per_socket" if found[2] else found[1]
-    return Layout(kind, int(found[2] or 0), bool(found[3]))
 
 
 def clean_name(text: str) -> str:
@@ -175,8 +164,3 @@ def left_alone(busy: int, unavailable: int) -> Iterator[str]:
     if unavailable:
         they = "it is" if unavailable.bit_count() == 1 else "they are"
         yield f"{cpus_are(unavailable)} gone, not allowed or reserved now: {they} handed out again once that is over."
-
-
-def layout_name(layout: Layout) -> str:
-    """Return the text of a layout, or an empty one when none was asked for."""
-    return "" if layout == ANY else str(layout)

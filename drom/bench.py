@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli import output
+from agent.bench import report
 from agent.cli.orders import AsJson
 from agent.system.unix_signals import ended_by_sigterm
 
@@ -33,35 +33,35 @@ def bench(
     if what == "node":
         from agent.bench import node as benchmark
 
-        output.bench(benchmark.node(runs), as_json=json)
+        report.bench(benchmark.node(runs), as_json=json)
     elif what == "openmp":
         from agent.bench import openmp
 
-        output.bench(openmp.measure(runs), as_json=json)
+        report.bench(openmp.measure(runs), as_json=json)
     elif what == "resize-cost":
         from agent.bench.resize import resize_cost
 
-        output.resize_cost(resize_cost(cycles), as_json=json)
+        report.resize_cost(resize_cost(cycles), as_json=json)
     elif what == "faults":
         from agent.bench.faults import faults
 
-        output.bench(faults(runs), as_json=json)
+        report.bench(faults(runs), as_json=json)
     elif what == "hostile":
         from agent.bench.hostile import hostile_users
 
-        output.bench(hostile_users(runs), as_json=json)
+        report.bench(hostile_users(runs), as_json=json)
     elif what == "day":
         from agent.bench.day import simulate
 
-        output.days(simulate(runs), as_json=json)
+        report.days(simulate(runs), as_json=json)
     elif what == "simulate":
         from scheduler.bench import measure
 
-        output.bench(measure(runs, log), as_json=json)
+        report.bench(measure(runs, log), as_json=json)
     elif what == "cluster":
         from scheduler.live import bench as cluster
 
-        output.bench(cluster.measure(runs), as_json=json)
+        report.bench(cluster.measure(runs), as_json=json)
     else:
         known = "node, openmp, resize-cost, faults, hostile, day, simulate or cluster"
         msg = f"there is no benchmark {what!r}: choose {known}."

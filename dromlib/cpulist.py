@@ -173,3 +173,8 @@ def _refuse_negative(mask: int) -> None:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def first_cpu(mask: int) -> int:
+    """Return the lowest OS CPU of a set that is not empty."""
+    return (mask & -mask).bit_length() - 1

@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from agent.control.server import Caller
 from agent.execution import protocol as say
+from agent.model.caller import Caller
 from agent.observe.log import Log
 from scheduler.compiling import load_policy
 from scheduler.live.server import Server

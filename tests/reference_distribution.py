@@ -10,7 +10,7 @@ from agent.placement.kernel.distributor import Demand, Objective
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent.placement.kernel.distributor import Core
+    from agent.model.cores import Core
 
 Leaf = tuple[int, int]
 Counts = dict[Leaf, int]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.bench import agent as bench_agent
-from agent.bench import dlb, mpi, openmp, steady, teams
-from agent.cli import output
+from agent.bench import dlb, mpi, openmp, report, steady, teams
 from agent.errors import ControlError
 from dromlib import native
 
@@ -40,7 +39,7 @@ def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         assert row["min"] <= row["median"] <= row["max"]
         assert row["name"].startswith("libgomp: ")
         assert len(row["runs"]) == 1
-    output.bench(value, as_json=False)
+    report.bench(value, as_json=False)
     assert "MEDIAN'S 95 %" in capsys.readouterr().out
 
 

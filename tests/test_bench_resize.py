@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.bench import agent as bench_agent
-from agent.bench import resize
+from agent.bench import report, resize
 from agent.bench.resize import Step, changes, read_steps
-from agent.cli import output
 from agent.errors import ControlError
 from agent.topology.machine import usable_cores
 from agent.topology.sysfs import read_topology
@@ -144,7 +143,7 @@ def test_program_changes_by_itself(name: str, monkeypatch: pytest.MonkeyPatch) -
 def test_costs_are_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Each change of a program has a row with its cost, and the table ends with what it means."""
     value = resize.resize_cost(5, ["jacobi"])
-    output.resize_cost(value, as_json=False)
+    report.resize_cost(value, as_json=False)
 
     assert [(row["program"], row["change"]) for row in value["costs"]] == [
         ("jacobi", kind) for kind in ("shrink", "grow", "move")

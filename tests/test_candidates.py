@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from agent.config.exclusions import Exclusions
-from agent.control.server import Caller
 from agent.daemon.attach import Candidates
 from agent.daemon.process_watch import Following
 from agent.errors import ControlError
+from agent.model.caller import Caller
 from agent.model.jobs import Arrival
 from agent.system import proc
 from tests.children import NOW
@@ -29,7 +29,7 @@ from tests.nodes import MACHINES, make_node
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.daemon.process_watch import Loop
+    from agent.system.loop import Loop
 
 ME = Caller(os.getpid(), os.getuid())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")

@@ -16,10 +16,11 @@ import pytest
 import zmq
 
 from agent.control import server as control
-from agent.control.server import Caller, Server, endpoint, order, signals
+from agent.control.server import Server, endpoint, order, signals
 from agent.control.zmtp import Exchange, frame
 from agent.errors import ControlError
 from agent.ipc import runtime_dir
+from agent.model.caller import Caller
 from agent.system.connections import TURN_SECONDS
 from dromlib.subscription import COMMAND, GREETING, READY
 

@@ -18,7 +18,6 @@ from agent.bench.distribution import situations
 from agent.placement.kernel import distributor
 from agent.placement.kernel.distributor import (
     UNLIMITED,
-    Core,
     Demand,
     Distributor,
     Infeasible,
@@ -30,6 +29,8 @@ from tests.reference_distribution import assert_valid, best_objective, units_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from agent.model.cores import Core
 
 HALF = (1 << 24) - 1
 """The 24 cores of socket 0; shifted by 24, those of socket 1."""

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config import sources
-from agent.control.server import Caller, Server, endpoint
+from agent.control.server import Server, endpoint
 from agent.daemon.acknowledgements import wish_in
 from agent.errors import ControlError
 from agent.ipc.mailboxes import Mailboxes
@@ -34,6 +34,8 @@ from tests.test_registry import OWNER, job_of, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from agent.model.caller import Caller
 
 NUMBERS = st.integers(0, 9) | st.integers(0, (1 << 64) - 1)
 JSON = st.recursive(

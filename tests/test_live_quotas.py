@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.control.server import Caller
 from agent.errors import ControlError
 from agent.execution import protocol as say
+from agent.model.caller import Caller
 from agent.observe.log import Log
 from scheduler.compiling import load_policy
 from scheduler.live.jobs import Entry, User

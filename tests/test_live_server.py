@@ -22,8 +22,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from agent import errors
 from agent.control import server as control
 from agent.execution import protocol as say
+from agent.model import caller
+from agent.observe import guarded
 from agent.observe.log import Log
-from agent.system import guarded
 from scheduler.compiling import load_policy
 from scheduler.live import admission, pages
 from scheduler.live.cli import SERVICE
@@ -80,7 +81,7 @@ def test_a_queue_that_cannot_be_written_is_told(server: Server, monkeypatch: pyt
 
 def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where nothing is to be written but what tries it: the log says once that it is, and once that it was."""
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     number = submit(server, os.getuid())["jobs"][0]
     server._log = Log()
     server._store._db.execute("PRAGMA query_only=1")
@@ -98,7 +99,7 @@ def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: py
 def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is full nobody hears that a job was cancelled, held or released, or a node drained."""
     monkeypatch.setattr("scheduler.live.server.RETRY", 60.0)
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     job = server._answer({"order": "submit", "jobs": [Spec(command=("true",), folder="/", hold=True).to_json()]}, me)
     number = job["jobs"][0]
     orders = [
@@ -123,7 +124,7 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And once in the log. All else goes on; who waits for a job that may have ended waits on."""
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     waits = submit(server, os.getuid())["jobs"][0]
     submit(server, os.getuid(), after=(("afterok", waits),))
     monkeypatch.setattr(server, "_log", Log())
@@ -181,7 +182,7 @@ def test_a_fault_of_ours_ends_no_scheduler(
             raise OverflowError("as large")
         return take_in(*arguments)
 
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     with monkeypatch.context() as changed:
         changed.setattr(server.cluster, "_take_in", overflow)
         with pytest.raises(errors.ControlError) as told:
@@ -209,7 +210,7 @@ def test_a_fault_shows_its_traceback_to_who_wants_it(
     for debug, shown in (("", False), ("1", True)):
         monkeypatch.setenv("DROM_DEBUG", debug)
         with pytest.raises(errors.ControlError, match=r"^this is a fault of drom \(OverflowError\), and "):
-            server._answer({"order": "job", "job": 1}, control.Caller(os.getpid(), os.getuid()))
+            server._answer({"order": "job", "job": 1}, caller.Caller(os.getpid(), os.getuid()))
         assert ("Traceback (most recent call last):" in capsys.readouterr().err) is shown
 
 
@@ -220,7 +221,7 @@ OTHER = 4242
 def submit(server: Server, uid: int, **more: Any) -> Any:
     """Submit a job as this user."""
     spec = Spec(command=("true",), folder="/", hold=True, **more)
-    return server._answer({"order": "submit", "jobs": [spec.to_json()]}, control.Caller(os.getpid(), uid))
+    return server._answer({"order": "submit", "jobs": [spec.to_json()]}, caller.Caller(os.getpid(), uid))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it takes a scheduler of root's")
@@ -254,7 +255,7 @@ def test_a_scheduler_that_is_not_roots_takes_jobs_of_its_user_alone(
 
 def test_a_node_is_forgotten_on_disk(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whom may drain it, once it is down."""
-    me, order = control.Caller(os.getpid(), os.getuid()), {"order": "drain", "node": "n1", "reason": "", "forget": True}
+    me, order = caller.Caller(os.getpid(), os.getuid()), {"order": "drain", "node": "n1", "reason": "", "forget": True}
     server.turn()
     with pytest.raises(errors.ControlError, match=r"^node n1 is gone: stop its agent, "):
         server._answer(order, me)
@@ -302,7 +303,7 @@ def test_promtool_has_nothing_to_say(server: Server) -> None:
 def test_a_queue_is_told_in_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each job once, in order, whatever the length of its name; also of those that are over, newest page first."""
     monkeypatch.setattr(pages, "PAGE_BYTES", 4000)
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     numbers = [submit(server, os.getuid(), name="n" * (1 + number))["jobs"][0] for number in range(40)]
     answers: list[dict[str, Any]] = []
 
@@ -332,7 +333,7 @@ def test_a_queue_is_told_in_pages(server: Server, monkeypatch: pytest.MonkeyPatc
 def test_what_is_chosen_of_a_queue_is_a_short_list(server: Server, field: str, given: object) -> None:
     """Anything else is refused with a sentence."""
     with pytest.raises(errors.ControlError, match=r"^users, states and names are lists of at most 1000 texts: "):
-        server._answer({"order": "queue", field: given}, control.Caller(os.getpid(), os.getuid()))
+        server._answer({"order": "queue", field: given}, caller.Caller(os.getpid(), os.getuid()))
 
 
 def test_nodes_are_told_in_pages_with_their_jobs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +343,7 @@ def test_nodes_are_told_in_pages_with_their_jobs(server: Server, monkeypatch: py
     for number in range(1, 30):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "n", "b", 4, 1, 0, {}, (), False, now, ())
         server.cluster.hello(hello, now)
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     (job,) = submit(server, os.getuid())["jobs"]
     server._answer({"order": "hold", "job": job, "held": False}, me)
     server.turn()
@@ -365,7 +366,7 @@ def test_whether_jobs_may_share_is_found_out_once_for_all_of_a_submission(
         return True
 
     monkeypatch.setattr(admission, "may_share", may_share)
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     order = {"order": "submit", "jobs": [Spec(command=("true",), folder="/").to_json()], "count": 100}
     server._answer(order, me)
     assert len(asked) == 1
@@ -402,7 +403,7 @@ def test_a_fault_of_the_policy_is_survived(server: Server, monkeypatch: pytest.M
 
 def test_an_order_that_fails_on_its_way_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job whose cancellation failed halfway is as it was, and can be cancelled afterwards."""
-    me = control.Caller(os.getpid(), os.getuid())
+    me = caller.Caller(os.getpid(), os.getuid())
     number = submit(server, os.getuid())["jobs"][0]
     whole = type(server.cluster).cancel
 
@@ -424,8 +425,8 @@ def test_an_order_that_fails_on_its_way_changes_nothing(server: Server, monkeypa
 
 def test_a_part_that_fails_for_good_ends_the_loop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """After several failures in a row: a success in between, or a short time, makes no end."""
-    monkeypatch.setattr("agent.system.guarded.LASTING", 0.0)
-    monkeypatch.setattr("agent.system.guarded.LONGEST", 0.0)
+    monkeypatch.setattr("agent.observe.guarded.LASTING", 0.0)
+    monkeypatch.setattr("agent.observe.guarded.LONGEST", 0.0)
 
     def faulty() -> None:
         raise OSError(5, "broken")

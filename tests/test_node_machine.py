@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from agent.control.server import Caller
 from agent.errors import ControlError, Refused
 from agent.model import layouts
+from agent.model.caller import Caller
 from agent.model.jobs import Arrival, Reservation, Wish
 from agent.model.layouts import ANY, Layout
 from agent.node import orders

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.control.access import Masters
-from agent.control.server import Caller
 from agent.errors import ControlError
+from agent.model.caller import Caller
 from agent.model.jobs import Arrival, Bind, Publish
 from agent.model.layouts import ANY, Layout
 from agent.node.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told

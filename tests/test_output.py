@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from agent.bench import report
 from agent.cli import output
 from agent.text import CORES_DIFFER
 from agent.topology.synthetic import synthetic_topology
@@ -205,7 +206,7 @@ def test_a_machine_without_nodes_and_memory(capsys: pytest.CaptureFixture[str]) 
 def test_measurements_stand_beside_what_they_are_to_reach(capsys: pytest.CaptureFixture[str]) -> None:
     """A figure has a spread, a unit, a limit and a peer, or dashes."""
     row = {"name": "publish", "median": 1.5, "min": 1.0, "max": 2.25, "unit": "us"}
-    output.bench({"figures": [row, {**row, "reach": 5, "peer": 3}]}, as_json=False)
+    report.bench({"figures": [row, {**row, "reach": 5, "peer": 3}]}, as_json=False)
 
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:] == [

@@ -13,7 +13,7 @@ from agent.control import gate as remote
 from agent.control import keys
 from agent.control import server as control
 from agent.control.gate import Gate, Remote, origin_of
-from agent.control.server import MAX_MESSAGE, Caller, Server, order
+from agent.control.server import MAX_MESSAGE, Server, order
 from agent.control.zmq_monitor import next_message
 from agent.errors import ControlError
 from agent.system import proc
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.control.keys import Keys
+    from agent.model.caller import Caller
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from agent.daemon.process_watch import Loop
     from agent.execution.protocol import Post
+    from agent.system.loop import Loop
 
 
 def _remote(folder: Path, jobs: list[Attempt], said: list[Post]) -> Remote:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent import text as words
+from agent.model import layouts
 from agent.model.layouts import ANY, Layout
 from agent.text import WordError
 
@@ -41,13 +42,13 @@ def test_sizes(text: str, size: int) -> None:
 )
 def test_layouts(text: str, layout: Layout) -> None:
     """What `drom run` takes, and what is printed again."""
-    assert words.parse_layout(text) == layout
-    assert words.layout_name(layout) == text
+    assert layouts.parse_layout(text) == layout
+    assert layouts.layout_name(layout) == text
 
 
 def test_no_layout_has_no_name() -> None:
     """Who asked for none is told of none."""
-    assert words.layout_name(ANY) == ""
+    assert layouts.layout_name(ANY) == ""
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_no_layout_has_no_name() -> None:
         ),
         *((words.parse_size, text, "a size") for text in ("", "0", "G", "3Q", "1.5G", "99999999T", "9" * 99)),
         *(
-            (words.parse_layout, text, "a distribution")
+            (layouts.parse_layout, text, "a distribution")
             for text in (
                 *(
                     "",

@@ -19,8 +19,8 @@ from agent.control import server
 from agent.control.gate import Remote
 from agent.control.keys import default_folder
 from agent.ipc.runtime_dir import default_runtime_dir
-from agent.model.layouts import Layout
-from agent.text import parse_duration, parse_layout, parse_size
+from agent.model.layouts import Layout, parse_layout
+from agent.text import parse_duration, parse_size
 from dromlib import layout as binary
 from dromlib.cpulist import format_cpulist, parse_cpulist
 

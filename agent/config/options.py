@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agent.ipc.runtime_dir import SYSTEM_DIR
-from agent.model.layouts import ANY, Layout
-from agent.text import FEATURE, NODE, RESOURCE, WordError, parse_layout, parse_size
+from agent.model.layouts import ANY, Layout, parse_layout
+from agent.text import FEATURE, NODE, RESOURCE, WordError, parse_size
 from dromlib.cpulist import CpuListError, parse_cpulist
 
 if TYPE_CHECKING:

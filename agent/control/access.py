@@ -11,7 +11,7 @@ from agent.errors import ControlError
 from agent.system.users import DIRECTORY, SilentDirectoryError, groups_of
 
 if TYPE_CHECKING:
-    from agent.control.server import Caller
+    from agent.model.caller import Caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import json
 import os
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -26,6 +25,7 @@ from agent.control.quotas import MOST_CONNECTIONS
 from agent.control.zmtp import Exchange, Signals
 from agent.errors import ControlError, NotYetError, RefusedError
 from agent.ipc.runtime_dir import fault_of
+from agent.model.caller import Caller
 from agent.system.connections import TURN_SECONDS
 from agent.text import escaped
 from dromlib import signals as events
@@ -47,15 +47,6 @@ PER_TURN = 32
 """Requests through a gate that are answered before the agent looks at the rest of the world again."""
 TIMEOUT_MS = 30_000
 """How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who sent an order: process and user in the kernel's words, or on another node the name of its `key`."""
-
-    pid: int
-    uid: int
-    key: str = ""
 
 
 class Encoded(NamedTuple):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 PER_LOOK = 256
 """Comings and goings that one look takes in at most: who comes and goes without end must not hold up the loop."""
-NEEDED = 1001
-"""Descriptors that must be free for who is in a hurry: so many events wait, 1000 at ZeroMQ's end and one at ours."""
 _EVENT = struct.Struct("=Hi")
 _RECEIVED = struct.Struct("=128xQ")
 """Of the kernel's tcp_info (linux/tcp.h): tcpi_bytes_received."""

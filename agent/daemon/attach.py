@@ -14,8 +14,8 @@ from agent.system.proc import Identity
 
 if TYPE_CHECKING:
     from agent.config.exclusions import Exclusions
-    from agent.control.server import Caller
     from agent.daemon.process_watch import Following
+    from agent.model.caller import Caller
     from agent.model.jobs import Task
     from agent.node.node import Node
 

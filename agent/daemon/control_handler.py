@@ -24,8 +24,8 @@ from agent.text import cpu_names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.control.server import Caller
     from agent.daemon.daemon import Daemon
+    from agent.model.caller import Caller
     from agent.model.jobs import Task
     from agent.node.node import Node
     from agent.node.orders import Attach, Release, Resize, Set

@@ -31,11 +31,11 @@ from agent.ipc.mailboxes import Mailboxes
 from agent.model.cores import Cores
 from agent.node.node import Node
 from agent.observe.event_log import HistoryError
+from agent.observe.guarded import Guard
 from agent.observe.job_rates import Pacing
 from agent.observe.reporter import Report
 from agent.observe.snapshot import Snapshot, snapshot
 from agent.system import heap, proc
-from agent.system.guarded import Guard
 from agent.system.unix_signals import Signals
 from agent.system.unmanaged_load import Watch
 from agent.text import counted
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from agent.daemon.settings import Settings
+    from agent.model import caller
     from agent.model.jobs import Task
     from agent.observe.log import Log
     from agent.placement.ranks import Place
@@ -143,7 +144,7 @@ class Daemon:
             threads=self.settings.unit == "thread",
         )
         bits = max(64, machine.online.bit_length())
-        self.registry, adopted = runtime_dir.take_over(path, self.settings.capacity, bits, owner, usable)
+        self.registry, adopted = recovery.take_over(path, self.settings.capacity, bits, owner, usable)
         self.mailboxes = Mailboxes(path / "mail")
         # Everybody may send orders; what they may do is decided by who the kernel says they are.
         self.control = server.Server(path, 0o666, self.settings.gate, self.share, slots=self.registry.capacity)
@@ -304,7 +305,7 @@ class Daemon:
         self._torn = not self.guard.run("recovery", self._recovery.attempt)
         return not self._torn
 
-    def _answer(self, order: dict[str, Any], caller: server.Caller) -> Any:  # noqa: ANN401 - a JSON value
+    def _answer(self, order: dict[str, Any], caller: caller.Caller) -> Any:  # noqa: ANN401 - a JSON value
         """Answer an order. Raises `ControlError`, also for a fault of ours."""
         try:
             return self.obeying.answer(order, caller)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from agent.daemon.task_processes import Census, Marks, Scan
 from agent.system import proc
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from agent.model.jobs import Task
     from agent.node.node import Node
+    from agent.system.loop import Loop
     from agent.system.proc import Stat
 
 
@@ -24,16 +25,6 @@ AGAIN = 0.1
 """Seconds until it is asked again what is left of a task."""
 MOST_ANCESTORS = 64
 """Ancestors that are looked at of a process at the door: whoever has more holds nobody up."""
-
-
-class Loop(Protocol):
-    """Who tells that a descriptor is readable."""
-
-    def watch(self, fd: int, handler: Callable[[], None]) -> None:
-        """Call `handler` whenever `fd` is readable."""
-
-    def unwatch(self, fd: int) -> None:
-        """Stop looking at `fd`."""
 
 
 class Following:

@@ -6,6 +6,17 @@ So are those of an agent that goes on after a failure in the middle of a change:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from agent.daemon.task_processes import Census, Marks
+from agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
+from agent.system.proc import Identity, boot_id, scan
+from dromlib import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
 import time
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -15,7 +26,6 @@ from agent.daemon.process_watch import first_process
 from agent.ipc import registry
 from agent.model.jobs import Task
 from agent.system import proc
-from agent.system.proc import Identity
 
 if TYPE_CHECKING:
     from agent.daemon.daemon import Daemon
@@ -118,3 +128,61 @@ def _still_lives(daemon: Daemon, task: Task) -> bool:
     if task.responder and Identity(*task.responder) not in alive:
         task.responder = None
     return bool(alive) or daemon.following.follow_a_survivor(task)
+
+
+def unit_in_use(path: Path) -> str | None:
+    """Return the unit, "core" or "thread", that living tasks in the directory are counted in; None: there are none.
+
+    Raises `RegistryError` when the registry is not one of this layout.
+    """
+    if not (path / "registry").exists() or is_obsolete(path / "registry", boot_id()):
+        return None
+    old = Registry.open(path / "registry")
+    if old.boot_id != boot_id() or old.header("retired") or not _any_lives(old.records()):
+        return None
+    return "thread" if old.header("flags") & layout.HEADER_THREADS else "core"
+
+
+def take_over(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: int) -> tuple[Registry, bool]:
+    """Return the registry of the directory and whether it was adopted with the tasks in it.
+
+    One of an earlier boot, or given up by its agent, is replaced. Raises `RegistryError` when programs follow one that
+    cannot be adopted.
+    """
+    file = path / "registry"
+    if not file.exists() or is_obsolete(file, boot_id()):
+        return Registry.create(file, capacity, mask_bits, owner), False
+    old = Registry.open(file)
+    records = old.records()
+    in_force = bool(records) and old.boot_id == boot_id() and not old.header("retired")
+    misfit = _misfit(old, mask_bits, owner, usable) if in_force else ""
+    if misfit and _any_lives(records):
+        msg = f"{misfit}: start the agent with the options of the last one, or let its programs end first."
+        raise RegistryError(msg)
+    if misfit or not in_force:
+        old.retire()  # an agent that died while it stopped may not have told everybody
+        return Registry.create(file, capacity, mask_bits, owner), False
+    old.sign(owner)
+    return old, True
+
+
+def _misfit(old: Registry, mask_bits: int, owner: Owner, usable: int) -> str:
+    """Return why tasks in the registry cannot be taken over; empty if they can."""
+    held = 0
+    for record in old.records():
+        held |= record.masks["held"] | record.granted
+    differs = old.header("flags") ^ owner.flags
+    if differs & layout.HEADER_EMULATED:
+        return f"{old.path} was emulated or observed and is not now, or the other way round"
+    if differs & layout.HEADER_THREADS:
+        return f"{old.path} counts threads and this agent cores, or the other way round"
+    if held & ~usable or mask_bits > old.mask_bits:
+        return f"programs in {old.path} hold CPUs that this topology does not have"
+    return ""
+
+
+def _any_lives(records: Sequence[SlotRecord]) -> bool:
+    """Say whether any process of these tasks still runs, or may: where users have more than can be looked at."""
+    tasks = {Identity(record.fields["pid"], record.fields["start_time"]): record.fields["uid"] for record in records}
+    census = Census(tasks, scan(), Marks())
+    return bool(census.unread) or any(map(census.processes, tasks))

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from agent.config.exclusions import Exclusions
     from agent.control.quotas import Quotas
     from agent.daemon.actuator import Acting
-    from agent.daemon.process_watch import Loop
     from agent.daemon.registration_server import Visit
     from agent.ipc import registration
     from agent.ipc.mailboxes import Mailboxes
     from agent.model.jobs import Arrival, Task
+    from agent.system.loop import Loop
     from agent.system.proc import Identity
 
 

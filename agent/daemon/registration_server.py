@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.daemon.process_watch import Loop
     from agent.model.jobs import Task
+    from agent.system.loop import Loop
     from agent.system.proc import Identity, Peer
 
 TELL_WAITING = 0.25

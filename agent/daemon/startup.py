@@ -23,9 +23,9 @@ from agent.enforcement import cpusets
 from agent.errors import ControlError
 from agent.ipc.cpu_locks import ClaimError, claims_file
 from agent.observe.event_log import History
+from agent.observe.guarded import EXIT_STATUS, LoopError, place
 from agent.observe.log import Log, failure
 from agent.system import python_command
-from agent.system.guarded import EXIT_STATUS, LoopError, place
 from agent.system.python_command import SERVE
 from agent.system.sd_notify import ServiceManager
 from agent.system.users import group_number
@@ -229,7 +229,7 @@ def _history(options: Options) -> History | None:
 
 def _unit(directory: Path, wanted: str, log: Log) -> str:
     """Return the unit to hand out: the one asked for, but while tasks live that of the agent that started them."""
-    from agent.ipc.runtime_dir import unit_in_use
+    from agent.daemon.recovery import unit_in_use
 
     unit = unit_in_use(directory) or wanted
     if unit != wanted:

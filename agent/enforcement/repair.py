@@ -8,7 +8,7 @@ is the program's own business, whoever made it.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agent.enforcement import affinity
 from agent.enforcement.narrowed_masks import Narrowed
@@ -16,8 +16,8 @@ from agent.enforcement.narrowed_masks import Narrowed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from agent.model.jobs import Task
     from agent.node.node import Node
-    from agent.observe.reporter import Report
 
 LEAST, MOST = 0.8, 4.0
 """Seconds between two rounds."""
@@ -32,6 +32,13 @@ def pause(took: float, threads: int) -> float:
     return min(MOST, max(LEAST, took / SHARES[threads > FEW]))
 
 
+class RepairLog(Protocol):
+    """Records what was repaired."""
+
+    def repaired(self, task: Task, threads: int, *, again: bool) -> None:
+        """Record that masks of so many threads of a task were put right; `again`: as in the last round."""
+
+
 class Repairing:
     """Confines the tasks of `node` that have started to what they hold, where the agent `binds` threads at all.
 
@@ -42,14 +49,14 @@ class Repairing:
         self,
         node: Node,
         find: Callable[[Collection[int]], dict[int, set[int]]],
-        report: Report,
+        log: RepairLog,
         *,
         binds: bool,
         narrowed: Narrowed | None = None,
     ) -> None:
         self._node = node
         self._find = find
-        self._report = report
+        self._log = log
         self._binds = binds
         self._narrowed = narrowed or Narrowed(node)
         self._due = 0.0
@@ -69,7 +76,7 @@ class Repairing:
         results = affinity.walk(rules, self._find, most=affinity.FEW_PASSES, part=self._narrowed.part)
         moved = {slot: result.changed for slot, result in results.items() if result.changed}
         for slot, threads in moved.items():
-            self._report.repaired(self._node.tasks[slot], threads, again=slot in self._astray)
+            self._log.repaired(self._node.tasks[slot], threads, again=slot in self._astray)
         self._astray = set(moved)
         seen = sum(result.changed + result.kept for result in results.values())
         self._due = time.monotonic() + pause(time.thread_time() - begin, seen)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.control.keys import Keys
-    from agent.daemon.daemon import Daemon
+    from agent.execution.host import Host
     from agent.execution.protocol import FromAgent, ToAgent
     from agent.model.jobs import Task
     from agent.observe.job_rates import Sample
@@ -86,24 +86,24 @@ class Nobody:
 
 
 class Steward(Nobody):
-    """The scheduler's hand on the node of `daemon`. Raises `SpoolError` when it cannot write down what it does."""
+    """The scheduler's hand on the node of `host`. Raises `SpoolError` when it cannot write down what it does."""
 
-    def __init__(self, daemon: Daemon, membership: Membership) -> None:
-        self._daemon = daemon
-        self._node = daemon.node
-        self._log = daemon.log
+    def __init__(self, host: Host, membership: Membership) -> None:
+        self._host = host
+        self._node = host.node
+        self._log = host.log
         self._membership = membership
-        self._place = launch.Place(membership.node, daemon.settings.runtime_dir.absolute())
+        self._place = launch.Place(membership.node, host.settings.runtime_dir.absolute())
         self._boot = proc.boot_id().hex()
         self._spool = spool.Spool(membership.spool)
-        self._keeping = Keeping(daemon, self._place, self._boot, self)
+        self._keeping = Keeping(host, self._place, self._boot, self)
         self._link: Link | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
         """What was measured since the scheduler was last told."""
-        self._scan = daemon.following.scan
+        self._scan = host.following.scan
         self._remote = Remote(
-            daemon, self._place, self._boot, self.attempts, self._say, share=daemon.share, scan=self._scan
+            host, self._place, self._boot, self.attempts, self._say, share=host.share, scan=self._scan
         )
         self._restless: set[Attempt] = set()
         """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
@@ -137,7 +137,7 @@ class Steward(Nobody):
     def open(self) -> None:
         """Connect to the scheduler, once the node knows what `reservations` said."""
         self._link = Link(self._membership.address, self._log, self._membership.own)
-        self._daemon.watch(self._link.fd, lambda: None)
+        self._host.watch(self._link.fd, lambda: None)
         self._remote.open()
 
     def turn(self, now: float) -> None:
@@ -145,7 +145,7 @@ class Steward(Nobody):
         link, heard = self._link, True
         while link and heard:
             for attempt in list(self._restless):
-                self._daemon.survive("job", partial(self._attend, attempt, now), attempt.key)
+                self._host.survive("job", partial(self._attend, attempt, now), attempt.key)
             self._remote.turn(now)
             if link.is_due(now):
                 if link.cluster is None:
@@ -156,7 +156,7 @@ class Steward(Nobody):
             heard = False
             for message in link.read():
                 heard = True
-                self._daemon.survive("job", partial(self._hear, message, now))
+                self._host.survive("job", partial(self._hear, message, now))
 
     def next_look(self, now: float) -> float | None:
         """Return when `turn` has something to do, or None."""
@@ -180,7 +180,7 @@ class Steward(Nobody):
             self._keeping.forget(attempt)
         self._remote.close()
         if self._link:
-            self._daemon.unwatch(self._link.fd)
+            self._host.unwatch(self._link.fd)
             self._link.close()
         self._spool.close()
 
@@ -223,7 +223,7 @@ class Steward(Nobody):
             self._link.send(protocol.in_bounds(message))
 
     def _hello(self) -> protocol.Hello:
-        daemon, cores = self._daemon, self._node.cores
+        host, cores = self._host, self._node.cores
         known = [
             protocol.Known(*one.key, "running" if one.lives else one.state, self._most(one))
             for one in self.attempts.values()
@@ -236,10 +236,10 @@ class Steward(Nobody):
             boot=self._boot,
             cores=len(cores),
             cpus_per_core=cores.widest,
-            memory=daemon.settings.memory,
+            memory=host.settings.memory,
             resources=self._membership.resources,
             features=self._membership.features,
-            emulated=daemon.settings.topology.emulated,
+            emulated=host.settings.topology.emulated,
             time=time.time(),
             jobs=tuple(known),
         )
@@ -277,14 +277,14 @@ class Steward(Nobody):
     def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
         """Start an attempt; return whose fault it is that this cannot be, and why."""
         try:
-            self._daemon.acting.do(self._node.reserve(_reservation(start, start.cores), now))
+            self._host.acting.do(self._node.reserve(_reservation(start, start.cores), now))
         except Refused as refusal:
             return ("busy" if start.cores <= len(self._node.cores) else "node"), str(refusal)
         attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
         try:
             self._keeping.begin(attempt)
         except Exception as error:
-            self._daemon.acting.do(self._node.dismiss(attempt.name, now))
+            self._host.acting.do(self._node.dismiss(attempt.name, now))
             if not isinstance(error, OSError):
                 raise
             reason = f"{self._membership.node} cannot start it: {error.strerror or error}."
@@ -340,7 +340,7 @@ class Steward(Nobody):
         self._restless.discard(attempt)
         self._remote.steps.forget(attempt)
         if job and job.reserved:
-            self._daemon.acting.do(self._node.dismiss(attempt.name, now))
+            self._host.acting.do(self._node.dismiss(attempt.name, now))
         if attempt.status is None:
             attempt.note = "its keeper on the node was killed, or the node was booted again: how it ended is not known."
         refused = attempt.status is not None and attempt.status.refused
@@ -385,7 +385,7 @@ class Steward(Nobody):
         job = self._node.jobs.get(attempt.name)
         slots = [task.slot for task in job.present] if job and job.reserved else []
         pids = self._keeping.processes_of([attempt, *self._remote.steps.attempts(attempt)], stats)
-        return pids.union(*self._daemon.following.processes_of_all(slots, stats).values()) if slots else pids
+        return pids.union(*self._host.following.processes_of_all(slots, stats).values()) if slots else pids
 
     # --- sizes ------------------------------------------------------------------------------------------------------
 
@@ -405,7 +405,7 @@ class Steward(Nobody):
         if attempt.name not in self._node.jobs:
             msg = f"job {attempt.name} found no place for its cores when the agent started."
             raise Refused(msg)
-        self._daemon.acting.do(self._node.order(attempt.name, cores, now))
+        self._host.acting.do(self._node.order(attempt.name, cores, now))
         attempt.cores = cores
         try:
             attempt.folder.order(cores)

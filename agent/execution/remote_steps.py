@@ -22,9 +22,9 @@ from agent.execution.steps import Step, Steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent.daemon.process_watch import Loop
     from agent.execution.launch import Place
     from agent.execution.supervisor import Attempt
+    from agent.system.loop import Loop
     from agent.system.proc import Stat
 
 REPEAT = 2.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.daemon.process_watch import Loop
+    from agent.system.loop import Loop
 
 LARGEST = 128 << 10
 """Bytes of a request."""

@@ -19,9 +19,9 @@ from agent.execution.supervisor import Attempt, Keeping, send_signal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon.process_watch import Loop
     from agent.execution.launch import Place
     from agent.execution.protocol import Start
+    from agent.system.loop import Loop
     from agent.system.proc import Stat
 
 PREFIX = "step."

@@ -17,10 +17,10 @@ from agent.system import proc
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.daemon.process_watch import Loop
     from agent.execution.launch import Place
     from agent.execution.protocol import Start
     from agent.execution.spool import Folder, Status
+    from agent.system.loop import Loop
     from agent.system.proc import Stat
 
 PATIENCE = 10.0

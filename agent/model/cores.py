@@ -10,13 +10,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from agent.text import counted
-from agent.topology.machine import first_cpu
 from dromlib.cpulist import cpus as cpus_of
+from dromlib.cpulist import first_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from agent.placement.kernel.distributor import Core
 
 
 @dataclass(frozen=True)
@@ -157,3 +155,7 @@ class Cores:
     def within(self, cpus: int) -> int:
         """Return how many whole cores `cpus` hardware threads allow, at least one; 0 for 0."""
         return max(1, cpus // self.widest) if cpus else 0
+
+
+Core = tuple[int, int, int]
+"""Package index, leaf memory domain index, CPU mask (bit c for OS CPU c)."""

@@ -15,11 +15,14 @@ core or a hardware thread, is the node's unit.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from itertools import accumulate, combinations, takewhile
 from typing import TYPE_CHECKING
 
 from agent.model.copies import Value
+from agent.text import WordError
+from dromlib.cpulist import MAX_CPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -200,3 +203,18 @@ def _evenly(count: int, room: Sequence[int], there: Sequence[int], order: Sequen
     base = [amount - (s in raised) for s, amount in enumerate(way)]
     for chosen in combinations(level, len(raised)):
         yield [amount + (s in chosen) for s, amount in enumerate(base)]
+
+
+def parse_layout(text: str) -> Layout:
+    """Return the layout in ``compact``, ``spread`` or ``per-socket=N``, each with ``!`` or not. Raises `WordError`."""
+    found = re.fullmatch(r"(compact|spread|per-socket=([1-9][0-9]{0,5}))(!?)", text)
+    if not found or int(found[2] or 0) > MAX_CPUS:
+        msg = f"{text[:40]!r} is not a distribution: write compact, spread or per-socket=N, each with or without !."
+        raise WordError(msg)
+    kind = "per_socket" if found[2] else found[1]
+    return Layout(kind, int(found[2] or 0), bool(found[3]))
+
+
+def layout_name(layout: Layout) -> str:
+    """Return the text of a layout, or an empty one when none was asked for."""
+    return "" if layout == ANY else str(layout)

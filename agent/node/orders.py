@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent.errors import ControlError, Refused
 from agent.model.jobs import Arrival
-from agent.model.layouts import ANY, Layout
-from agent.text import LARGEST, LONGEST, WordError, clean_name, counted, parse_layout
+from agent.model.layouts import ANY, Layout, parse_layout
+from agent.text import LARGEST, LONGEST, WordError, clean_name, counted
 from dromlib import layout as binary
 from dromlib.cpulist import CpuListError, format_cpulist, parse_cpulist
 
 if TYPE_CHECKING:
-    from agent.control.server import Caller
+    from agent.model.caller import Caller
     from agent.model.jobs import Action, Task
     from agent.node.node import Node
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from agent.daemon.daemon import Daemon
     from agent.observe.cpu_seconds import Job
     from agent.observe.snapshot import Overview
+    from agent.observe.view import AgentView
 
 STATES = ("waiting", "running", "shrinking", "growing", "moving", "enforced")
 
@@ -53,21 +53,21 @@ class Histogram:
 class NodeCollector:
     """A collector for `prometheus_client`; each scrape takes the daemon's lock for one snapshot."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, agent: AgentView) -> None:
         from prometheus_client import ProcessCollector
 
-        self._daemon = daemon
+        self._agent = agent
         self._busy = Busy()
         self._process = ProcessCollector(registry=None)
         self._user = DIRECTORY.user_name
 
     def collect(self) -> Iterator[Metric | Series]:
         """Yield every metric family."""
-        with self._daemon.lock:
+        with self._agent.lock:
             now = time.monotonic()
-            snap = overview(self._daemon)
-            families = [_rates(self._daemon), *_counts(self._daemon)]
-            allocated = self._daemon.report.allocated
+            snap = overview(self._agent)
+            families = [_rates(self._agent), *_counts(self._agent)]
+            allocated = self._agent.report.allocated
             jobs, users = allocated.jobs(now), allocated.users(now)
         yield _build_info()
         yield from _cpus(snap)
@@ -150,21 +150,21 @@ def _jobs(snap: Overview) -> Iterator[Series]:
         yield Series(GaugeMetricFamily, f"drom_job_cpus_{name}", f"CPUs {text}.", ["job_name"], values)
 
 
-def _rates(daemon: Daemon) -> Metric:
+def _rates(agent: AgentView) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
     text = "Work that a job was measured to do in a second with so many cores, in a unit of its own."
     family = GaugeMetricFamily("drom_job_rate", text, labels=["job_name", "cores"])
-    for name in daemon.node.jobs:
-        for cores, rate in daemon.pacing.rates(name).items():
+    for name in agent.node.jobs:
+        for cores, rate in agent.pacing.rates(name).items():
             family.add_metric([name, str(cores)], rate)
     return family
 
 
-def _counts(daemon: Daemon) -> Iterator[Metric]:
+def _counts(agent: AgentView) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-    counters = daemon.report.counters
+    counters = agent.report.counters
     changes = CounterMetricFamily(
         "drom_reconfigurations", "Changes of a task's CPUs by kind and outcome.", labels=["action", "outcome"]
     )
@@ -187,10 +187,10 @@ def _counts(daemon: Daemon) -> Iterator[Metric]:
     )
     yield CounterMetricFamily("drom_refusals", "Requests of programs that were refused.", value=counters.refusals)
     faults = CounterMetricFamily("drom_loop_faults", "Failures of parts of the agent's loop.", labels=["part"])
-    for part, count in sorted(daemon.guard.faults.items()):
+    for part, count in sorted(agent.guard.faults.items()):
         faults.add_metric([part], count)
     yield faults
-    history = daemon.log.history
+    history = agent.log.history
     yield CounterMetricFamily(
         "drom_events_lost", "Events that could not be kept.", value=history.lost if history else 0
     )

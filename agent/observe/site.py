@@ -32,8 +32,8 @@ from agent.text import iso
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon.daemon import Daemon
     from agent.observe.cpu_history import Column, History
+    from agent.observe.view import AgentView
 
 STATIC = Path(__file__).with_name("static")
 TEXT = "charset=utf-8"
@@ -75,9 +75,9 @@ class Kept:
 class Site:
     """All that can be asked for."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._collector = NodeCollector(daemon)
+    def __init__(self, agent: AgentView) -> None:
+        self._agent = agent
+        self._collector = NodeCollector(agent)
         self._exposition = functools.lru_cache(FORMATS)(Exposition)
         self._user = DIRECTORY.user_name
         self._turn = threading.Lock()
@@ -105,8 +105,8 @@ class Site:
 
     def failed(self, sentence: str) -> None:
         """Log that a request could not be answered."""
-        with self._daemon.lock:
-            self._daemon.log("request_failed", reason=sentence)
+        with self._agent.lock:
+            self._agent.log("request_failed", reason=sentence)
 
     def ready(self) -> bool:
         """Return whether programs can be granted CPUs: an agent serves only once they can register."""
@@ -119,8 +119,8 @@ class Site:
 
     def _explain(self, job: str) -> Answer:
         try:
-            with self._turn, self._daemon.lock:
-                return _json(self._daemon.obeying.explained(job))
+            with self._turn, self._agent.lock:
+                return _json(self._agent.obeying.explained(job))
         except Refused as refusal:
             return _json({"error": str(refusal)}, HTTPStatus.NOT_FOUND)
 
@@ -136,18 +136,18 @@ class Site:
 
     def _hour(self) -> Answer:
         now, past, _ = self._look()
-        cpus = sum(mask.bit_count() for *_, mask in self._daemon.rows)
+        cpus = sum(mask.bit_count() for *_, mask in self._agent.rows)
         return _json({"time": iso(time.time())} | dashboard.hour(past, now.numbers, cpus))
 
     def _look(self) -> tuple[dashboard.Now, History, int]:
         """Return what there is now, what there has been, and how many changes there have been."""
-        daemon = self._daemon
+        agent = self._agent
         with self._turn:
-            with daemon.lock:
-                snapshot = daemon.snapshot()
-                machine = daemon.rereading.machine
-                since = daemon.report.hour.look(time.monotonic())
-                changes = daemon.report.counters.changes.total()
+            with agent.lock:
+                snapshot = agent.snapshot()
+                machine = agent.rereading.machine
+                since = agent.report.hour.look(time.monotonic())
+                changes = agent.report.counters.changes.total()
             past = since.after(self._earlier(since))
             answer: dict[str, Any] = snapshot.to_json()
             jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
@@ -158,7 +158,7 @@ class Site:
     def _earlier(self, since: History) -> list[Column]:
         """Return what there was before this agent, as far as events are kept; that is looked up once."""
         if self._before is None:
-            kept = self._daemon.log.history
+            kept = self._agent.log.history
             self._before = []
             if kept and len(since.columns) < COLUMNS:
                 with suppress(HistoryError, OSError):
@@ -166,9 +166,9 @@ class Site:
         return self._before
 
 
-def serve(daemon: Daemon, host: str, port: int) -> tuple[int, Callable[[], None]]:
+def serve(agent: AgentView, host: str, port: int) -> tuple[int, Callable[[], None]]:
     """Serve page and metrics at `host`:`port` from threads; return the port and what stops it. Raises OSError.
 
     For port 0 the kernel chooses one that is free.
     """
-    return http_server.serve(Site(daemon), host, port)
+    return http_server.serve(Site(agent), host, port)

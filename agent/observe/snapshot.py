@@ -9,13 +9,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.text import iso, layout_name
+from agent.model.layouts import layout_name
+from agent.text import iso
 from dromlib import layout
 from dromlib.cpulist import cpus as cpus_of
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from agent.daemon.daemon import Daemon
+    from agent.observe.view import AgentView
 
 SCHEMA_VERSION = 1
 
@@ -134,15 +135,15 @@ class Snapshot:
         }
 
 
-def snapshot(daemon: Daemon) -> Snapshot:
+def snapshot(agent: AgentView) -> Snapshot:
     """Return the present state of the tasks of a daemon's node."""
-    node, now = daemon.node, time.monotonic()
+    node, now = agent.node, time.monotonic()
     listed = functools.cache(format_cpulist)
     tasks = sorted(node.tasks.values(), key=lambda t: (node.jobs[t.job].arrived, t.rank))
     views = []
     for task in tasks:
         job = node.jobs[task.job]
-        mail = daemon.mailboxes.read(task.mailbox)
+        mail = agent.mailboxes.read(task.mailbox)
         waits = not task.started
         views.append(
             TaskView(
@@ -152,7 +153,7 @@ def snapshot(daemon: Daemon) -> Snapshot:
                 uid=task.arrival.uid,
                 job_class=job.job_class,
                 state=node.state(task),
-                mode="unmanaged" if daemon.settings.observe else task.mode,
+                mode="unmanaged" if agent.settings.observe else task.mode,
                 reason=task.reason,
                 detail=node.why_waiting(task) if waits else node.why_short(task),
                 min=node.cores.cpus(job.task_min),
@@ -178,9 +179,9 @@ def snapshot(daemon: Daemon) -> Snapshot:
             )
         )
     since = None if node.frozen_since is None else time.time() - (time.monotonic() - node.frozen_since)
-    unavailable = node.cores.all & ~daemon.rereading.available.managed
+    unavailable = node.cores.all & ~agent.rereading.available.managed
     avoided = node.plan.avoided & ~unavailable
-    return Snapshot(tuple(views), daemon.settings.observe, since, avoided, unavailable, _load(daemon))
+    return Snapshot(tuple(views), agent.settings.observe, since, avoided, unavailable, _load(agent))
 
 
 @functools.lru_cache(maxsize=256)
@@ -193,21 +194,21 @@ def _points(bits: int) -> str:
     return " and ".join(names)
 
 
-def overview(daemon: Daemon) -> Overview:
+def overview(agent: AgentView) -> Overview:
     """Return the present state of a daemon's node, all tasks together."""
-    node = daemon.node
+    node = agent.node
     states = Counter(node.state(task) for task in node.tasks.values())
-    return Overview(_jobs(daemon), _cores(daemon), states, node.frozen, _load(daemon))
+    return Overview(_jobs(agent), _cores(agent), states, node.frozen, _load(agent))
 
 
-def _load(daemon: Daemon) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted(daemon.watch_load.load.items()))
+def _load(agent: AgentView) -> tuple[tuple[int, float], ...]:
+    return tuple(sorted(agent.watch_load.load.items()))
 
 
-def _jobs(daemon: Daemon) -> tuple[JobView, ...]:
-    node = daemon.node
+def _jobs(agent: AgentView) -> tuple[JobView, ...]:
+    node = agent.node
     packages: dict[int, int] = {}
-    for package, _, cpus in daemon.rows:
+    for package, _, cpus in agent.rows:
         packages[package] = packages.get(package, 0) | cpus
     views = []
     for job in node.jobs.values():
@@ -226,10 +227,10 @@ def _jobs(daemon: Daemon) -> tuple[JobView, ...]:
     return tuple(views)
 
 
-def _cores(daemon: Daemon) -> tuple[CoreView, ...]:
-    holder = {cpu: task.job for task in daemon.node.tasks.values() for cpu in cpus_of(task.held)}
-    usable = daemon.node.plan.usable
+def _cores(agent: AgentView) -> tuple[CoreView, ...]:
+    holder = {cpu: task.job for task in agent.node.tasks.values() for cpu in cpus_of(task.held)}
+    usable = agent.node.plan.usable
     return tuple(
         CoreView(package, mask, mask & usable, next((holder[cpu] for cpu in cpus_of(mask) if cpu in holder), None))
-        for package, _, mask in daemon.rows
+        for package, _, mask in agent.rows
     )

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from agent.control.zmq_monitor import NEEDED
 from agent.system.proc import peer_credentials, raise_fd_limit
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ BACKLOG = 8
 that connects then waits its turn in the kernel, unless its socket is non-blocking."""
 SILENCE = 5.0
 """Seconds that a new connection may stay open without a message."""
+NEEDED = 1001
+"""Descriptors that must be free for who is in a hurry: so many events wait, 1000 at ZeroMQ's end and one at ours."""
 RESERVE = 32 + NEEDED
 """Descriptors that connections leave for the agent's own work and for its other sockets; of few they leave half."""
 DEAF = 0.5

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.text import counted, cpus_are
-from dromlib.cpulist import cpus, format_cpulist, mask_of
+from dromlib.cpulist import cpus, first_cpu, format_cpulist, mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -194,11 +194,6 @@ def groups(members: Iterable[tuple[int, int]]) -> tuple[Group, ...]:
     for index, mask in members:
         sets[index] = sets.get(index, 0) | mask
     return tuple(Group(index, mask) for index, mask in sorted(sets.items()))
-
-
-def first_cpu(mask: int) -> int:
-    """Return the lowest OS CPU of a set that is not empty."""
-    return (mask & -mask).bit_length() - 1
 
 
 def _group_json(group: Group | Part) -> dict[str, object]:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from agent.system.cgroups import Limits, read_limits
 from agent.system.files import Root
-from agent.topology.machine import Core, Node, Part, Topology, first_cpu, groups
-from dromlib.cpulist import MAX_CPUS, cpus, format_cpulist, mask_of
+from agent.topology.machine import Core, Node, Part, Topology, groups
+from dromlib.cpulist import MAX_CPUS, cpus, first_cpu, format_cpulist, mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ import typer
 from agent.cli.orders import reader
 from agent.control import keys
 from agent.control.gate import Gate
+from agent.observe.guarded import EXIT_STATUS, LoopError
 from agent.observe.log import Log, failure
-from agent.system.guarded import EXIT_STATUS, LoopError
 from agent.system.sd_notify import ServiceManager
 from scheduler.errors import SchedulerError
 from scheduler.live.settings import Settings

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.control.keys import Keys
-    from agent.control.server import Caller
     from agent.control.zmq_monitor import Heard
+    from agent.model.caller import Caller
     from agent.observe.log import Log
 
 PER_TURN = 256

@@ -15,7 +15,7 @@ from scheduler.live.jobs import User
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.control.server import Caller
+    from agent.model.caller import Caller
     from scheduler.live.spec import Spec
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent.control import server
 from agent.errors import ControlError
 from agent.execution import protocol as say
+from agent.observe.guarded import Guard
 from agent.system import connections, heap
-from agent.system.guarded import Guard
 from agent.system.unix_signals import Signals
 from agent.text import counted, duration
 from scheduler.errors import SchedulerError
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.control.gate import Gate
-    from agent.control.server import Caller
+    from agent.model.caller import Caller
     from agent.observe.log import Log
     from agent.system.sd_notify import ServiceManager
     from scheduler.compiling import Policy

@@ -11,7 +11,7 @@ from agent.errors import NotYetError
 from scheduler.live.controller import prepare
 
 if TYPE_CHECKING:
-    from agent.control.server import Caller
+    from agent.model.caller import Caller
     from scheduler.compiling import Policy
     from scheduler.live.desk import Peer
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.config.options import Options
-from agent.system.guarded import EXIT_STATUS
+from agent.observe.guarded import EXIT_STATUS
 from tests.agents import SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agent.model.cores import Core
 from agent.system.numba_cache import cache_folder
 from dromlib.cpulist import cpus, mask_of
 
@@ -44,8 +45,6 @@ __all__ = [
     "split_cores",
 ]
 
-Core = tuple[int, int, int]
-"""Package index, leaf memory domain index, CPU mask (bit c for OS CPU c)."""
 
 DEFAULT_BUDGET = 2500
 UNLIMITED = 1 << 60

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the executor of a scheduler's jobs needs of the agent that it is part of. The daemon of an agent is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from agent.system.loop import Loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable
+    from pathlib import Path
+
+    from agent.model.jobs import Action
+    from agent.node.node import Node
+    from agent.observe.log import Log
+    from agent.system.proc import Stat
+    from agent.topology.machine import Topology
+
+T = TypeVar("T")
+
+
+class HostSettings(Protocol):
+    """What the agent was started with."""
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Its runtime directory."""
+
+    @property
+    def memory(self) -> int:
+        """The memory that it tells schedulers of, in MiB."""
+
+    @property
+    def topology(self) -> Topology:
+        """Its machine."""
+
+
+class Processes(Protocol):
+    """The processes of tasks."""
+
+    def scan(self) -> dict[int, Stat]:
+        """Return the stat of every process, by pid."""
+
+    def processes_of_all(self, slots: Collection[int], stats: dict[int, Stat] | None = None) -> dict[int, set[int]]:
+        """Return the pids of each task's processes, by slot."""
+
+
+class Actuator(Protocol):
+    """Carries out what the node decides."""
+
+    def do(self, actions: list[Action]) -> None:
+        """Carry out actions in order."""
+
+
+class Host(Loop, Protocol):
+    """The agent: its node, its log, and its loop."""
+
+    node: Node
+    log: Log
+
+    @property
+    def settings(self) -> HostSettings:
+        """What it was started with."""
+
+    @property
+    def following(self) -> Processes:
+        """Who knows the processes of tasks."""
+
+    @property
+    def acting(self) -> Actuator:
+        """Who carries out the actions of the node."""
+
+    def share(self, uid: int) -> int:
+        """Return how many connections a user may have at a socket."""
+
+    def survive(self, part: str, step: Callable[[], T], key: Hashable = None) -> T | None:
+        """Return what a step returns, None where it fails; what that leaves half done is made good."""
