@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agent.config.sources import Sources
-from agent.control import server
+from agent.control import client
 from agent.daemon import startup
 from agent.ipc import cpu_locks
 from agent.system.python_command import SERVE
@@ -272,7 +272,7 @@ class Agent:
 
     def order(self, name: str, **fields: Any) -> Any:
         """Give an order over the control socket. Raises `ControlError`."""
-        return server.order(self.dir, name, **fields)
+        return client.order(self.dir, name, **fields)
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Return the rows of `drom ps` by job, or by job.task for jobs of several."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.control import server
-from agent.control.gate import Remote
+from agent.control import client
+from agent.control.remote import Remote
 from scheduler.live.cli import SERVICE
 from scheduler.live.pages import whole
 from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
@@ -134,7 +134,7 @@ class Cluster:
 
     def ask(self, name: str, **fields: Any) -> Any:
         """Give the scheduler an order. Raises ControlError."""
-        return server.order(self.state, name, server=SERVICE, **fields)
+        return client.order(self.state, name, server=SERVICE, **fields)
 
     def cli(self, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run a `drom` command against this scheduler, in the folder of the cluster."""

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
+from agent.control import messages
 from agent.control import server as control
-from agent.control.server import Server, endpoint, order, signals
+from agent.control.client import order, signals
+from agent.control.messages import endpoint
+from agent.control.server import Server
 from agent.control.zmtp import Exchange, frame
 from agent.errors import ControlError
 from agent.ipc import runtime_dir
@@ -131,7 +134,7 @@ class TestOrders:
     @pytest.mark.parametrize("answer", [b"", b"{", b"[1]", b'{"ok": true}', b'{"fine": 1}', b"\xff", b"[" * 9999])
     def test_an_agent_that_nobody_understands_is_of_another_version(self, folder: Path, answer: bytes) -> None:
         """What answers but not as this version does is told in one sentence."""
-        other = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 1, control.MAX_MESSAGE)
+        other = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 1, messages.MAX_MESSAGE)
         with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
             stack.callback(other.end)
             asked = pool.submit(order, folder, "ps")
@@ -146,7 +149,7 @@ class TestOrders:
         with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
             sock.setsockopt(zmq.LINGER, 0)
             sock.connect(endpoint(folder, "control"))
-            sock.send(bytes(control.MAX_MESSAGE + 1))
+            sock.send(bytes(messages.MAX_MESSAGE + 1))
             assert ask(server, lambda: order(folder, "ps"), lambda *_: "others") == "others"
             assert sock.poll(0) == 0
 

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config import sources
-from agent.control.server import Server, endpoint
+from agent.control.messages import endpoint
+from agent.control.server import Server
 from agent.daemon.acknowledgements import wish_in
 from agent.errors import ControlError
 from agent.ipc.mailboxes import Mailboxes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.control import messages
 from agent.control import server as control
 from agent.errors import ControlError
 from agent.execution import protocol as say
@@ -149,9 +150,9 @@ def test_a_field_has_a_bound(
 
 def test_the_largest_request_that_is_read_costs_little() -> None:
     """Whatever is in it, also lists alone; longer ones are hung up on before that."""
-    head = f'{{"protocol":{control.PROTOCOL},"order":"submit","jobs":'
+    head = f'{{"protocol":{messages.PROTOCOL},"order":"submit","jobs":'
     lists = "[" + "[]," * (LONGEST_REQUEST // 3 - 40) + "0]}"
-    most = "[" + "[]," * (control.MOST_BRACKETS - 3) + "0]}"
+    most = "[" + "[]," * (messages.MOST_BRACKETS - 3) + "0]}"
     for rest, is_read in ((lists, False), (most, True), ('"' + "x" * LARGEST + '"}', True)):
         data = (head + rest).encode()
         assert len(data) <= LONGEST_REQUEST

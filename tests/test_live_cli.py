@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from agent.config.options import OPTIONS
-from agent.control.gate import Remote
+from agent.control.remote import Remote
 from agent.errors import ControlError, RefusedError
 from agent.observe.log import Log
 from drom.app import USAGE_ERROR

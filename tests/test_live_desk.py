@@ -19,8 +19,8 @@ import pytest
 import zmq
 
 from agent.control import keys
-from agent.control.gate import Remote
-from agent.control.server import order
+from agent.control.client import order
+from agent.control.remote import Remote
 from agent.execution import protocol as say
 from agent.observe.log import Log
 from scheduler.live import desk as desk_module

@@ -20,7 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agent import errors
-from agent.control import server as control
+from agent.control import client
 from agent.execution import protocol as say
 from agent.model import caller
 from agent.observe import guarded
@@ -282,14 +282,14 @@ def test_the_longest_job_is_heard(server: Server) -> None:
     room = LARGEST - len(json.dumps(Spec(command=("true",), folder="/", environment={"A": ""}).to_json()))
     spec = Spec(command=("true",), folder="/", environment={"A": "x" * room})
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(control.order, server._folder, "submit", server=SERVICE, jobs=[spec.to_json()], count=1)
+        asked = pool.submit(client.order, server._folder, "submit", server=SERVICE, jobs=[spec.to_json()], count=1)
         while not asked.done():
             server.turn()
 
     assert asked.result()["jobs"] == [1]
     assert server.cluster.jobs[1].spec.environment == spec.environment
     with pytest.raises(errors.ControlError, match=r"^an order is at most 64 KiB long"):
-        control.order(server._folder, "submit", jobs=[spec.to_json()], count=1)
+        client.order(server._folder, "submit", jobs=[spec.to_json()], count=1)
 
 
 def test_promtool_has_nothing_to_say(server: Server) -> None:

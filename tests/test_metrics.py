@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from agent.model.jobs import Arrival
+from agent.observe.counters import Counters, Histogram
 from agent.observe.cpu_seconds import Allocated
 from agent.observe.exposition import Exposition
-from agent.observe.metrics import Histogram, NodeCollector
-from agent.observe.reporter import Counters
+from agent.observe.metrics import NodeCollector
 from agent.observe.snapshot import snapshot
 from agent.topology.availability import Available
 from tests.nodes import MACHINES, make_node
@@ -22,7 +22,7 @@ from tests.prometheus import tool
 
 if TYPE_CHECKING:
     from agent.daemon.daemon import Daemon
-    from agent.observe.snapshot import Snapshot
+    from agent.observe.view import Snapshot
 
 GOLDEN = """\
 # HELP drom_build_info Version of drom, Python and numba; always 1.

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from agent.model.cores import Cores
 from agent.model.layouts import Layout
-from agent.placement.ranks import NoRoom, Seat
+from agent.placement.ranks import Key, NoRoom, Place, Seat
 from agent.placement.reachable import SWAP, place_reachably, stay
 from agent.placement.transitions import Standing, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-from agent.placement.ranks import Key, Place
 
 FOUR = Cores((1, 2, 4, 8))
 STRICT = Layout("compact", strict=True)

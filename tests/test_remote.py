@@ -10,10 +10,13 @@ import pytest
 import zmq
 
 from agent.control import gate as remote
-from agent.control import keys
+from agent.control import keys, messages
 from agent.control import server as control
-from agent.control.gate import Gate, Remote, origin_of
-from agent.control.server import MAX_MESSAGE, Server, order
+from agent.control.client import order
+from agent.control.gate import Gate, origin_of
+from agent.control.messages import MAX_MESSAGE
+from agent.control.remote import Remote
+from agent.control.server import Server
 from agent.control.zmq_monitor import next_message
 from agent.errors import ControlError
 from agent.system import proc
@@ -300,14 +303,14 @@ def test_peers_that_speak_are_not_closed_for_others(folder: Path, own: Keys) -> 
     """Where all places are taken by them, the next connection is not let in, and told to try again."""
     gate = Gate("127.0.0.1:0", own, 1)
     with closing(Server(folder, 0o666, gate)) as server, peer_at(gate, own) as peer:
-        peer.send(control.request("ps"))
+        peer.send(messages.request("ps"))
         serve_until(server, lambda: peer.poll(0), lambda *_: "first")
         with pytest.raises(
             ControlError, match=r"^127.0.0.1:\d+ did not let the connection in, as when it has too many"
         ):
             ask_as(server, gate, own)
         assert b"first" in peer.recv()
-        peer.send(control.request("ps"))
+        peer.send(messages.request("ps"))
         serve_until(server, lambda: peer.poll(0), lambda *_: "again")
         assert b"again" in peer.recv()
 

@@ -22,7 +22,7 @@ from agent.bench import agent as bench_agent
 from agent.bench import scale
 from agent.bench.node import Figure, report
 from agent.bench.publish import percentile
-from agent.control import server
+from agent.control import client, messages
 from agent.control.quotas import MOST_CONNECTIONS
 from agent.control.zmtp import PING, frame
 from dromlib import layout
@@ -59,7 +59,7 @@ def _hello(kind: bytes) -> bytes:
 
 
 def _order(name: str, **fields: object) -> bytes:
-    return frame(json.dumps({"protocol": server.PROTOCOL, "order": name, **fields}).encode())
+    return frame(json.dumps({"protocol": messages.PROTOCOL, "order": name, **fields}).encode())
 
 
 def _request() -> bytes:
@@ -75,7 +75,7 @@ MESSAGES = {
     "signals": (_hello(b"SUB"), frame(PING + bytes(2), COMMAND) + frame(b"\x01") + frame(b"\x01" + topic(0))),
 }
 """What is said first at each socket, and what again and again."""
-HALF = _hello(b"DEALER") + frame(bytes(server.MAX_MESSAGE))[:-1]
+HALF = _hello(b"DEALER") + frame(bytes(messages.MAX_MESSAGE))[:-1]
 
 
 def _connect(name: str) -> socket.socket:
@@ -150,7 +150,7 @@ def orders(agent: Agent, count: int) -> tuple[list[float], float]:
     took, most = [], 0.0
     for _ in range(count):
         begin = time.monotonic()
-        server.order(agent.folder, "ps")
+        client.order(agent.folder, "ps")
         took.append((time.monotonic() - begin) * 1e3)
         most = max(most, agent.memory_mb())
         time.sleep(PAUSE)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.bench import agent as bench_agent
 from agent.bench.publish import percentile
-from agent.control import server
+from agent.control import client
 from agent.errors import ControlError
 from agent.system import python_command
 from agent.topology.machine import usable_cores
@@ -139,7 +139,7 @@ def _trace(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
             bench_agent.await_that(lambda: agent.has_settled(pid), f"{program.name} is seated")
             for mask in [masks[-1], *(list(masks) * cycles)]:
                 before = _points(agent)
-                server.order(agent.folder, "set", job=str(pid), cpus=format_cpulist(mask))
+                client.order(agent.folder, "set", job=str(pid), cpus=format_cpulist(mask))
                 time.sleep(2 * LOOK_S)
                 bench_agent.await_that(lambda: agent.has_settled(pid), f"{program.name} has applied a change")
                 time.sleep(LOOK_S)

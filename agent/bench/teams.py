@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from agent.bench import agent as bench_agent
 from agent.bench.publish import Stage
-from agent.control import server
+from agent.control import client
 from agent.errors import ControlError
 from agent.topology.machine import usable_cores
 from agent.topology.sysfs import read_topology
@@ -118,7 +118,7 @@ def _points(agent: Agent) -> int:
 
 def _set(agent: Agent, mask: int) -> None:
     try:
-        server.order(agent.folder, "set", job="regions", cpus=format_cpulist(mask))
+        client.order(agent.folder, "set", job="regions", cpus=format_cpulist(mask))
     except ControlError:
         return  # it has seen enough changes and has ended
     bench_agent.await_that(lambda: agent.has_settled(*agent.pids().values()), "the program has applied a change")

@@ -18,7 +18,7 @@ from agent.cli.orders import AsJson, RuntimeDir, orders_app
 from agent.config import sources as config
 from agent.config import validation
 from agent.config.options import OPTIONS
-from agent.control import server
+from agent.control import client
 from agent.daemon import startup
 from agent.topology.detect import find_machine
 from dromlib import native
@@ -114,7 +114,7 @@ def config_show(json: AsJson = False, **flags: object) -> None:
 @settings_app.command("reload")
 def config_reload(runtime_dir: RuntimeDir, json: AsJson = False) -> None:
     """Have the agent read its configuration again: what can change does, what cannot is named."""
-    output.reloaded(server.order(runtime_dir, "reload"), as_json=json)
+    output.reloaded(client.order(runtime_dir, "reload"), as_json=json)
 
 
 @agent_app.command()

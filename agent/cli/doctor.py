@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.cli import doctor_checks
 from agent.cli.doctor_checks import Finding
-from agent.control.server import order
+from agent.control.client import order
 from agent.daemon import startup
 from agent.errors import ControlError
 from agent.execution.connection import host_of

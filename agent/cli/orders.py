@@ -15,9 +15,9 @@ import typer
 
 from agent import errors
 from agent.cli import output
-from agent.control import server
-from agent.control.gate import Remote
+from agent.control import client
 from agent.control.keys import default_folder
+from agent.control.remote import Remote
 from agent.ipc.runtime_dir import default_runtime_dir
 from agent.model.layouts import Layout, parse_layout
 from agent.text import parse_duration, parse_size
@@ -82,7 +82,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+=-]*")
 def _job_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs of a running agent, for a shell that completes one: those that may stand there as they are."""
     try:
-        tasks = server.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
+        tasks = client.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
     except errors.ControlError:
         return []
     names = {task["job"] for task in tasks}
@@ -136,10 +136,10 @@ def ps(
     """List the tasks of this node: whose they are, what they have, own and lend, and why."""
     if seconds is not None and not watch:
         raise typer.BadParameter("SECONDS goes with --watch")
-    output.tasks(server.order(agent, "ps"), as_json=json)
+    output.tasks(client.order(agent, "ps"), as_json=json)
     while watch:
         output.pause(seconds or 2)
-        value = server.order(agent, "ps")
+        value = client.order(agent, "ps")
         output.clear()
         output.tasks(value, as_json=json)
 
@@ -173,7 +173,7 @@ def explain(
     json: AsJson = False,
 ) -> None:
     """Say in words why a job has the CPUs it has, or what it waits for."""
-    output.explanation(server.order(agent, "explain", job=job), as_json=json)
+    output.explanation(client.order(agent, "explain", job=job), as_json=json)
 
 
 @orders_app.command(name="set")
@@ -286,4 +286,4 @@ def release(
 
 def _order(agent: Agent, name: str, dry_run: bool, as_json: bool, **fields: Any) -> None:  # noqa: ANN401, FBT001
     extra: dict[str, Any] = {"dry_run": True} if dry_run else {}
-    output.ordered(server.order(agent, name, **fields, **extra), as_json=as_json)
+    output.ordered(client.order(agent, name, **fields, **extra), as_json=as_json)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent.cli import top
-from agent.control import server
-from agent.control.gate import Remote
+from agent.control import client
+from agent.control.remote import Remote
 from agent.errors import ControlError
 from agent.observe import node_map
 from agent.observe.timeline import DARK, PALETTE
@@ -66,7 +66,7 @@ def show(agent: Path | Remote, *, colour: bool) -> None:
 
 def _look(agent: Path | Remote, before: dict[str, int] | None = None) -> top.View:
     """Return what the agent says; jobs keep the numbers that they had before."""
-    machine, answer = server.order(agent, "topology"), server.order(agent, "ps")
+    machine, answer = client.order(agent, "topology"), client.order(agent, "ps")
     jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
     node = agent.host if isinstance(agent, Remote) else os.uname().nodename
     return top.View(f"drom top, {node}", machine, answer, node_map.number(jobs, before or {}))
@@ -167,7 +167,7 @@ class Screen:
         said: tuple[str, ...] = ("It has ended: choose another task.",)
         if job is not None:
             try:
-                answer: dict[str, Any] = server.order(self._agent, "explain", job=job)
+                answer: dict[str, Any] = client.order(self._agent, "explain", job=job)
                 said = tuple(sentence["text"] for sentence in answer["sentences"])
             except ControlError as error:
                 said = (str(error),)

@@ -17,7 +17,7 @@ from agent.node import dry_run as preview
 from agent.node import orders
 from agent.node.explain import explain
 from agent.observe.reporter import Share
-from agent.observe.snapshot import SCHEMA_VERSION
+from agent.observe.view import SCHEMA_VERSION
 from agent.system.users import DIRECTORY
 from agent.text import cpu_names
 

@@ -34,7 +34,7 @@ from agent.observe.event_log import HistoryError
 from agent.observe.guarded import Guard
 from agent.observe.job_rates import Pacing
 from agent.observe.reporter import Report
-from agent.observe.snapshot import Snapshot, snapshot
+from agent.observe.snapshot import snapshot
 from agent.system import heap, proc
 from agent.system.unix_signals import Signals
 from agent.system.unmanaged_load import Watch
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from agent.model import caller
     from agent.model.jobs import Task
     from agent.observe.log import Log
+    from agent.observe.view import Snapshot
     from agent.placement.ranks import Place
     from agent.system.proc import Identity
     from agent.system.sd_notify import ServiceManager

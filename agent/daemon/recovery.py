@@ -6,10 +6,17 @@ So are those of an agent that goes on after a failure in the middle of a change:
 
 from __future__ import annotations
 
+import time
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from agent.daemon.acknowledgements import wish_in
+from agent.daemon.process_watch import first_process
 from agent.daemon.task_processes import Census, Marks
+from agent.ipc import registry
 from agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
+from agent.model.jobs import Task
+from agent.system import proc
 from agent.system.proc import Identity, boot_id, scan
 from dromlib import layout
 
@@ -17,19 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-import time
-from dataclasses import fields
-from typing import TYPE_CHECKING
-
-from agent.daemon.acknowledgements import wish_in
-from agent.daemon.process_watch import first_process
-from agent.ipc import registry
-from agent.model.jobs import Task
-from agent.system import proc
-
-if TYPE_CHECKING:
     from agent.daemon.daemon import Daemon
     from agent.model.jobs import Action, Job
+
 
 _WORLD = frozenset({"slot", "arrival", "responder", "said", "wish", "heeds_from", "told_waiting"})
 """Fields of a task that are no part of the plan."""

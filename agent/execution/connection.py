@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import zmq
 
 from agent.control import keys
-from agent.control.gate import not_let_in, not_proven
-from agent.control.server import is_answer
+from agent.control.messages import is_answer
+from agent.control.remote import not_let_in, not_proven
 from agent.control.zmq_monitor import next_event
 from agent.execution import protocol
 

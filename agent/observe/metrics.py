@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from bisect import bisect_left
 from importlib import metadata
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from agent.observe.cpu_seconds import Busy
@@ -25,29 +23,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from agent.observe.cpu_seconds import Job
-    from agent.observe.snapshot import Overview
-    from agent.observe.view import AgentView
+    from agent.observe.view import AgentView, Overview
 
 STATES = ("waiting", "running", "shrinking", "growing", "moving", "enforced")
-
-
-class Histogram:
-    """Counts of observations by upper bound in seconds."""
-
-    def __init__(self, *bounds: float) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one observation."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return cumulative counts by bound, as Prometheus wants them."""
-        names = [str(bound) for bound in self.bounds] + ["+Inf"]
-        return list(zip(names, (float(n) for n in accumulate(self.counts)), strict=True))
 
 
 class NodeCollector:

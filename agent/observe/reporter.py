@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agent.observe.counters import Counters
 from agent.observe.cpu_history import Hour
 from agent.observe.cpu_seconds import Allocated
-from agent.observe.metrics import Histogram
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
@@ -25,21 +24,6 @@ LINES_A_SECOND = 10.0
 """Lines of the log that people can cause in each second, once those that they have at once are used up."""
 REFUSALS_AT_ONCE, LINES_AT_ONCE = 10, 4096
 """Lines at once about refusals, of all users together, and about who comes and goes, of each user."""
-FAILURES = ("keep", "failed"), ("fence", "failed")
-"""Changes that are counted from the start, as nobody sees that a number has grown which was not there before."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """What has happened since the agent started."""
-
-    changes: Counter[tuple[str, str]] = field(default_factory=lambda: Counter(dict.fromkeys(FAILURES, 0)))
-    reaped: Counter[str] = field(default_factory=Counter)
-    enforcements: int = 0
-    repairs: int = 0
-    refusals: int = 0
-    changing: Histogram = field(default_factory=lambda: Histogram(1e-4, 1e-3, 5e-3, 0.02, 0.1, 0.5, 1.0, 5.0))
-    placing: Histogram = field(default_factory=lambda: Histogram(1e-5, 5e-5, 2e-4, 1e-3, 5e-3, 0.02, 0.1))
 
 
 @dataclass(slots=True)

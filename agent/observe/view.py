@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from agent.text import iso
+from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     import threading
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
     from agent.observe.job_rates import Pacing
     from agent.observe.log import Log
     from agent.observe.reporter import Report
-    from agent.observe.snapshot import Snapshot
     from agent.system.unmanaged_load import Watch
     from agent.topology.availability import Rereading
 
@@ -59,3 +62,120 @@ class AgentView(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Return the state of all tasks, made at most a moment ago."""
+
+
+SCHEMA_VERSION = 1
+
+
+class TaskView(NamedTuple):
+    """One task. CPU sets are kernel lists of OS CPUs; `min` and `max` are CPUs of the task.
+
+    `owned` and `lent` are of its job: the CPUs that are its own, and those of them that others have. `borrowed` are
+    CPUs of others that the task has. `hold` is the
+    number of CPUs an order holds its job at, `pin` the exact CPUs of one; `left` seconds until that ends by itself.
+    `memory` is in bytes. `points` names the runtimes whose calls are the program's malleability points: empty where it
+    has its own.
+    """
+
+    pid: int
+    job: str
+    task: int
+    uid: int
+    job_class: str
+    state: str
+    mode: str
+    reason: str
+    detail: str
+    min: int
+    max: int
+    owned: str
+    target: str
+    granted: str
+    applied: str
+    held: str
+    points: str
+    polls: int
+    progress: int
+    wanted_min: int
+    wanted_max: int
+    lent: str
+    borrowed: str
+    layout: str
+    memory: int
+    hold: int | None
+    pin: str
+    left: float | None
+    attached: bool
+
+    def to_json(self) -> dict[str, object]:
+        """Return a value for ``json.dumps``."""
+        return dict(zip(_NAMES, self, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CoreView:
+    """One core: its package (index), its CPUs, which of them may be handed out (OS CPUs), and who holds it."""
+
+    package: int
+    cpus: int
+    usable: int
+    holder: str | None
+
+    def count(self, state: str) -> int:
+        """Return how many of its CPUs are `assigned`, `free` or `unavailable`."""
+        if self.holder is not None:
+            return self.cpus.bit_count() if state == "assigned" else 0
+        mask = {"free": self.usable, "unavailable": self.cpus & ~self.usable}.get(state, 0)
+        return mask.bit_count()
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job: CPUs it holds by index of the packages where it holds any; target, minimum and maximum in CPUs."""
+
+    name: str
+    cpus: dict[int, int]
+    target: int
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Jobs, cores, how many tasks are in each state, and what unmanaged programs take of each CPU, at one moment."""
+
+    jobs: tuple[JobView, ...]
+    cores: tuple[CoreView, ...]
+    states: dict[str, int]
+    frozen: bool
+    unmanaged: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The tasks at one moment; `frozen_since` is when the kill switch was seen (seconds since 1970).
+
+    `avoided` are the OS CPUs left alone now, `unavailable` those that are gone, not allowed or reserved now,
+    `unmanaged` what unmanaged programs took of each CPU (share) where that is measured.
+    """
+
+    tasks: tuple[TaskView, ...]
+    observe: bool
+    frozen_since: float | None = None
+    avoided: int = 0
+    unavailable: int = 0
+    unmanaged: tuple[tuple[int, float], ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the value of ``drom ps --json``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "observe": self.observe,
+            "frozen_since": None if self.frozen_since is None else iso(self.frozen_since),
+            "avoided": format_cpulist(self.avoided),
+            "unavailable": format_cpulist(self.unavailable),
+            "tasks": [task.to_json() for task in self.tasks],
+        }
+
+
+_NAMES = tuple("class" if name == "job_class" else name for name in TaskView._fields)

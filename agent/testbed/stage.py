@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent import errors
-from agent.control import server
+from agent.control import client, messages
 from agent.ipc import cpu_locks
 from agent.system import proc, python_command
 from agent.system.unix_signals import WITH_US
@@ -162,7 +162,7 @@ class Stage:
 
     def _listen(self, agent: AgentProcess) -> None:
         self._signals.setsockopt(zmq.SUBSCRIBE, b"")
-        self._signals.connect(server.endpoint(self.runtime_dir, "signals"))
+        self._signals.connect(messages.endpoint(self.runtime_dir, "signals"))
         self._rehearse()
         self._poller.register(self._signals, zmq.POLLIN)
         self._poller.register(agent.stderr, zmq.POLLIN)
@@ -203,7 +203,7 @@ class Stage:
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Return the rows of `drom ps` by job."""
-        return {row["job"]: row for row in server.order(self.runtime_dir, "ps")["tasks"]}
+        return {row["job"]: row for row in client.order(self.runtime_dir, "ps")["tasks"]}
 
     def scrape(self) -> list[str]:
         """Return the lines that Prometheus would read now."""

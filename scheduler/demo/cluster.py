@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.control import keys, server
+from agent.control import client, keys, messages
 from agent.ipc import cpu_locks
 from agent.system import python_command
 from agent.testbed.stage import clean_environment
@@ -32,7 +32,7 @@ HEAD = "head"
 PORT = 9466
 LOOK = 0.02
 """Seconds between two looks at something that nobody tells of."""
-SERVICE = server.Service("scheduler", "drom scheduler --state", "--users")
+SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users")
 
 
 class Cluster:
@@ -184,7 +184,7 @@ class Cluster:
 
     def ask(self, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         """Give the scheduler an order. Raises `ControlError`."""
-        return server.order(self.state, order, server=SERVICE, **fields)
+        return client.order(self.state, order, server=SERVICE, **fields)
 
     def spec(self, *command: str, **fields: Any) -> Spec:  # noqa: ANN401 - of any field
         """Return a job that runs in the folder `work`, with no more of our environment than it needs."""
@@ -198,7 +198,7 @@ class Cluster:
 
     def tasks(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of `drom ps` on a node. Raises `ControlError`."""
-        rows: list[dict[str, Any]] = server.order(self.folder / name / "run", "ps")["tasks"]
+        rows: list[dict[str, Any]] = client.order(self.folder / name / "run", "ps")["tasks"]
         return rows
 
     def wait_until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:

@@ -17,8 +17,8 @@ import typer
 from agent import errors
 from agent.cli import output
 from agent.cli.orders import AsJson, reader
-from agent.control import keys, server
-from agent.control.gate import Remote
+from agent.control import client, keys, messages
+from agent.control.remote import Remote
 from scheduler.errors import SchedulerError
 from scheduler.live import choosing, cli_scheduler, listing
 from scheduler.live.choosing import Choice, parse_names, parse_states
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 app.command()(cli_scheduler.scheduler)
-SERVICE = server.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
+SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
 
 
 def _where(text: str) -> Path | Remote:
@@ -80,7 +80,7 @@ Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.
 
 
 def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-    return whole(partial(server.order, _where(where), server=SERVICE), order, **fields)
+    return whole(partial(client.order, _where(where), server=SERVICE), order, **fields)
 
 
 def _print(

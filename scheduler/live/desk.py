@@ -20,7 +20,8 @@ import zmq
 
 from agent.control import keys
 from agent.control.gate import WAITING, Gate
-from agent.control.server import caller_of, endpoint, guest_of, is_order, repeat
+from agent.control.messages import endpoint, is_order
+from agent.control.server import caller_of, guest_of, repeat
 from agent.control.zmq_monitor import next_message
 from agent.errors import ControlError
 from agent.execution import protocol as say

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agent.observe import http_server
+from agent.observe.counters import Histogram
 from agent.observe.exposition import Exposition
 from agent.observe.http_server import Answer
-from agent.observe.metrics import Histogram
 from scheduler.live.jobs import ENDING, FINAL, ON_NODES, PENDING, RUNNING, STARTING
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from agent.control import server
+from agent.control import messages
 from agent.errors import ControlError, NotYetError
 from agent.ipc import cpu_locks
 from agent.system import python_command
@@ -48,7 +48,7 @@ class Client:
     def _connect(self) -> zmq.Socket[bytes]:
         sock: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         sock.setsockopt(zmq.LINGER, 0)
-        sock.connect(server.endpoint(self._state, "control"))
+        sock.connect(messages.endpoint(self._state, "control"))
         return sock
 
     def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
@@ -57,7 +57,7 @@ class Client:
 
     def _ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         try:
-            self._sock.send(server.request(name, LONGEST_REQUEST, **fields))
+            self._sock.send(messages.request(name, LONGEST_REQUEST, **fields))
             await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
             answer = json.loads(self._sock.recv())
         except BaseException:  # the answer is yet to come, and would be taken for that of the next order

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from agent.config.options import Options
-from agent.control.server import endpoint
+from agent.control.messages import endpoint
 from dromlib import native
 from tests import checker
 from tests.agents import Agent, build_program, environment, launch_agent, lives

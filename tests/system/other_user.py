@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 import dromlib
-from agent.control import server, zmtp
+from agent.control import client, zmtp
 from agent.errors import ControlError
 from dromlib import layout, signals, subscription
 
@@ -91,13 +91,13 @@ def impersonate(run: Path, pid: int, start: int) -> dict[str, Any]:
 
 def give_orders(run: Path, asked: list[list[Any]]) -> list[str]:
     """Give orders about what is another's."""
-    return [outcome(lambda name=name, fields=fields: server.order(run, name, **fields)) for name, fields in asked]  # type: ignore[misc]
+    return [outcome(lambda name=name, fields=fields: client.order(run, name, **fields)) for name, fields in asked]  # type: ignore[misc]
 
 
 def look(run: Path, many: int) -> list[Any]:
     """Ask so many times in a row what the node looks like; return how many different answers came, and the seconds."""
     begin = time.monotonic()
-    answers = {json.dumps(server.order(run, "ps")) for _ in range(many)}
+    answers = {json.dumps(client.order(run, "ps")) for _ in range(many)}
     return [len(answers), time.monotonic() - begin]
 
 

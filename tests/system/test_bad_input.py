@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent.control.server import endpoint
+from agent.control.messages import endpoint
 from agent.errors import ControlError
 from dromlib import layout, native
 from dromlib.layout import HEADER, MAILBOX, REPLY, REQUEST

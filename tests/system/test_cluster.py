@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import errors
-from agent.control import keys, server
+from agent.control import client, keys
 from dromlib import native
 from scheduler.live import listing
 from scheduler.live.cli import SERVICE
@@ -294,7 +294,7 @@ def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
     number = here.submit("--hold", "--", "true")
     whose = here.job(number)["user"]
     spec = {"command": ["true"], "folder": "/tmp", "hold": True}
-    theirs_too = server.order(nobody, "submit", jobs=[spec])["jobs"][0]
+    theirs_too = client.order(nobody, "submit", jobs=[spec])["jobs"][0]
 
     assert here.job(theirs_too)["user"] == "nobody"
     for order, sentence in (
@@ -302,13 +302,13 @@ def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
         ({"name": "drain", "node": "n1", "reason": "x"}, "only root and the scheduler's own user may drain nodes."),
     ):
         with pytest.raises(errors.ControlError) as refused:
-            server.order(nobody, **order)
+            client.order(nobody, **order)
         assert str(refused.value) == sentence
-    server.order(nobody, "cancel", job=theirs_too)
+    client.order(nobody, "cancel", job=theirs_too)
     with pytest.raises(
         errors.ControlError, match=r"^no user here is called as the key stranger: trust it under a user"
     ):
-        server.order(here.remote(tmp_path / "stranger"), "submit", jobs=[spec])
+        client.order(here.remote(tmp_path / "stranger"), "submit", jobs=[spec])
 
 
 def test_a_script_is_shown_to_its_user_alone(here: Cluster, tmp_path: Path) -> None:
@@ -321,19 +321,19 @@ def test_a_script_is_shown_to_its_user_alone(here: Cluster, tmp_path: Path) -> N
     spec = {"folder": "/", "hold": True, "command": ["word"], "environment": {"TOKEN": "secret"}}
     with_script = spec | {"script": "#!/bin/sh\necho secret\n"}
     mine, plain = here.ask("submit", jobs=[with_script, spec])["jobs"]
-    (theirs_too,) = server.order(daemon, "submit", jobs=[with_script], server=SERVICE)["jobs"]
+    (theirs_too,) = client.order(daemon, "submit", jobs=[with_script], server=SERVICE)["jobs"]
 
     def seen(job: dict[str, Any]) -> tuple[object, ...]:
         return tuple(job["spec"].get(name) for name in ("script", "command", "environment"))
 
     whole = (with_script["script"], ["word"], None)
-    assert seen(server.order(daemon, "job", job=mine, server=SERVICE)) == (None, None, None)
-    assert seen(server.order(daemon, "job", job=plain, server=SERVICE)) == ("", ["word"], None)
-    assert seen(server.order(daemon, "job", job=theirs_too, server=SERVICE)) == whole
+    assert seen(client.order(daemon, "job", job=mine, server=SERVICE)) == (None, None, None)
+    assert seen(client.order(daemon, "job", job=plain, server=SERVICE)) == ("", ["word"], None)
+    assert seen(client.order(daemon, "job", job=theirs_too, server=SERVICE)) == whole
     assert seen(here.job(mine)) == seen(here.job(theirs_too)) == whole
-    told = listing.job(server.order(daemon, "job", job=mine, server=SERVICE))
+    told = listing.job(client.order(daemon, "job", job=mine, server=SERVICE))
     assert "command: a script of its user" in told
-    assert "command: word" in listing.job(server.order(daemon, "job", job=plain, server=SERVICE))
+    assert "command: word" in listing.job(client.order(daemon, "job", job=plain, server=SERVICE))
 
 
 @pytest.mark.parametrize(

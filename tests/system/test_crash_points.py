@@ -30,7 +30,7 @@ import zmq
 
 from agent.config.options import Options
 from agent.config.sources import Sources
-from agent.control.server import endpoint
+from agent.control.messages import endpoint
 from dromlib.layout import HEADER
 from tests import checker
 from tests.agents import Agent, Program, Programs, affinity, assert_clean, lives, programs, wait_until

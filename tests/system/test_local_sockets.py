@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.control import server
+from agent.control import messages
 from agent.control.zmtp import PING, frame
 from dromlib import layout
 from dromlib.signals import topic
@@ -51,7 +51,7 @@ def hello(kind: bytes) -> bytes:
 
 def order(name: str, **fields: Any) -> bytes:
     """Return an order as a frame."""
-    return frame(json.dumps({"protocol": server.PROTOCOL, "order": name, **fields}).encode())
+    return frame(json.dumps({"protocol": messages.PROTOCOL, "order": name, **fields}).encode())
 
 
 MESSAGES = {

@@ -16,7 +16,7 @@ import pytest
 import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.control.server import endpoint
+from agent.control.messages import endpoint
 from agent.errors import ControlError
 from agent.system.proc import process_tree
 from dromlib import signals

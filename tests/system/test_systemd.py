@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent import errors
-from agent.control import server
+from agent.control import client
 from dromlib import native
 from tests import own_systemd
 from tests.agents import Programs, affinity, build_program, programs, wait_until
@@ -79,7 +79,7 @@ class Node:
     def rows(self) -> dict[str, list[Any]]:
         """Return what must not change while agents come and go, by job."""
         keys = ("pid", "held", "granted", "applied", "owned", "mode")
-        return {row["job"]: [row[key] for key in keys] for row in server.order(self.dir, "ps")["tasks"]}
+        return {row["job"]: [row[key] for key in keys] for row in client.order(self.dir, "ps")["tasks"]}
 
     @property
     def log(self) -> str:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.control import server
+from agent.control import client
 from dromlib import native
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ LIMIT = 600.0
 
 def ps() -> dict[str, dict[str, Any]]:
     """Return the tasks by job name."""
-    return {task["job"]: task for task in server.order(DIRECTORY, "ps")["tasks"]}
+    return {task["job"]: task for task in client.order(DIRECTORY, "ps")["tasks"]}
 
 
 def seen(pid: int) -> list[str]:
@@ -114,9 +114,9 @@ def main() -> None:
         close = start("close", "--cpus", "4", "--distribution", "compact!")
         wide = start("wide", "--cpus", "4", "--distribution", "spread")
         look("layouts", cooperative("close", "wide"))
-        server.order(DIRECTORY, "attach", pid=first.pid, job="taken")
+        client.order(DIRECTORY, "attach", pid=first.pid, job="taken")
         look("attached", lambda tasks: tasks.keys() == {"close", "wide", "taken"})
-        server.order(DIRECTORY, "release", job="taken")
+        client.order(DIRECTORY, "release", job="taken")
         print(json.dumps({"look": "released", "threads": seen(first.pid)}), flush=True)
         end(first, close, wide)
         look("empty", lambda tasks: not tasks)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Order an agent, or a scheduler, to do something, and hear its signals: on this node or on another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from agent.control import local_client
+from agent.control.messages import AGENT, Service, _object, endpoint, request
+from agent.errors import ControlError, NotYetError, RefusedError
+from agent.ipc.runtime_dir import fault_of
+from agent.text import escaped
+from dromlib import signals as events
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from agent.control.remote import Remote
+
+
+TIMEOUT_MS = 30_000
+"""How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
+
+
+def order(
+    where: Path | Remote,
+    name: str,
+    *,
+    server: Service = AGENT,
+    **fields: Any,  # noqa: ANN401 - JSON values
+) -> Any:  # noqa: ANN401 - a JSON value
+    """Send one order to the agent of a runtime directory, or to a remote one, and return the value it answers.
+
+    `server` is who else may be meant.
+
+    Raises `ControlError` when it refuses, when nobody listens, when there is no answer within `TIMEOUT_MS`, and for an
+    order that is longer than anybody reads.
+    """
+    message = request(name, server.longest, **fields)
+    who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
+    data = _ask(where, message, server, who) if isinstance(where, Path) else _ask_far(where, message, server)
+    if data is None:
+        raise ControlError(_silence(who))
+    answer = _object(data)
+    if "value" not in answer:  # where agents come in we hear a reason
+        said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
+        kind = NotYetError if answer.get("again") is True else RefusedError
+        raise kind("\n".join(map(escaped, said.split("\n"))))
+    return answer["value"] if server is not AGENT or _is_plain(data) else _plain(answer["value"])
+
+
+def _silence(who: str) -> str:
+    return f"{who} has not answered for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
+
+
+def _ask_far(where: Remote, message: bytes, server: Service) -> bytes | None:
+    """Return the answer of a server on another node, None when there is none in time. Raises `ControlError`."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.setsockopt(zmq.LINGER, 0)
+        where.connect(sock, server)
+        sock.send(message)
+        return sock.recv() if sock.poll(TIMEOUT_MS) else None
+
+
+def _ask(runtime_dir: Path, message: bytes, server: Service, who: str) -> bytes | None:
+    """Return the answer of a server on this node, None when there is none in time. Raises `ControlError`."""
+    with _connected(runtime_dir, server) as connection:
+        try:
+            return local_client.ask(connection, message)
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise ControlError(f"{who} closed the connection: it has ended, or has too many: try again.") from error
+
+
+def _connected(runtime_dir: Path, server: Service) -> socket.socket:
+    """Return a connection to the control socket in a runtime directory. Raises `ControlError`."""
+    path = Path(endpoint(runtime_dir, "control").removeprefix("ipc://"))
+    _check_owner(runtime_dir)
+    try:
+        return local_client.connect(path, TIMEOUT_MS / 1000, trusted=server is not AGENT)
+    except local_client.StrangerError as error:
+        msg = f"the {server.name} in {runtime_dir} is user {error.uid}'s, not root's or yours: {_ELSEWHERE}"
+        raise ControlError(msg) from error
+    except TimeoutError as error:
+        raise ControlError(_silence(f"the {server.name} in {runtime_dir}")) from error
+    except OSError as error:
+        start = f"start one with: {server.command} {runtime_dir}"
+        raise ControlError(f"no {server.name} answers in {runtime_dir}: {start}") from error
+
+
+_ELSEWHERE = "say where your agent is with DROM_RUNTIME_DIR."
+
+
+def _is_plain(data: bytes) -> bool:
+    """Return whether no text of a JSON value has a character to be escaped: JSON itself escapes control characters."""
+    return data.isascii() and b"\\" not in data and b"\x7f" not in data
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON values
+    """Return what an agent says, which may be another user's, so that it can be shown."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return escaped(value) if isinstance(value, str) else value
+
+
+def _check_owner(runtime_dir: Path) -> None:
+    if fault := fault_of(runtime_dir, os.geteuid()):
+        raise ControlError(f"{runtime_dir} {fault}: {_ELSEWHERE}")
+
+
+def signals(runtime_dir: Path, slot: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the agent's events, of one slot or of all, until the caller stops. The registry holds the truth."""
+    _connected(runtime_dir, AGENT).close()
+    with zmq.Context() as context, events.subscribe(context, runtime_dir, slot) as sock:
+        while True:
+            yield events.event(sock.recv())

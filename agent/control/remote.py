@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of another node: a connection over TCP on which both sides show their keys."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import zmq
+
+from agent.control import keys
+from agent.control.messages import AGENT
+from agent.control.zmq_monitor import next_event
+from agent.errors import ControlError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent.control.keys import Keys
+    from agent.control.messages import Service
+
+
+HANDSHAKE_MS = 10_000
+"""How long a stranger may take to say who it is, and an agent to answer a connection at all."""
+
+
+LAST_PORT = 65535
+"""The greatest there is; ZeroMQ takes what is left of a greater one."""
+
+
+ATTEMPTS = 3
+
+
+RETRY_S = 0.2
+"""How often a client connects if its connection ends before the server has shown its key, and how long it waits."""
+
+
+_NOT_THERE = zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+
+
+_NOT_KNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+
+_NOT_IT = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+
+_ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
+
+
+REFUSED_KEY = 400
+"""The value of EVENT_HANDSHAKE_FAILED_AUTH if the server does not trust the key; others: it could not find out."""
+
+
+def _has_port(address: str) -> bool:
+    """Return whether the number of a port, if an address ends in one, can be that of a port."""
+    port = address.rpartition(":")[2]
+    return not port.isdecimal() or int(port) <= LAST_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An agent or a scheduler on another node: its `address` (``HOST:PORT``), and the folder of the keys to show it."""
+
+    address: str
+    folder: Path
+
+    def __str__(self) -> str:
+        """Return what people call it."""
+        return self.address
+
+    @property
+    def host(self) -> str:
+        """The node, under whose name the agent's public key is kept."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    def connect(self, sock: zmq.Socket[bytes], server: Service = AGENT) -> None:
+        """Connect a socket to the service that is meant; return once both sides know each other.
+
+        Raises `ControlError` with a sentence.
+        """
+        own = keys.load(self.folder)
+        keys.guard_client(sock, own, self.host)
+        sock.setsockopt(zmq.RECONNECT_IVL, -1)
+        sock.setsockopt(zmq.IPV6, 1)
+        watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | _NOT_THERE | _NOT_KNOWN | _NOT_IT | _ENDED
+        event = value = 0
+        for attempt in range(ATTEMPTS):
+            time.sleep(RETRY_S * attempt)
+            with sock.get_monitor_socket(watched) as monitor:
+                self._begin(sock)
+                event, value = _first_event(monitor, HANDSHAKE_MS)
+                sock.disable_monitor()
+            if not event & _ENDED:
+                break
+            with suppress(zmq.ZMQError):  # it has been given up already
+                sock.disconnect(f"tcp://{self.address}")
+        self._check(event, value, own, server)
+
+    def _begin(self, sock: zmq.Socket[bytes]) -> None:
+        sentence = f"{self.address} is no address: write HOST:PORT, as node1:9465, with a port up to {LAST_PORT}."
+        if not _has_port(self.address):
+            raise ControlError(sentence)
+        try:
+            sock.connect(f"tcp://{self.address}")
+        except zmq.ZMQError as error:
+            raise ControlError(sentence) from error
+
+    def _check(self, event: int, value: int, own: Keys, server: Service) -> None:
+        if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return
+        if event & _NOT_KNOWN and value != REFUSED_KEY:
+            raise ControlError(f"the {server.name} at {self.address} cannot check keys at present: {_AGAIN}")
+        if event & _NOT_KNOWN:
+            hint = f"let its administrator run `drom keys trust FILE NAME` with {own.folder / keys.PUBLIC}."
+            raise ControlError(f"the {server.name} at {self.address} does not know our key: {hint}")
+        if event & _NOT_IT:
+            raise ControlError(not_proven(self.address, own, self.host))
+        if event & _ENDED:
+            raise ControlError(not_let_in(self.address, own, self.host))
+        where = f"no {server.name} listens at {self.address}"
+        raise ControlError(f"{where}: check the address and its option {server.option}.")
+
+
+_AGAIN = "try again in a moment."
+
+
+def not_proven(address: str, own: Keys, host: str) -> str:
+    """Return the sentence for a server that is not the one whose key is kept here."""
+    return f"what listens at {address} does not prove to be {host}, and nothing was sent to it: {_compare(own, host)}."
+
+
+def not_let_in(address: str, own: Keys, host: str) -> str:
+    """Return the sentence for a server that ended the connection before either side had shown a key."""
+    reason = f"{address} did not let the connection in, as when it has too many"
+    return f"{reason}: {_AGAIN[:-1]}; if that does not help, {_compare(own, host)}."
+
+
+def _compare(own: Keys, host: str) -> str:
+    if path := own.file_of(host):
+        return f"ask its administrator whether the key in {path} is still its identity.key"
+    return f"ask its administrator for its identity.key, as none is kept for {host} in {own.folder / keys.PEERS}"
+
+
+def _first_event(monitor: zmq.Socket[bytes], timeout_ms: int) -> tuple[int, int]:
+    """Return the first event of a socket's monitor and its value, zeros when none comes."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    while monitor.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+        return next_event(monitor)
+    return 0, 0

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent counts for its metrics."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+
+class Histogram:
+    """Counts of observations by upper bound in seconds."""
+
+    def __init__(self, *bounds: float) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one observation."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return cumulative counts by bound, as Prometheus wants them."""
+        names = [str(bound) for bound in self.bounds] + ["+Inf"]
+        return list(zip(names, (float(n) for n in accumulate(self.counts)), strict=True))
+
+
+FAILURES = ("keep", "failed"), ("fence", "failed")
+"""Changes that are counted from the start, as nobody sees that a number has grown which was not there before."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the agent started."""
+
+    changes: Counter[tuple[str, str]] = field(default_factory=lambda: Counter(dict.fromkeys(FAILURES, 0)))
+    reaped: Counter[str] = field(default_factory=Counter)
+    enforcements: int = 0
+    repairs: int = 0
+    refusals: int = 0
+    changing: Histogram = field(default_factory=lambda: Histogram(1e-4, 1e-3, 5e-3, 0.02, 0.1, 0.5, 1.0, 5.0))
+    placing: Histogram = field(default_factory=lambda: Histogram(1e-5, 5e-5, 2e-4, 1e-3, 5e-3, 0.02, 0.1))
