@@ -24,7 +24,7 @@ from agent.text import cpu_names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon.daemon import Daemon
+    from agent.daemon.context import Context
     from agent.model.caller import Caller
     from agent.model.jobs import Task
     from agent.node.node import Node
@@ -46,7 +46,7 @@ LOOK_SECONDS = 0.5
 class Obeying:
     """Answers what comes in at the control socket of `daemon`."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Context) -> None:
         self._daemon = daemon
         self._node = daemon.node
         self._log = daemon.log

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from agent.daemon.daemon import Daemon
+    from agent.daemon.context import Context
     from agent.model.jobs import Action, Job
 
 
@@ -32,7 +32,7 @@ _WORLD = frozenset({"slot", "arrival", "responder", "said", "wish", "heeds_from"
 """Fields of a task that are no part of the plan."""
 
 
-def adopt(daemon: Daemon) -> None:
+def adopt(daemon: Context) -> None:
     """Take over the tasks in the registry, which the daemon has opened."""
     actions = _enter(daemon, {})
     tasks = list(daemon.node.tasks.values())
@@ -52,7 +52,7 @@ class Recovery:
     What an attempt that fails itself has found out is kept for the next one.
     """
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Context) -> None:
         self._daemon = daemon
         self._known: dict[Identity, Task] = {}
         self._starting: list[Task] = []
@@ -88,7 +88,7 @@ class Recovery:
         return True
 
 
-def _enter(daemon: Daemon, known: dict[Identity, Task]) -> list[Action]:
+def _enter(daemon: Context, known: dict[Identity, Task]) -> list[Action]:
     """Give the node the tasks in the registry, of which those that are `known` stay the same; return what to do."""
     found: list[tuple[Task, Job]] = []
     owned: dict[str, int] = {}
@@ -108,14 +108,14 @@ def _enter(daemon: Daemon, known: dict[Identity, Task]) -> list[Action]:
     return daemon.node.adopt(found, owned, arrivals, time.monotonic(), daemon.steward.reservations())
 
 
-def _hear_wish(daemon: Daemon, task: Task) -> None:
+def _hear_wish(daemon: Context, task: Task) -> None:
     """Let the wish of a responder that lives count again at once: a new agent changes nothing."""
     mail = daemon.mailboxes.read(task.mailbox)
     if mail and task.responder and proc.start_time(task.responder[0]) == task.responder[1]:
         task.said = task.wish = wish_in(mail)
 
 
-def _still_lives(daemon: Daemon, task: Task) -> bool:
+def _still_lives(daemon: Context, task: Task) -> bool:
     who = [first_process(task)]
     if task.responder and task.responder != (who[0].pid, who[0].start_time):
         who.append(Identity(*task.responder))

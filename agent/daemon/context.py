@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of an agent that runs, as those see them that handle orders or recover tasks. The daemon has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agent.daemon.acknowledgements import Post
+    from agent.daemon.actuator import Acting
+    from agent.daemon.process_watch import Following
+    from agent.daemon.registrar import Admission
+    from agent.daemon.settings import Settings
+    from agent.execution.executor import Nobody
+    from agent.ipc.mailboxes import Mailboxes
+    from agent.ipc.registry import Registry
+    from agent.model.jobs import Task
+    from agent.node.node import Node
+    from agent.observe.log import Log
+    from agent.observe.reporter import Report
+    from agent.observe.view import Snapshot
+    from agent.topology.availability import Rereading
+
+
+class Context(Protocol):
+    """An agent that runs: its node, what carries out the node's decisions, and what it knows of the world."""
+
+    acting: Acting
+    admission: Admission
+    binds: bool
+    following: Following
+    log: Log
+    mailboxes: Mailboxes
+    node: Node
+    post: Post
+    registry: Registry
+    reload: Callable[[], object]
+    report: Report
+    rereading: Rereading
+    settings: Settings
+    steward: Nobody
+
+    def snapshot(self) -> Snapshot:
+        """Return the state of all tasks, made at most a moment ago."""
+
+    def use(self, now: float) -> None:
+        """Have the node use the CPUs that may be used now."""
+
+    def end(self, task: Task, reason: str) -> None:
+        """End a task whose processes have ended."""
+
+    def confine_all(self) -> None:
+        """Bind every process of every task to the CPUs of the task."""
+
+    def give_back(self, tasks: Iterable[Task]) -> None:
+        """Give the processes of tasks the affinity that they came with."""
