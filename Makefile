@@ -29,8 +29,8 @@ kernel-node:
 	@$(VENV)/bin/python -c "from agent.placement.kernel.distributor import kernel; kernel()"
 
 kernel-simulator:
-	@$(VENV)/bin/python -c "from scheduler.compiling import *; [compile_program(load_policy(name)) for name in BUILT_IN]"
-	@$(VENV)/bin/python -c "from scheduler.filling.outcome import compile_all; compile_all()"
+	@$(VENV)/bin/python -c "from scheduler.engine.compiler import *; [compile_program(load_policy(name)) for name in BUILT_IN]"
+	@$(VENV)/bin/python -c "from scheduler.gap_filling.simulation import compile_all; compile_all()"
 
 test: kernel ## run the tests
 	$(PYTEST) $(PYTEST_FLAGS)

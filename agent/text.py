@@ -164,3 +164,11 @@ def left_alone(busy: int, unavailable: int) -> Iterator[str]:
     if unavailable:
         they = "it is" if unavailable.bit_count() == 1 else "they are"
         yield f"{cpus_are(unavailable)} gone, not allowed or reserved now: {they} handed out again once that is over."
+
+
+def in_words(size: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.4g} {name}"
+    return f"{size} bytes"

@@ -26,10 +26,10 @@ from agent.topology.synthetic import TopologyError
 from drom.bench import bench
 from drom.help import Commands
 from dromlib.cpulist import CpuListError
-from scheduler.cli import SchedulerError, compare, simulate
-from scheduler.contest.cli import compare_policies
+from scheduler.cli.simulate import SchedulerError, compare, simulate
+from scheduler.comparison.cli import compare_policies
 from scheduler.demo.cli import demo_cluster
-from scheduler.live.cli import app as cluster_app
+from scheduler.live.cli.commands import app as cluster_app
 from scheduler.reproduction.cli import app as reproduction_app
 from workloads.cli import app as workload_app
 from workloads.errors import WorkloadError

@@ -55,11 +55,11 @@ def bench(
 
         report.days(simulate(runs), as_json=json)
     elif what == "simulate":
-        from scheduler.bench import measure
+        from scheduler.bench.simulator import measure
 
         report.bench(measure(runs, log), as_json=json)
     elif what == "cluster":
-        from scheduler.live import bench as cluster
+        from scheduler.bench import cluster
 
         report.bench(cluster.measure(runs), as_json=json)
     else:

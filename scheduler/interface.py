@@ -173,6 +173,12 @@ def lean(function: F) -> F:
     return function
 
 
+def rare(function: F) -> F:
+    """Mark a part that few simulations need: not copied to where it is called, so that the others have a lean loop."""
+    register_jitable(_nrt=False)(function)
+    return function
+
+
 @lean
 def add(  # noqa: PLR0917 - a row by position
     actions: Actions, kind: int, job: int, first: int, second: int, third: int

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.control import client
 from agent.control.remote import Remote
-from scheduler.live.cli import SERVICE
-from scheduler.live.pages import whole
+from scheduler.live.cli.commands import SERVICE
+from scheduler.live.cluster.paging import whole
 from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
 
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from agent.execution import protocol as say
 from scheduler.errors import SchedulerError
-from scheduler.live.cluster import Cluster
-from scheduler.live.jobs import Job, User
-from scheduler.live.settings import Settings
-from scheduler.live.store import Store
+from scheduler.live.cluster.cluster import Cluster
+from scheduler.live.cluster.jobs import Job, User
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.server.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from scheduler.compiling import Policy
-    from scheduler.live.spec import Spec
+    from scheduler.engine.compiler import Policy
+    from scheduler.live.cluster.spec import Spec
 
 CORES = 4
 ANN = User(1000, 1000, "ann")

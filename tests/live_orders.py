@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from agent.execution import protocol as say
 from agent.model.caller import Caller
 from agent.observe.log import Log
-from scheduler.compiling import load_policy
-from scheduler.live.server import Server
-from scheduler.live.settings import Settings
-from scheduler.live.spec import Spec
+from scheduler.engine.compiler import load_policy
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.cluster.spec import Spec
+from scheduler.live.server.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

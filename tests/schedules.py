@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduler.compiling import load_policy
-from scheduler.simulation import Machine, Simulation
+from scheduler.engine.compiler import load_policy
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.reference_schedules import Job
 from workloads.workload import Workload, make_workload
 

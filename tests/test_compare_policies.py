@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.contest.contenders import contenders, usual
-from scheduler.contest.table import COLUMNS, UNITS, Result, lines
+from scheduler.comparison.candidates import contenders, usual
+from scheduler.comparison.table import COLUMNS, UNITS, Result, lines
 from tests.agents import START_SECONDS, wait_until
 from tests.commands import ROOT, drom
 from tests.logs import synthetic

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler.demo import machines, story
-from scheduler.demo.mix import CORES, MIX, Submission
+from scheduler.demo import story
+from scheduler.demo.jobs import CORES, MIX, Submission
 from scheduler.demo.run import run
 from scheduler.live import accounting
+from scheduler.testbed import namespaces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,7 +172,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda tool: None if tool == "ip" else tool)
 
-    assert machines.why_not() == "a cluster of namespaces needs iproute2: apt-get install them."
+    assert namespaces.why_not() == "a cluster of namespaces needs iproute2: apt-get install them."
 
 
 def test_why_a_machine_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +180,6 @@ def test_why_a_machine_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda tool: tool)
     refused = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\n")
-    monkeypatch.setattr(machines, "_run", lambda _: refused)
+    monkeypatch.setattr(namespaces, "_run", lambda _: refused)
 
-    assert machines.why_not().startswith("this machine does not let root make namespaces (unshare: unshare failed:")
+    assert namespaces.why_not().startswith("this machine does not let root make namespaces (unshare: unshare failed:")

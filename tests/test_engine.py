@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
-from scheduler.simulation import Machine, Simulation
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.logs import real_log
 from tests.schedules import NODES, Row, logs, simulation, starts
 from workloads.cleaning import clean

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.adaptive import SCALE, Adaptive, parse_adaptive, speeds
-from scheduler.allotment import cost
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
+from scheduler.engine.pool import cost
+from scheduler.engine.state import MILLION, NOTHING, make_actions, view
 from scheduler.errors import SchedulerError
 from scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
-from scheduler.policies.dividing import divide
 from scheduler.policies.equipartition import decide
-from scheduler.simulation import Machine, Simulation
-from scheduler.world import MILLION, NOTHING, make_actions, view
+from scheduler.policies.pool_division import divide
+from scheduler.simulator.adaptive import SCALE, Adaptive, parse_adaptive, speeds
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, starts, workload

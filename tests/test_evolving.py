@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.adaptive import Adaptive
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, RIGID, RUNNING
-from scheduler.simulation import Machine, Simulation
+from scheduler.simulator.adaptive import Adaptive
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.fairness import fairness, jain, size_classes
+from scheduler.analysis.fairness import fairness, jain, size_classes
 
 
 def test_jains_index() -> None:

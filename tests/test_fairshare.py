@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.fairshare import Usage, order, usage_of
+from scheduler.live.cluster.fair_share import Usage, order, usage_of
 
 DAY = 86400.0
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import NOBODY, RIGID
-from scheduler.measuring import row_of
-from scheduler.simulation import Machine
+from scheduler.simulator.measurement import row_of
+from scheduler.simulator.simulation import Machine
 from tests.schedules import NODES, Row, logs, simulation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.simulation import Simulation
-    from scheduler.world import World
+    from scheduler.engine.state import World
+    from scheduler.simulator.simulation import Simulation
 
 pytestmark = pytest.mark.timeout(600)
 """The policy takes half a minute to compile, once."""

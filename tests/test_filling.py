@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.compiling import load_policy
-from scheduler.contracts import contracts_of
+from scheduler.analysis.metrics import Power, metrics
+from scheduler.analysis.schedule import columns
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
-from scheduler.filling import outcome
-from scheduler.filling.containers import MILLION
-from scheduler.filling.outcome import Filled, shifts, without
-from scheduler.filling.parameters import Filling, parse_filling
+from scheduler.gap_filling import simulation as outcome
+from scheduler.gap_filling.containers import MILLION
+from scheduler.gap_filling.parameters import Filling, parse_filling
+from scheduler.gap_filling.simulation import Filled, shifts, without
 from scheduler.interface import NEVER
-from scheduler.metrics import Power, metrics
-from scheduler.schedule import columns
-from scheduler.simulation import Machine, Simulation
+from scheduler.simulator.contracts import contracts_of
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.reference_schedules import Job, conservative, simulate

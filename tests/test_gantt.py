@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduler.gantt import GUEST, SHRUNK, WHOLE, Box, Stay, boxes, parts, window_of
-from scheduler.schedule import schedule_of
-from scheduler.series import DAY, Span, span_of
-from scheduler.simulation import Machine, Simulation
+from scheduler.analysis.gantt import GUEST, SHRUNK, WHOLE, Box, Stay, boxes, parts, window_of
+from scheduler.analysis.schedule import schedule_of
+from scheduler.analysis.series import DAY, Span, span_of
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.schedules import Row, simulation
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
-from scheduler.live import admission
-from scheduler.live.admission import check_dependencies
-from scheduler.live.jobs import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Node
-from scheduler.live.settings import Settings
-from scheduler.live.spec import Dependency, Spec
+from scheduler.live.cluster import admission
+from scheduler.live.cluster.admission import check_dependencies
+from scheduler.live.cluster.jobs import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Node
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.cluster.spec import Dependency, Spec
 
 STATES = {1: PENDING, 2: RUNNING, 3: COMPLETED, 4: FAILED, 5: CANCELLED}
 

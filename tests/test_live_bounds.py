@@ -12,8 +12,8 @@ from agent.control import messages
 from agent.control import server as control
 from agent.errors import ControlError
 from agent.execution import protocol as say
-from scheduler.live.choosing import MOST_CHOSEN
-from scheduler.live.spec import (
+from scheduler.live.cluster.job_filter import MOST_CHOSEN
+from scheduler.live.cluster.spec import (
     LARGEST,
     LONGEST_NAME,
     LONGEST_PATH,
@@ -34,7 +34,7 @@ from tests.live_orders import HELD, ROOT, cost, scheduler, submit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.live.server import Server
+    from scheduler.live.server.server import Server
 
 pytestmark = pytest.mark.timeout(600)
 

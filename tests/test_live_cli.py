@@ -18,12 +18,12 @@ from agent.errors import ControlError, RefusedError
 from agent.observe.log import Log
 from drom.app import USAGE_ERROR
 from scheduler.errors import SchedulerError
-from scheduler.live import choosing, cli, cli_scheduler, listing
-from scheduler.live.spec import LARGEST
-from scheduler.live.waiting import exit_status
+from scheduler.live.cli import commands, scheduler, tables
+from scheduler.live.cli.wait import exit_status
+from scheduler.live.cluster.spec import LARGEST
 
 if TYPE_CHECKING:
-    from scheduler.live.server import Server
+    from scheduler.live.server.server import Server
 
 ALICE = 1000
 
@@ -36,14 +36,14 @@ def test_the_queue_of_the_system_comes_first(
 ) -> None:
     """A user's commands reach a scheduler of the system where there is one, else his own; root's are the system's."""
     places = {"system": tmp_path / "system", "own": tmp_path / "state/drom"}
-    monkeypatch.setattr(cli_scheduler, "SYSTEM_STATE", places["system"])
+    monkeypatch.setattr(scheduler, "SYSTEM_STATE", places["system"])
     if system:
         places["system"].mkdir()
         (places["system"] / "control").touch()
 
     own = {"XDG_STATE_HOME": str(tmp_path / "state")}
-    assert cli_scheduler.default_queue(own, uid) == places[found]
-    assert cli_scheduler.default_state(own, uid) == places["own" if uid else "system"]
+    assert scheduler.default_queue(own, uid) == places[found]
+    assert scheduler.default_state(own, uid) == places["own" if uid else "system"]
 
 
 def test_a_variable_of_users_is_none_of_the_agents() -> None:
@@ -62,13 +62,13 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return {"jobs": [len(asked)]}
 
     monkeypatch.setenv("DROM_QUEUE", "here")
-    monkeypatch.setattr(cli, "_ask", take_in)
+    monkeypatch.setattr(commands, "_ask", take_in)
     return asked
 
 
 def drom(*words: str | Path) -> Any:
     """Run a command and return its status; what it refuses is raised."""
-    return typer.main.get_command(cli.app)([*map(str, words)], standalone_mode=False)
+    return typer.main.get_command(commands.app)([*map(str, words)], standalone_mode=False)
 
 
 def submit(*words: str | Path) -> Any:
@@ -162,7 +162,7 @@ def test_options_of_a_script_are_weaker_than_those_of_the_command_line(
 @pytest.mark.parametrize("text", ["node1:9467", "tcp://node1:9467"])
 def test_a_scheduler_elsewhere_is_named_as_agents_name_theirs(text: str) -> None:
     """With or without what stands before an address."""
-    found = cli._where(text)
+    found = commands._where(text)
 
     assert isinstance(found, Remote)
     assert (found.address, found.host) == ("node1:9467", "node1")
@@ -172,12 +172,12 @@ def test_a_scheduler_elsewhere_is_named_as_agents_name_theirs(text: str) -> None
 def test_what_is_no_scheduler_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is taken for a folder in which somebody might start one; a folder may be called so."""
     with pytest.raises(SchedulerError) as refused:
-        cli._where(text)
+        commands._where(text)
     assert str(refused.value) == f"{text!r} is no scheduler: write HOST:PORT, or the folder of its queue."
 
     monkeypatch.chdir(tmp_path)
     Path("host:notaport").mkdir()
-    assert cli._where("host:notaport") == Path("host:notaport")
+    assert commands._where("host:notaport") == Path("host:notaport")
 
 
 @pytest.mark.parametrize("option", ["--cpus-per-task", "--tasks-per-node", "--ntasks", "--nodes", "--priority"])
@@ -233,7 +233,7 @@ def test_a_folder_on_the_nodes_of_another_machine_is_not_looked_for(
     submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be there alone."""
-    monkeypatch.setattr(cli, "_where", lambda _: Remote("node1:9467", Path("/")))
+    monkeypatch.setattr(commands, "_where", lambda _: Remote("node1:9467", Path("/")))
     submit("--chdir", "/nosuch", "--", "true")
 
     assert [job["folder"] for job in submitted] == ["/nosuch"]
@@ -243,7 +243,7 @@ def test_a_folder_that_one_may_not_enter_is_refused(
     tmp_path: Path, submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a user is told who is not root."""
-    monkeypatch.setattr("scheduler.live.cli.os.access", lambda *_: False)
+    monkeypatch.setattr("scheduler.live.cli.commands.os.access", lambda *_: False)
     with pytest.raises(SchedulerError, match=r": Permission denied: choose another --chdir\.$"):
         submit("--chdir", tmp_path, "--", "true")
     assert submitted == []
@@ -255,7 +255,7 @@ def test_a_place_for_metrics_that_is_none_is_refused(where: str) -> None:
     closed: list[bool] = []
     server = SimpleNamespace(cluster=None, counts=None, lock=None, close=lambda: closed.append(True))
     with pytest.raises(SchedulerError) as refused:
-        cli_scheduler._serve_metrics(cast("Server", server), where, Log(quiet=True))
+        scheduler._serve_metrics(cast("Server", server), where, Log(quiet=True))
 
     assert str(refused.value) == (
         f"cannot serve metrics at {where}: it is no ADDRESS:PORT: choose another --metrics, as 127.0.0.1:9468."
@@ -274,9 +274,9 @@ def test_a_queue_that_is_watched_outlives_its_scheduler(
             raise answer
         return answer
 
-    monkeypatch.setattr(cli, "_ask", ask)
+    monkeypatch.setattr(commands, "_ask", ask)
     monkeypatch.setattr("agent.cli.output.time.sleep", lambda _: None)
-    command = typer.main.get_command(cli.app)
+    command = typer.main.get_command(commands.app)
     gone, empty = ControlError("no scheduler answers."), {"jobs": [], "time": 0.0}
     answers[:] = [gone]
     with pytest.raises(ControlError):
@@ -287,13 +287,13 @@ def test_a_queue_that_is_watched_outlives_its_scheduler(
         command(["queue", "--watch", "--scheduler", "here"], standalone_mode=False)
 
     said = capsys.readouterr()
-    assert (said.out, said.err) == (f"{listing.EMPTY}\n" * 2, "no scheduler answers.\n")
+    assert (said.out, said.err) == (f"{tables.EMPTY}\n" * 2, "no scheduler answers.\n")
 
 
 @pytest.mark.parametrize("name", ["chart", "chart.bmp", ".png"])
 def test_a_picture_of_no_known_kind_is_wrong_usage(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Before the scheduler is asked for what has run."""
-    monkeypatch.setattr(cli, "_ask", lambda *_, **__: pytest.fail("it was asked"))
+    monkeypatch.setattr(commands, "_ask", lambda *_, **__: pytest.fail("it was asked"))
     with pytest.raises(typer.BadParameter) as refused:
         drom("queue", "--scheduler", "here", "--gantt", name)
 
@@ -353,8 +353,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) ->
         return answer
 
     monkeypatch.setenv("DROM_QUEUE", "here")
-    monkeypatch.setattr(cli, "_ask", ask)
-    monkeypatch.setattr("scheduler.live.waiting.time.sleep", lambda _: None)
+    monkeypatch.setattr(commands, "_ask", ask)
+    monkeypatch.setattr("scheduler.live.cli.wait.time.sleep", lambda _: None)
     return asked
 
 
@@ -430,13 +430,13 @@ def test_jobs_of_a_queue_are_chosen(
     """For people and scripts; who names a state that jobs end in wants those that are over."""
     value = {"time": 0.0, "jobs": ROWS}
     asked = answering(monkeypatch, {"queue": [value, value]})
-    monkeypatch.setattr(cli, "_our_name", lambda: "ann")
+    monkeypatch.setattr(commands, "_our_name", lambda: "ann")
     drom("queue", "--json", *words)
     assert [one["job"] for one in json.loads(capsys.readouterr().out)["jobs"]] == numbers
     drom("queue", *words)
 
     _, *lines = capsys.readouterr().out.splitlines() if numbers else ["", *capsys.readouterr().out.splitlines()]
-    assert lines == [choosing.NONE] if not numbers else [line.split()[0] for line in lines] == [*map(str, numbers)]
+    assert lines == [tables.NONE] if not numbers else [line.split()[0] for line in lines] == [*map(str, numbers)]
     order, fields = asked[0]
     assert (order, fields.get("all", False), fields.get("last")) == ("queue", every, 100 if every else None)
 
@@ -465,7 +465,7 @@ def test_options_of_a_queue_that_do_nothing_are_refused(
 @pytest.mark.parametrize(("words", "last"), [((), 100_000), (("--last", "5"), 5), (("--all",), 100_000)])
 def test_a_report_is_about_the_last_jobs(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], last: int) -> None:
     """Of which it is said how many, else about all."""
-    monkeypatch.setattr(cli, "_tell_history", lambda *_: None)
+    monkeypatch.setattr(commands, "_tell_history", lambda *_: None)
     asked = answering(monkeypatch, {"history": [{}]})
     drom("queue", "--out", "folder", *words)
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from scheduler.live.clock import Clock
+from scheduler.live.server.clock import Clock
 
 
 def test_the_time_is_that_of_the_wall_clock() -> None:

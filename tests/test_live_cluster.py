@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from agent.execution import protocol as say
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import NEVER
-from scheduler.live import admission, explaining, survivors
-from scheduler.live.dispatch import LONGEST_PAUSE
-from scheduler.live.jobs import FINAL
-from scheduler.live.lifecycle import MOST_LOSSES, SOON, STEPS
-from scheduler.live.spec import Dependency, Spec
+from scheduler.live.cluster import admission, explain, survivors
+from scheduler.live.cluster.dispatch import LONGEST_PAUSE
+from scheduler.live.cluster.jobs import FINAL
+from scheduler.live.cluster.lifecycle import MOST_LOSSES, SOON, STEPS
+from scheduler.live.cluster.spec import Dependency, Spec
 from tests.live_nodes import ANN, SETTINGS, FakeCluster, FakeNode
 
 if TYPE_CHECKING:
-    from scheduler.compiling import Policy
-    from scheduler.live.jobs import Job
+    from scheduler.engine.compiler import Policy
+    from scheduler.live.cluster.jobs import Job
 
 pytestmark = pytest.mark.timeout(600)
 """SD-Policy takes half a minute to compile, once."""
@@ -77,7 +77,7 @@ def test_a_reason_names_few_jobs(tmp_path: Path) -> None:
     after = tuple(Dependency("afterany", job.number) for job in others)
     job = here.cluster.submit(spec(after=after), ANN, here.now)
 
-    assert explaining.why(job, here.cluster) == "waits for jobs 1, 2, 3 and 253 more"
+    assert explain.why(job, here.cluster) == "waits for jobs 1, 2, 3 and 253 more"
     here.store.close()
 
 
@@ -117,7 +117,7 @@ def test_what_another_policy_let_in_holds_nobody_up(tmp_path: Path) -> None:
     states = {job.number: job.state for job in list(here.store.newest(10))[::-1]}
     assert states == {1: "completed", 2: "pending", 3: "running"}
     waiting = here.cluster.jobs[2]
-    assert explaining.why(waiting, here.cluster) == (
+    assert explain.why(waiting, here.cluster) == (
         "policy fcfs takes all nodes as equal, and it asks for certain ones: "
         "cancel it, or have the scheduler run with --policy sd"
     )
@@ -142,14 +142,14 @@ def test_jobs_outlast_all_nodes(tmp_path: Path, cores: int, state: str) -> None:
     here.send()
     here.crash()
     job = here.cluster.jobs[job.number]
-    assert explaining.why(job, here.cluster) == "no node has joined yet"
+    assert explain.why(job, here.cluster) == "no node has joined yet"
 
     here.nodes["m0"] = FakeNode("m0", lambda: here.now, cores)
     here.settle()
 
     assert job.state == state
     if state == "pending":
-        assert explaining.why(job, here.cluster) == (
+        assert explain.why(job, here.cluster) == (
             "its 4 tasks of 1 core do not fit on a node, which has 2 cores now: cancel it, and submit it anew"
         )
         small = here.submit(spec())
@@ -171,10 +171,10 @@ def test_only_nodes_that_a_job_may_be_on_are_told_as_free(tmp_path: Path) -> Non
     assert any_two
     here.settle()
 
-    said = explaining.explain(waits, here.cluster, here.now)
+    said = explain.explain(waits, here.cluster, here.now)
     assert "It needs 1 node; 0 of the 1 that have what it asks for are free." in said
     here.cluster.drain("n0", "dust")
-    said = explaining.explain(any_two, here.cluster, here.now)
+    said = explain.explain(any_two, here.cluster, here.now)
     assert "It needs 2 nodes; 1 is free, 1 drained, silent or down." in said
     here.store.close()
 
@@ -196,18 +196,18 @@ def test_the_first_job_has_a_start_though_nothing_is_free_for_a_plan(tmp_path: P
 
     start = here.cluster.jobs[1].started
     assert start is not None
-    assert explaining.expected_start(one, here.cluster, here.now) == int(start) + 300
-    assert explaining.explain(one, here.cluster, start)[1:] == [
+    assert explain.expected_start(one, here.cluster, here.now) == int(start) + 300
+    assert explain.explain(one, here.cluster, start)[1:] == [
         "It is number 1 of 2 jobs that wait.",
         "It needs 1 node; 0 are free.",
         "It is expected to start in 5 min, if nothing changes.",
     ]
-    assert explaining.expected_start(behind, here.cluster, here.now) is None
-    assert explaining.explain(behind, here.cluster, start)[-1] == "No start is planned for it yet."
+    assert explain.expected_start(behind, here.cluster, here.now) is None
+    assert explain.explain(behind, here.cluster, start)[-1] == "No start is planned for it yet."
     here.cluster.cancel(one.number, here.now, "cancelled by ann")
     here.settle()
-    assert "It is the only job that waits." in explaining.explain(behind, here.cluster, here.now)
-    assert explaining.expected_start(behind, here.cluster, here.now) == int(start) + 600
+    assert "It is the only job that waits." in explain.explain(behind, here.cluster, here.now)
+    assert explain.expected_start(behind, here.cluster, here.now) == int(start) + 600
     here.store.close()
 
 
@@ -228,7 +228,7 @@ def test_a_start_is_not_expected_once_that_has_become_false(tmp_path: Path) -> N
     planned[controller.world.queue[:2]] = started + 600, started + 600 + 36000
 
     def expected() -> list[float | None]:
-        return [explaining.expected_start(job, here.cluster, here.now) for job in (first, behind)]
+        return [explain.expected_start(job, here.cluster, here.now) for job in (first, behind)]
 
     assert expected() == [started + 600, started + 36600]
     guest = here.submit(spec(minutes=1, priority=1))
@@ -264,8 +264,8 @@ def test_how_a_job_has_ended_is_told_in_words(tmp_path: Path, status: int, state
     here.nodes["n0"].end((job.number, 1), status)
     here.settle()
 
-    assert (job.state, explaining.why(job, here.cluster)) == (state, reason)
-    (said,) = explaining.explain(job, here.cluster, here.now)
+    assert (job.state, explain.why(job, here.cluster)) == (state, reason)
+    (said,) = explain.explain(job, here.cluster, here.now)
     assert said.startswith(f"It is over: {state} after ")
     assert said.endswith(f": {reason}." if reason else " s.")
     here.store.close()
@@ -287,7 +287,7 @@ def test_a_job_that_ends_at_its_limit_says_so(tmp_path: Path, *, stubborn: bool,
     here.settle()
     here.turn(61.0)
 
-    assert explaining.explain(job, here.cluster, here.now) == [
+    assert explain.explain(job, here.cluster, here.now) == [
         "It has 4 of 4 cores of n0.",
         "Its limit of 60 s is over: it was asked to end, and is killed after 5.0 s at the latest.",
     ]
@@ -295,7 +295,7 @@ def test_a_job_that_ends_at_its_limit_says_so(tmp_path: Path, *, stubborn: bool,
         here.nodes["n0"].inbox.clear()
         here.nodes["n0"].end((job.number, 1), -signal.SIGKILL)
     here.settle()
-    assert (job.state, explaining.why(job, here.cluster)) == ("timeout", reason)
+    assert (job.state, explain.why(job, here.cluster)) == ("timeout", reason)
     here.store.close()
 
 
@@ -307,7 +307,7 @@ def test_a_job_that_is_ended_says_by_whom(tmp_path: Path) -> None:
     assert cancelled
     here.settle()
     here.cluster.cancel(cancelled.number, here.now, "cancelled by root")
-    assert explaining.explain(cancelled, here.cluster, here.now)[1] == (
+    assert explain.explain(cancelled, here.cluster, here.now)[1] == (
         "It was cancelled by root: it was asked to end, and is killed after 5.0 s at the latest."
     )
     here.settle()
@@ -317,7 +317,7 @@ def test_a_job_that_is_ended_says_by_whom(tmp_path: Path) -> None:
     here.nodes["n0"].end((fails.number, 1), 3)
     here.hear(here.nodes["n0"])
 
-    assert explaining.explain(fails, here.cluster, here.now) == [
+    assert explain.explain(fails, here.cluster, here.now) == [
         "It has 4 of 4 cores of n1.",
         "Its own program has ended: what is left of it is killed.",
     ]
@@ -337,7 +337,7 @@ def test_a_held_job_says_who_holds_it_and_how_to_release_it(tmp_path: Path) -> N
     here.send()
     here.crash()
 
-    assert [explaining.why(job, here.cluster) for job in here.cluster.jobs.values()] == [
+    assert [explain.why(job, here.cluster) for job in here.cluster.jobs.values()] == [
         "held: release it with drom hold --release 1",
         "held by root: release it with drom hold --release 2",
     ]
@@ -575,7 +575,7 @@ def test_what_agents_measure_counts_where_all_nodes_are_as_large(tmp_path: Path)
     here.settle()
     assert tell("n1", say.Pace(1, 1, 4, 1.0, 99), say.Pace(1, 1, 2, 2.0, 12)) == {2: 6.0, 4: 10.0}
 
-    said = explaining.explain(mate, here.cluster, here.now)
+    said = explain.explain(mate, here.cluster, here.now)
     assert "Of its speed with 4 of 4 cores it was measured to have 0.60 with 2." in said
     controller = here.cluster.controller
     assert controller
@@ -687,7 +687,7 @@ def test_a_job_that_is_lost_soon_after_each_start_is_held(tmp_path: Path, *, cra
                 here.crash()
         here.settle()
         job = here.cluster.jobs[job.number]
-        assert explaining.explain(job, here.cluster, here.now) == [
+        assert explain.explain(job, here.cluster, here.now) == [
             "It waits: held, as it was lost 5 times soon after its start: release it with drom hold --release 1.",
             "Last time: its part on n1 was ended by SIGKILL.",
         ]
@@ -881,7 +881,7 @@ def test_a_node_that_cannot_start_jobs_now_is_put_off(tmp_path: Path) -> None:
     assert (found.state, found.busy, found.drained, found.pause) == ("busy", "it is frozen.", "", 60.0)
     assert here.cluster.next_look() <= found.again  # type: ignore[operator]
     assert (job.state, job.reason) == ("pending", "node n0: it is frozen.")
-    said = explaining.explain(job, here.cluster, here.now)
+    said = explain.explain(job, here.cluster, here.now)
     assert "It waits: 1 of its nodes cannot start jobs now: it is frozen." in said
     assert "It needs 1 node; 0 are free, 1 cannot start jobs now." in said
     here.turn(60.0)
@@ -1303,7 +1303,7 @@ def test_a_node_that_is_down_may_be_forgotten(tmp_path: Path) -> None:
     waits = here.submit(spec(3))
     assert waits
     here.turn()
-    assert explaining.why(waits, here.cluster) == "1 of its nodes is drained, silent or down"
+    assert explain.why(waits, here.cluster) == "1 of its nodes is drained, silent or down"
     here.cluster.cancel(waits.number, here.now, "cancelled by ann")
 
     here.cluster.forget_node("n1")
@@ -1505,7 +1505,7 @@ def test_a_job_that_the_policy_places_wrongly_waits_and_says_why(tmp_path: Path)
     assert free
     here.settle()
     assert (wrong.state, free.state) == ("pending", "running")
-    assert explaining.why(wrong, here.cluster) == "policy half starts a job on nodes that have no room for it"
+    assert explain.why(wrong, here.cluster) == "policy half starts a job on nodes that have no room for it"
     assert [event for event, _ in here.cluster.warnings if event == "policy_fault"] == ["policy_fault"]
 
     here.settle(ends=False)
@@ -1524,7 +1524,7 @@ def test_a_job_that_survives_sigkill_is_told_and_its_node_left_alone(tmp_path: P
     waits = here.submit(spec())
     assert waits
     here.turn()
-    assert explaining.expected_start(waits, here.cluster, here.now) is not None
+    assert explain.expected_start(waits, here.cluster, here.now) is not None
     here.cluster.cancel(hangs.number, here.now, "cancelled by root")
     here.turn()
     node.inbox.clear()
@@ -1535,12 +1535,12 @@ def test_a_job_that_survives_sigkill_is_told_and_its_node_left_alone(tmp_path: P
     here.turn(1.0)
 
     assert (found.state, found.busy) == ("busy", "job 1 was killed and does not end: see the log of the node's agent")
-    assert explaining.why(hangs, here.cluster) == "it was killed and does not end on n0"
-    assert explaining.explain(hangs, here.cluster, here.now)[1].startswith(
+    assert explain.why(hangs, here.cluster) == "it was killed and does not end on n0"
+    assert explain.explain(hangs, here.cluster, here.now)[1].startswith(
         "It was cancelled by root: it was killed and does not end, and has its cores until it does. See "
     )
-    assert explaining.expected_start(waits, here.cluster, here.now) is None
-    assert explaining.why(waits, here.cluster).startswith("1 of its nodes cannot start jobs now: job 1 was killed")
+    assert explain.expected_start(waits, here.cluster, here.now) is None
+    assert explain.why(waits, here.cluster).startswith("1 of its nodes cannot start jobs now: job 1 was killed")
     here.turn(100.0)
     assert (waits.state, found.state) == ("pending", "busy")
     node.end((hangs.number, 1), -signal.SIGKILL)

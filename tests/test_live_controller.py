@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
+from scheduler.engine.state import FREE, RUNNERS, WAKE
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE
-from scheduler.live.controller import GROUPS, ROOM, Controller, Demand
-from scheduler.measuring import row_of, size_of
-from scheduler.simulation import Machine
-from scheduler.world import FREE, RUNNERS, WAKE
+from scheduler.live.cluster.controller import GROUPS, ROOM, Controller, Demand
+from scheduler.simulator.measurement import row_of, size_of
+from scheduler.simulator.simulation import Machine
 from tests.live_orders import cost
 from tests.schedules import simulation
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from scheduler.simulation import Simulation
-    from scheduler.world import World
+    from scheduler.engine.state import World
+    from scheduler.simulator.simulation import Simulation
 
 
 pytestmark = pytest.mark.timeout(600)

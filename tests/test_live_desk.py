@@ -23,16 +23,16 @@ from agent.control.client import order
 from agent.control.remote import Remote
 from agent.execution import protocol as say
 from agent.observe.log import Log
-from scheduler.live import desk as desk_module
-from scheduler.live.cli import SERVICE
-from scheduler.live.desk import LINES_AT_ONCE, Desk, gate_for_agents
+from scheduler.live.cli.commands import SERVICE
+from scheduler.live.server import agent_server as desk_module
+from scheduler.live.server.agent_server import LINES_AT_ONCE, Desk, gate_for_agents
 from tests.agents import wait_until
 from tests.test_remote import acquainted, peer_at, sent_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.live.desk import Said
+    from scheduler.live.server.agent_server import Said
 
 ANOTHER = "give its key the name of the node"
 HELLO = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())

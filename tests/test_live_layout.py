@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.live.jobs import COMPLETED, PENDING, Entry, Job, Node, User
-from scheduler.live.layout import SCHEMA
-from scheduler.live.rows import text_of_job, text_of_node
-from scheduler.live.spec import Spec
-from scheduler.live.store import Store, UnreadableError
+from scheduler.live.cluster.jobs import COMPLETED, PENDING, Entry, Job, Node, User
+from scheduler.live.cluster.spec import Spec
+from scheduler.live.server.records import text_of_job, text_of_node
+from scheduler.live.server.schema import SCHEMA
+from scheduler.live.server.store import Store, UnreadableError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.text import LAST_MOMENT
-from scheduler.live import listing
-from scheduler.live.spec import Dependency, Spec, visible
+from scheduler.live.cli import tables
+from scheduler.live.cluster.spec import Dependency, Spec, visible
 
 NASTY = "\x1b[31mred\nNEWLINE\r\x9b\udcff"
 SAID = r"\x1b[31mred\nNEWLINE\r\x9b\udcff"
@@ -35,7 +35,7 @@ def brief(**more: Any) -> dict[str, Any]:
 
 def test_a_queue_shows_what_cannot_be_printed() -> None:
     """Why a job failed and what it is called, on one line each."""
-    lines = listing.queue({"jobs": [brief(), brief(state="pending", ended=None, name=NASTY[:20])], "time": 0.0})
+    lines = tables.queue({"jobs": [brief(), brief(state="pending", ended=None, name=NASTY[:20])], "time": 0.0})
 
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
@@ -47,7 +47,7 @@ def test_a_job_shows_what_cannot_be_printed() -> None:
     spec = Spec(command=("echo", NASTY)).to_json() | {"ranks": 1}
     history = [{"at": 0.0, "what": "failed", "detail": {"reason": NASTY, "shares": {NASTY: 1}, "mates": [NASTY]}}]
 
-    lines = listing.job(brief(spec=spec, history=history, explanation=[f"It is over: failed: {NASTY}."]))
+    lines = tables.job(brief(spec=spec, history=history, explanation=[f"It is over: failed: {NASTY}."]))
 
     assert all(line.isprintable() for line in lines)
     assert f"command: echo {SAID}" in lines
@@ -73,7 +73,7 @@ def test_a_moment_of_another_day_has_its_day(moment: float, shown: str, monkeypa
     time.tzset()
     try:
         row = brief(state="pending", ended=None, reason="others are before it", expected_start=moment)
-        lines = listing.queue({"jobs": [row], "time": NOON})
+        lines = tables.queue({"jobs": [row], "time": NOON})
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -84,8 +84,8 @@ def test_a_moment_of_another_day_has_its_day(moment: float, shown: str, monkeypa
 def test_scripts_read_moments_as_iso_8601() -> None:
     """Spans stay seconds, and fields of these names that are no moments of ours are left alone."""
     history = [{"at": 1.5, "what": "placed", "detail": {"time": 7}}]
-    told = listing.for_scripts(brief(spec={"time": 600}, history=history, started=LAST_MOMENT * 10.0))
-    queue = listing.for_scripts({"time": 60.0, "jobs": [brief()], "before": None})
+    told = tables.for_scripts(brief(spec={"time": 600}, history=history, started=LAST_MOMENT * 10.0))
+    queue = tables.for_scripts({"time": 60.0, "jobs": [brief()], "before": None})
 
     assert (told["time"], told["submitted"], told["ended"]) == (
         "1970-01-01T00:00:02.000Z",
@@ -100,7 +100,7 @@ def test_scripts_read_moments_as_iso_8601() -> None:
 
 def test_a_job_shows_what_it_asks_for() -> None:
     """A line each, with those alone of which there is something to say."""
-    plain = listing.job(brief(spec=Spec(command=("true",), folder="/home/ann").to_json(), history=[], explanation=[]))
+    plain = tables.job(brief(spec=Spec(command=("true",), folder="/home/ann").to_json(), history=[], explanation=[]))
     assert plain[1:-2] == [
         "command: true",
         "asks for: 1 node, 0 tasks, 60 s, malleable",
@@ -124,7 +124,7 @@ def test_a_job_shows_what_it_asks_for() -> None:
     )
     wants = "4 GiB of memory, gpu=2, feature big, feature fast, priority -5, afterok:7"
     over = {"started": 0.5, "shares": {"n1": 4, "n2": 4}, "cpu_seconds": 12.0, "max_rss": 3 << 20}
-    lines = listing.job(brief(name="solve", spec=much.to_json(), history=[], explanation=["It is over."], **over))
+    lines = tables.job(brief(name="solve", spec=much.to_json(), history=[], explanation=["It is over."], **over))
     assert lines[1:-2] == [
         "It is over.",
         "ran on: n1, n2",
@@ -136,7 +136,7 @@ def test_a_job_shows_what_it_asks_for() -> None:
         "input: data",
         "folder: /home/ann",
     ]
-    others = listing.job(brief(spec=visible(much, whole=False), history=[], explanation=[]))
+    others = tables.job(brief(spec=visible(much, whole=False), history=[], explanation=[]))
     assert "command: a script of its user" in others
 
 
@@ -145,7 +145,7 @@ def test_spans_in_a_history_are_told_as_such() -> None:
     history = [{"at": 0.0, "what": "limit", "detail": {"seconds": 4200}}]
     spec = Spec(command=("true",)).to_json()
 
-    assert listing.job(brief(spec=spec, history=history, explanation=[]))[-1].endswith("  limit  70 min")
+    assert tables.job(brief(spec=spec, history=history, explanation=[]))[-1].endswith("  limit  70 min")
 
 
 def node(name: str, state: str = "up", **more: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_nodes_are_told_in_the_order_of_their_numbers(monkeypatch: pytest.Monkey
         node("n11", "gone", heard=None),
     ]
     try:
-        lines = listing.nodes({"nodes": rows, "time": NOON + 60})
+        lines = tables.nodes({"nodes": rows, "time": NOON + 60})
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -183,7 +183,7 @@ def test_nodes_have_columns_for_what_some_of_them_have() -> None:
     """Memory, features, resources."""
     rows = [node("n1", memory=2 << 30), node("n2", features=["big", "fast"], resources={"gpu": 2, "port": 1})]
 
-    assert listing.nodes({"nodes": rows, "time": NOON}) == [
+    assert tables.nodes({"nodes": rows, "time": NOON}) == [
         "NODE  STATE  CORES  MEMORY  FEATURES  RESOURCES     JOBS  REASON",
         "n1    up     4      2 GiB   -         -             free",
         "n2    up     4      -       big,fast  gpu=2,port=1  free",
@@ -194,7 +194,7 @@ def test_nodes_show_what_cannot_be_printed() -> None:
     """Why they are drained or cannot start jobs now; columns stay below their headings."""
     rows = [node("n1", "drained", drained=NASTY), node("n2", "busy", busy=NASTY)]
 
-    assert listing.nodes({"nodes": rows, "time": NOON}) == [
+    assert tables.nodes({"nodes": rows, "time": NOON}) == [
         "NODE  STATE    CORES  JOBS  REASON",
         f"n1    drained  4      -     {SAID}",
         f"n2    busy     4      -     {SAID}",

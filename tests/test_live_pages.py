@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.live import pages
-from scheduler.live.pages import PAGE, PAGE_BYTES, fill, whole
+from scheduler.live.cluster import paging
+from scheduler.live.cluster.paging import PAGE, PAGE_BYTES, fill, whole
 
 
 @pytest.mark.parametrize("last", [1, PAGE, PAGE + 1, 10 * PAGE])
@@ -64,6 +64,6 @@ def test_a_page_is_bounded_in_rows_bytes_and_time(monkeypatch: pytest.MonkeyPatc
     assert len(json.dumps(fill(large))) <= PAGE_BYTES
     assert len(fill([{"name": "x" * (2 * PAGE_BYTES)}, *many])) == 1
 
-    monkeypatch.setattr(pages, "PAGE_SECONDS", -1.0)
+    monkeypatch.setattr(paging, "PAGE_SECONDS", -1.0)
     assert fill(many) == many[:1]
     assert fill([]) == []

@@ -19,13 +19,13 @@ from agent.errors import ControlError
 from agent.execution import protocol as say
 from agent.model.caller import Caller
 from agent.observe.log import Log
-from scheduler.compiling import load_policy
-from scheduler.live.jobs import Entry, User
-from scheduler.live.quotas import AT_ONCE, ROW, Orders
-from scheduler.live.server import Server
-from scheduler.live.settings import Settings
-from scheduler.live.spec import KEPT, Spec, name_of, remains, size_of
-from scheduler.live.store import MOST_KEPT, Store, UnwritableError
+from scheduler.engine.compiler import load_policy
+from scheduler.live.cluster.jobs import Entry, User
+from scheduler.live.cluster.quotas import AT_ONCE, ROW, Orders
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.cluster.spec import KEPT, Spec, name_of, remains, size_of
+from scheduler.live.server.server import Server
+from scheduler.live.server.store import MOST_KEPT, Store, UnwritableError
 from tests.clusters import Cluster, cluster
 from tests.file_systems import fill, tiny_tmpfs
 from tests.other_users import NOBODY, as_user

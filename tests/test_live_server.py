@@ -25,22 +25,22 @@ from agent.execution import protocol as say
 from agent.model import caller
 from agent.observe import guarded
 from agent.observe.log import Log
-from scheduler.compiling import load_policy
-from scheduler.live import admission, pages
-from scheduler.live.cli import SERVICE
-from scheduler.live.jobs import Entry
-from scheduler.live.metrics import ClusterCollector
-from scheduler.live.pages import whole
-from scheduler.live.server import Server
-from scheduler.live.settings import Settings
-from scheduler.live.spec import LARGEST, Spec
-from scheduler.live.store import Store, UnwritableError
+from scheduler.engine.compiler import load_policy
+from scheduler.live.cli.commands import SERVICE
+from scheduler.live.cluster import admission, paging
+from scheduler.live.cluster.jobs import Entry
+from scheduler.live.cluster.paging import whole
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.cluster.spec import LARGEST, Spec
+from scheduler.live.server.metrics import ClusterCollector
+from scheduler.live.server.server import Server
+from scheduler.live.server.store import Store, UnwritableError
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.live.cluster import Cluster
+    from scheduler.live.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.timeout(600)
 """The policy takes a while to compile, once."""
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(600)
 def server() -> Iterator[Server]:
     """Return a scheduler of one node."""
     with TemporaryDirectory(dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scheduler.live.server.RETRY", 0.0)
+        patch.setattr("scheduler.live.server.server.RETRY", 0.0)
         with closing(Server(Path(folder), load_policy("fcfs"), Settings(), Log(quiet=True))) as found:
             found.cluster.hello(say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
             yield found
@@ -98,7 +98,7 @@ def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: py
 
 def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is full nobody hears that a job was cancelled, held or released, or a node drained."""
-    monkeypatch.setattr("scheduler.live.server.RETRY", 60.0)
+    monkeypatch.setattr("scheduler.live.server.server.RETRY", 60.0)
     me = caller.Caller(os.getpid(), os.getuid())
     job = server._answer({"order": "submit", "jobs": [Spec(command=("true",), folder="/", hold=True).to_json()]}, me)
     number = job["jobs"][0]
@@ -302,7 +302,7 @@ def test_promtool_has_nothing_to_say(server: Server) -> None:
 
 def test_a_queue_is_told_in_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each job once, in order, whatever the length of its name; also of those that are over, newest page first."""
-    monkeypatch.setattr(pages, "PAGE_BYTES", 4000)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 4000)
     me = caller.Caller(os.getpid(), os.getuid())
     numbers = [submit(server, os.getuid(), name="n" * (1 + number))["jobs"][0] for number in range(40)]
     answers: list[dict[str, Any]] = []
@@ -338,7 +338,7 @@ def test_what_is_chosen_of_a_queue_is_a_short_list(server: Server, field: str, g
 
 def test_nodes_are_told_in_pages_with_their_jobs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each node once in the order of their indices; the answer to a drain has the node that was drained alone."""
-    monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 1000)
     now = server._clock()
     for number in range(1, 30):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "n", "b", 4, 1, 0, {}, (), False, now, ())
@@ -393,7 +393,7 @@ def test_a_fault_of_the_policy_is_survived(server: Server, monkeypatch: pytest.M
         server.turn()
     assert said[0]["event"] == "fault"
     assert said[0]["part"] == "policy"
-    assert "scheduler/live/server.py:" in str(said[0]["at"])
+    assert "scheduler/live/server/server.py:" in str(said[0]["at"])
 
     server.turn()
     assert server.cluster is not before

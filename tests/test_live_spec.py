@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from agent.execution.protocol import LETTERS
 from agent.text import WordError
 from scheduler.errors import SchedulerError
-from scheduler.live.directives import directives
-from scheduler.live.rows import spec_of, text_of_spec
-from scheduler.live.spec import (
+from scheduler.live.cli.directives import directives
+from scheduler.live.cluster.spec import (
     LARGEST,
     LONGEST_NAME,
     LONGEST_PATH,
@@ -37,6 +36,7 @@ from scheduler.live.spec import (
     parse_time,
     sized,
 )
+from scheduler.live.server.records import spec_of, text_of_spec
 
 ASKED = Spec(command=("true",), folder="/")
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.observe.log import Log
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
-from scheduler.live.layout import APPLICATION
-from scheduler.live.server import Server
-from scheduler.live.settings import Settings
-from scheduler.live.store import Store
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.server.schema import APPLICATION
+from scheduler.live.server.server import Server
+from scheduler.live.server.store import Store
 from tests.test_live_store import job
 
 if TYPE_CHECKING:

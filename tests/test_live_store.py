@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scheduler.errors import SchedulerError
-from scheduler.live.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
-from scheduler.live.rows import text_of_spec
-from scheduler.live.spec import Dependency, Spec, remains
-from scheduler.live.store import Store, UnreadableError
+from scheduler.live.cluster.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
+from scheduler.live.cluster.spec import Dependency, Spec, remains
+from scheduler.live.server.records import text_of_spec
+from scheduler.live.server.store import Store, UnreadableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,7 +192,7 @@ def test_what_a_job_asks_for_is_written_when_it_changes(tmp_path: Path, monkeypa
         written.append(spec)
         return text_of_spec(spec)
 
-    monkeypatch.setattr("scheduler.live.store.text_of_spec", text)
+    monkeypatch.setattr("scheduler.live.server.store.text_of_spec", text)
     store, one = Store(tmp_path), replace(job(1), spec=LARGE)
     with pytest.raises(OverflowError):
         store.write([one], [], [Entry(10**30, 1.0, "submitted", {})])

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler import nodesets
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, RIGID
-from scheduler.partitions import parse_partitions
-from scheduler.simulation import Machine, Simulation
+from scheduler.policies import nodesets
+from scheduler.simulator.partitions import parse_partitions
+from scheduler.simulator.simulation import Machine, Simulation
 from tests import reference_nodes as reference
 from tests.schedules import NODES, Row, jobs_of, logs, workload
 

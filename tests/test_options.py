@@ -8,7 +8,7 @@ import pytest
 
 from agent.config.options import OPTIONS, Option, Options, layout_of, memory_of
 from agent.model.layouts import ANY
-from scheduler.live.spec import parse_amounts, parse_features
+from scheduler.live.cluster.spec import parse_amounts, parse_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.adaptive import Adaptive
 from scheduler.analysis.contracts import check_possible, kept, shortest_times
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
-from scheduler.simulation import Machine, Simulation
-from scheduler.worth import worth
+from scheduler.policies.contract_worth import worth
+from scheduler.simulator.adaptive import Adaptive
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
+from scheduler.engine.state import QUEUED
 from scheduler.errors import SchedulerError
-from scheduler.world import QUEUED
 from tests import reference_schedules as reference
 from tests.schedules import NODES, Row, jobs_of, logs, simulation, starts
 

@@ -11,7 +11,8 @@ from agent.bench.simulated_day import restarted
 from agent.errors import Refused
 from agent.model.jobs import Publish
 from agent.policy.fair_share import least_gain
-from agent.policy.site_rules import Rules, in_words
+from agent.policy.site_rules import Rules
+from agent.text import in_words
 from tests.nodes import MACHINES
 from tests.test_node import EIGHT, Stage
 

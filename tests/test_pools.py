@@ -11,7 +11,7 @@ import time
 import pytest
 
 from scheduler.errors import SchedulerError
-from scheduler.reproduction.pools import run_each
+from scheduler.simulator.worker_pool import run_each
 
 
 def square(number: int) -> int:

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler import foresight
-from scheduler.compiling import load_policy
+from scheduler.analysis.metrics import accuracy
+from scheduler.engine.compiler import load_policy
 from scheduler.interface import ENDED, RUNNING
-from scheduler.metrics import accuracy
-from scheduler.predictors import learned
-from scheduler.simulation import Machine, Simulation
+from scheduler.predictors import knowledge, learned
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, logs, workload
@@ -155,8 +154,8 @@ def test_nobody_is_killed_by_a_prediction(predictor: str) -> None:
 
 def test_an_update_of_the_model() -> None:
     """As the formula says, for a feature of 2 and an observation of 1: gain and variance by hand; a cut beyond 3."""
-    model, far = (np.zeros((1 + foresight.FEATURES, foresight.FEATURES)) for _ in range(2))
-    x = np.zeros(foresight.FEATURES)
+    model, far = (np.zeros((1 + knowledge.FEATURES, knowledge.FEATURES)) for _ in range(2))
+    x = np.zeros(knowledge.FEATURES)
     x[0] = 2
     for one, y in ((model, 1.0), (far, 50.0)):
         learned.begin(one)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.interface import NEVER
-from scheduler.profile import Profile, cut, earliest, take
+from scheduler.policies.profile import Profile, cut, earliest, take
 
 FAR = 40
 HOLDS = st.lists(st.tuples(st.integers(-5, 30), st.integers(1, 15), st.integers(1, 3)), max_size=6)

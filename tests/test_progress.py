@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from scheduler import progress
-from scheduler.progress import Bar, interruptible, saying
+from scheduler.cli import progress
+from scheduler.cli.progress import Bar, interruptible, saying
 
 
 class Terminal(io.StringIO):

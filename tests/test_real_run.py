@@ -19,17 +19,17 @@ import pytest
 
 from dromlib import native
 from scheduler.errors import SchedulerError
-from scheduler.reproduction.paper import Given
-from scheduler.reproduction.real import kept, report
-from scheduler.reproduction.real.calibration import Amount
-from scheduler.reproduction.real.command import Wanted, left, make_all
-from scheduler.reproduction.real.figures import result_of
-from scheduler.reproduction.real.making import make, measured_speeds, speeds
-from scheduler.reproduction.real.rapl import Meter
-from scheduler.reproduction.real.rehearsal import Rehearsal, curves_of
-from scheduler.reproduction.real.report import FIGURE_9
-from scheduler.reproduction.real.running import Task, run
-from scheduler.reproduction.real.settings import (
+from scheduler.reproduction.sd_policy.paper import Given
+from scheduler.reproduction.sd_policy.real import completed, report
+from scheduler.reproduction.sd_policy.real.command import Wanted, left, make_all
+from scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of
+from scheduler.reproduction.sd_policy.real.figures import result_of
+from scheduler.reproduction.sd_policy.real.jobs import make, measured_speeds, speeds
+from scheduler.reproduction.sd_policy.real.measured import Amount
+from scheduler.reproduction.sd_policy.real.rapl import Meter
+from scheduler.reproduction.sd_policy.real.report import FIGURE_9
+from scheduler.reproduction.sd_policy.real.running import Task, run
+from scheduler.reproduction.sd_policy.real.settings import (
     LARGEST,
     LOAD,
     LONGEST_REQUEST,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from scheduler.live.stage import agents, scheduler
+from scheduler.testbed.local import agents, scheduler
 home = Path(sys.argv[1])
 with scheduler(home) as client, agents(home, 2, ["--emulate", "pack:1 core:2 pu:1"]) as nodes:
     client.await_nodes(2, nodes)
@@ -158,10 +158,10 @@ def test_the_report_of_runs_that_are_there(rehearsed: dict[tuple[str, str], dict
         told = rehearsed["mixed", task.policy]
         said = {job["job"]: f"paced: {job['started'] + 0.5} {job['ended'] - 1.5}" for job in told["jobs"]}
         told = {name: value for name, value in told.items() if name != "made"}
-        kept.keep(tmp_path, task, told | {"said": said, "joules": 50.0 if task.policy == "sd" else 100.0})
-    found = {(row.place, row.what): row for row in report.rows(report.pairs(kept.all_in(tmp_path)), {})}
+        completed.keep(tmp_path, task, told | {"said": said, "joules": 50.0 if task.policy == "sd" else 100.0})
+    found = {(row.place, row.what): row for row in report.rows(report.pairs(completed.all_in(tmp_path)), {})}
     makespan, energy = (found["Figure 9", f"49 emulated nodes: {name}"] for name in ("makespan", "energy"))
-    static, shared = (kept.find(tmp_path, task) for task in tasks)
+    static, shared = (completed.find(tmp_path, task) for task in tasks)
     assert static
     assert shared
 
@@ -172,10 +172,10 @@ def test_the_report_of_runs_that_are_there(rehearsed: dict[tuple[str, str], dict
     assert energy.here == -50
     assert found["Figure 9", "2 real cores: makespan"].here is None
     assert static.latencies == pytest.approx([2.0] * 80)
-    table, _ = drom("compare", *(kept.folder_of(tmp_path, task) for task in tasks))
+    table, _ = drom("compare", *(completed.folder_of(tmp_path, task) for task in tasks))
     assert "slowdown" in table
     with pytest.raises(SchedulerError, match="other options"):
-        kept.find(tmp_path, tasks[0]._replace(first=79))
+        completed.find(tmp_path, tasks[0]._replace(first=79))
     assert report.pairs([static])["nodes"] == []
     said_of_runs = " ".join(report.notes([static, shared]))
     assert "the first 80 of 2,000 jobs, 1 seed" in said_of_runs
@@ -268,7 +268,7 @@ def test_a_run_of_both_policies(place: Path, tmp_path: Path) -> None:
     wanted = Wanted(parts=("nodes",))
     shown: list[float] = []
     make_all(left(wanted, tmp_path), tmp_path, shown.append)
-    runs = kept.all_in(tmp_path)
+    runs = completed.all_in(tmp_path)
 
     assert [run.result.states for run in runs] == [{"completed": 6}] * 2
     assert [len(run.latencies) for run in runs] == [6] * 2

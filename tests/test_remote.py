@@ -20,7 +20,7 @@ from agent.control.server import Server
 from agent.control.zmq_monitor import next_message
 from agent.errors import ControlError
 from agent.system import proc
-from scheduler.live.cli import SERVICE as SCHEDULER
+from scheduler.live.cli.commands import SERVICE as SCHEDULER
 from tests.agents import wait_until
 from tests.test_control import SECONDS, ask, serve_until
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler.reproduction.adaptive import LOADS, SERVICE_S, Point, jobs_of, points_at
-from scheduler.reproduction.contracts import WORDS
-from scheduler.reproduction.estimates import Estimate, estimate
+from scheduler.analysis.estimates import Estimate, estimate
+from scheduler.reproduction.adaptive.contracts import WORDS
+from scheduler.reproduction.adaptive.experiment import LOADS, SERVICE_S, Point, jobs_of, points_at
 from tests.commands import drom
 
 if TYPE_CHECKING:

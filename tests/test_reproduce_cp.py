@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from scheduler.cp.generate import TESTS
-from scheduler.cp.metrics import Metrics
 from scheduler.cp.platform import SHIPPED
-from scheduler.reproduction.cp import contests
-from scheduler.reproduction.cp_tasks import CP, RULES, SCHEDULERS, Task
-from scheduler.reproduction.kept import NAME
+from scheduler.reproduction.cp.completed import NAME
+from scheduler.reproduction.cp.experiment import contests
+from scheduler.reproduction.cp.generate import TESTS
+from scheduler.reproduction.cp.metrics import Metrics
+from scheduler.reproduction.cp.tasks import CP, RULES, SCHEDULERS, Task
 from tests.commands import ROOT, drom
 from workloads.swf import write_swf
 from workloads.workload import make_workload

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler.reproduction.gapfill import (
+from scheduler.engine.state import QUEUED
+from scheduler.reproduction.gap_filling.experiment import (
     ACCURACIES,
     DEPTH,
     NODES,
@@ -22,7 +23,6 @@ from scheduler.reproduction.gapfill import (
     rows,
     simulated,
 )
-from scheduler.world import QUEUED
 from tests.commands import drom
 from workloads.distributions import DAY
 

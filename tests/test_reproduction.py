@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from scheduler.compiling import load_policy
+from scheduler.analysis.results import load, load_schedule
+from scheduler.engine.compiler import load_policy
 from scheduler.errors import SchedulerError
 from scheduler.policies import sd
-from scheduler.reproduction import outcome, paper, settings
-from scheduler.reproduction.classes import class_rows, day_rows
-from scheduler.reproduction.logs import source_of
-from scheduler.reproduction.paper import Given
-from scheduler.reproduction.tables import CHANGE, Row, figures_1_to_3, lines, table_1, workload_5
-from scheduler.results import load, load_schedule
-from scheduler.running import run_all
+from scheduler.reproduction.sd_policy import outcome, paper, settings
+from scheduler.reproduction.sd_policy.classes import class_rows, day_rows
+from scheduler.reproduction.sd_policy.logs import source_of
+from scheduler.reproduction.sd_policy.paper import Given
+from scheduler.reproduction.sd_policy.tables import CHANGE, Row, figures_1_to_3, lines, table_1, workload_5
+from scheduler.simulator.batch import run_all
 from tests.agents import START_SECONDS, wait_until
 from tests.commands import ROOT, commands_of, drom, run_lines
 from tests.logs import synthetic

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler.engine.state import EVENTS
 from scheduler.interface import MALLEABLE, NEVER, RIGID
-from scheduler.simulation import Machine
-from scheduler.world import EVENTS
+from scheduler.simulator.simulation import Machine
 from tests.schedules import NODES, Row, simulation, starts
 
 pytestmark = pytest.mark.timeout(600)

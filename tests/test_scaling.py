@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.measuring import row_of
-from scheduler.policies.feedback import STEPS, gain, share_of, waste
-from scheduler.scaling import SCALE, UNKNOWN, estimate, lost, speed
-from scheduler.simulation import Machine
-from scheduler.world import view
+from scheduler.engine.state import view
+from scheduler.policies.scaling import SCALE, UNKNOWN, estimate, lost, speed
+from scheduler.policies.sd_feedback import STEPS, gain, share_of, waste
+from scheduler.simulator.measurement import row_of
+from scheduler.simulator.simulation import Machine
 from tests.schedules import simulation
 
 if TYPE_CHECKING:

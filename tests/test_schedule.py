@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.schedule import node_lists, node_runs, parse_node_lists, schedule_of
-from scheduler.simulation import Machine
+from scheduler.analysis.schedule import node_lists, node_runs, parse_node_lists, schedule_of
+from scheduler.simulator.simulation import Machine
 from tests.schedules import simulation
 
 

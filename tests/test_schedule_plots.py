@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from scheduler.analysis.plots import (
+    days_figure,
+    draw_all,
+    gantt_figure,
+    heat_figure,
+    load_figure,
+    ratio_figure,
+    ratio_of,
+    write,
+)
+from scheduler.analysis.schedule import Schedule, schedule_of
+from scheduler.analysis.series import CORES, NODES, Grid, grid_of, unit_of
 from scheduler.errors import SchedulerError
-from scheduler.plots import days_figure, draw_all, gantt_figure, heat_figure, load_figure, ratio_figure, ratio_of, write
-from scheduler.schedule import Schedule, schedule_of
-from scheduler.series import CORES, NODES, Grid, grid_of, unit_of
-from scheduler.simulation import Machine
+from scheduler.simulator.simulation import Machine
 from tests.schedules import Row, simulation
 from workloads.errors import WorkloadError
 from workloads.figures import save

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.compiling import load_policy
+from scheduler.engine.compiler import load_policy
+from scheduler.engine.state import view
 from scheduler.errors import SchedulerError
 from scheduler.interface import MALLEABLE, MOLDABLE, NOBODY, RIGID
-from scheduler.policies.mates import Mates, Rules, loss, pick_mates, stretched
-from scheduler.simulation import Machine, Simulation
-from scheduler.timetable import counts_of
-from scheduler.world import view
+from scheduler.policies.sd_mates import Mates, Rules, loss, pick_mates, stretched
+from scheduler.policies.timetable import counts_of
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.schedules import NODES, Row, logs, simulation
 
 if TYPE_CHECKING:

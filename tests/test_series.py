@@ -4,9 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.metrics import slowdown
-from scheduler.schedule import UNKNOWN, schedule_of
-from scheduler.series import (
+from scheduler.analysis.metrics import slowdown
+from scheduler.analysis.schedule import UNKNOWN, schedule_of
+from scheduler.analysis.series import (
     DAY,
     HOUR,
     Span,
@@ -19,7 +19,7 @@ from scheduler.series import (
     span_of,
     waiting,
 )
-from scheduler.simulation import Machine
+from scheduler.simulator.simulation import Machine
 from tests.schedules import Row, simulation
 
 ROWS: list[Row] = [(0, 10, 20, 4), (1, 5, 5, 8), (2, 3, 3, 4), (3, 9, 9, 2)]

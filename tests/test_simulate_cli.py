@@ -21,11 +21,11 @@ import pytest
 
 from agent.system.numba_cache import cache_folder
 from drom import app
-from scheduler.comparing import number
-from scheduler.compiling import _engine_files, _policy_files, announcement, load_policy
+from scheduler.analysis.comparison import number
+from scheduler.analysis.metrics import COUNTS
+from scheduler.analysis.results import load_schedule
+from scheduler.engine.compiler import _engine_files, _policy_files, announcement, load_policy
 from scheduler.errors import SchedulerError
-from scheduler.metrics import COUNTS
-from scheduler.results import load_schedule
 from tests.commands import ROOT, drom
 from tests.logs import synthetic
 from workloads.swf import read_swf, write_swf

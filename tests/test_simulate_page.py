@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.metrics import COUNTS, FIGURES
-from scheduler.schedule import NAMES, NODE_LIST
+from scheduler.analysis.metrics import COUNTS, FIGURES
+from scheduler.analysis.schedule import NAMES, NODE_LIST
 from tests.commands import ROOT, commands_of, run_lines
 
 if TYPE_CHECKING:

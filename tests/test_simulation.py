@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler.comparing import notes
+from scheduler.analysis.comparison import notes
+from scheduler.analysis.explain import explain
+from scheduler.analysis.metrics import FIGURES, Power, metrics, summary
+from scheduler.analysis.schedule import columns
+from scheduler.cli.messages import lines
 from scheduler.errors import SchedulerError
-from scheduler.explain import explain
-from scheduler.metrics import FIGURES, Power, metrics, summary
-from scheduler.schedule import columns
-from scheduler.simulation import BUDGET, Machine, next_budget
-from scheduler.telling import lines
+from scheduler.simulator.simulation import BUDGET, Machine, next_budget
 from tests.schedules import Row, simulation
 from workloads.cleaning import CleaningReport, Rules
 
@@ -235,7 +235,7 @@ def test_a_waiting_job_explained() -> None:
 def test_plain_python_gives_the_same_schedule() -> None:
     """Where numba is switched off."""
     script = (
-        "from scheduler.simulation import Machine\nfrom tests.schedules import simulation\n"
+        "from scheduler.simulator.simulation import Machine\nfrom tests.schedules import simulation\n"
         "from tests.test_simulation import ROWS\n"
         "for policy in ('fcfs', 'easy', 'conservative', 'slurm', 'sd', 'equipartition'):\n"
         "    run = simulation(ROWS, policy, Machine(8, 4))\n    run.run()\n"

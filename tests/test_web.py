@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.observe import http_server
-from scheduler.live import metrics
-from scheduler.live.metrics import ClusterCollector, Counts
+from scheduler.live.server import metrics
+from scheduler.live.server.metrics import ClusterCollector, Counts
 from tests.agents import SECONDS
 
 if TYPE_CHECKING:

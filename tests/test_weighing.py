@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.adaptive import Adaptive
-from scheduler.compiling import load_policy
-from scheduler.simulation import Machine, Simulation
+from scheduler.engine.compiler import load_policy
+from scheduler.simulator.adaptive import Adaptive
+from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload

@@ -69,8 +69,6 @@ def unknown(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 def check_file(path: Path) -> None:
     """Check a file for an agent on this machine. Raises `ConfigError` with a sentence for each fault."""
-    from agent.config.validation import conflicts
-
     file = read_file(path)
     if faults := [*file.faults, *conflicts(file.settings)]:
         raise ConfigError("\n".join(faults))

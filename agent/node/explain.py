@@ -15,8 +15,7 @@ from agent.model.jobs import UNSAID, Wish, action_name
 from agent.model.layouts import layout_name
 from agent.policy import fair_share
 from agent.policy.demand import due
-from agent.policy.site_rules import in_words
-from agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, left_alone, span_of
+from agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, in_words, left_alone, span_of
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:

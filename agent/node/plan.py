@@ -22,8 +22,7 @@ from agent.node.ledger import Move
 from agent.node.transaction import Misplaced, Replanning
 from agent.policy import fair_share
 from agent.policy.fair_share import Wait
-from agent.policy.site_rules import in_words
-from agent.text import cpus_are, span_of
+from agent.text import cpus_are, in_words, span_of
 from dromlib import layout
 
 if TYPE_CHECKING:

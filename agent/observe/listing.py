@@ -7,8 +7,7 @@ import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from agent.policy.site_rules import in_words
-from agent.text import clock, cut_to, left_alone, width_of
+from agent.text import clock, cut_to, in_words, left_alone, width_of
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent.errors import Refused
 from agent.model.copies import Value
-from agent.text import counted
+from agent.text import counted, in_words
 
 if TYPE_CHECKING:
     from agent.model.cores import Cores
@@ -64,11 +64,3 @@ def refuse_memory(needed: int, there: int) -> None:
     if there and needed > there:
         msg = f"this needs {in_words(needed)} of memory, this node has {in_words(there)}: declare less with --mem."
         raise Refused(msg)
-
-
-def in_words(size: int) -> str:
-    """Return a number of bytes for people."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.4g} {name}"
-    return f"{size} bytes"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scheduler.engine.state import JOB, MOST, is_pool
 from scheduler.errors import SchedulerError
 from scheduler.interface import ENDED, HARD, NEVER, PAYOFF, SOFT
-from scheduler.world import JOB, MOST, is_pool
-from scheduler.worth import worth
+from scheduler.policies.contract_worth import worth
 
 if TYPE_CHECKING:
     from scheduler.interface import Ints
-    from scheduler.simulation import Simulation
+    from scheduler.simulator.simulation import Simulation
     from workloads.contracts import Contracts
 
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from agent.text import counted
 from scheduler.demo import story
-from scheduler.demo.machines import PATIENCE, MachineError
-from scheduler.demo.mix import DEAD, KILL_AT
-from scheduler.live.jobs import FINAL
+from scheduler.demo.jobs import DEAD, KILL_AT
+from scheduler.live.cluster.jobs import FINAL
+from scheduler.testbed.namespaces import PATIENCE, MachineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from scheduler.demo.cluster import Cluster
-    from scheduler.demo.mix import Submission
+    from scheduler.demo.jobs import Submission
+    from scheduler.testbed.cluster import Cluster
 
 LOOK = 0.2
 """Seconds between two looks at the cluster."""

@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from agent.demo.run import Paper
 from agent.errors import ControlError
-from scheduler import comparing, plots, results
-from scheduler.demo import machines, story
-from scheduler.demo.cluster import HEAD, Cluster, build_ring, why_no_mpi
-from scheduler.demo.mix import CORES, MIX
+from scheduler.analysis import comparison, plots, results
+from scheduler.demo import story
+from scheduler.demo.jobs import CORES, MIX
 from scheduler.demo.play import Play
 from scheduler.errors import SchedulerError
 from scheduler.live import accounting
-from scheduler.values import json_text
+from scheduler.testbed import namespaces
+from scheduler.testbed.cluster import HEAD, Cluster, build_ring, why_no_mpi
 from workloads.errors import WorkloadError
+from workloads.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scheduler.analysis.schedule import Schedule
     from scheduler.demo.play import Outcome
-    from scheduler.schedule import Schedule
 
 SCHEMA_VERSION = 1
 RUNS = {"sd": "SD-Policy: running jobs shrink for others", "slurm": "static backfill: jobs keep their cores"}
@@ -45,7 +46,7 @@ def run(out: Path, *, as_json: bool) -> int:
     try:
         with _ended_by_signals():
             return _run(out, as_json=as_json)
-    except (machines.MachineError, ControlError, SchedulerError, FileNotFoundError) as error:
+    except (namespaces.MachineError, ControlError, SchedulerError, FileNotFoundError) as error:
         sys.stderr.write(f"drom: {error}\n")
         return 1
 
@@ -69,8 +70,8 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _run(out: Path, *, as_json: bool) -> int:
-    if reason := machines.why_not() or why_no_mpi():
-        raise machines.MachineError(reason)
+    if reason := namespaces.why_not() or why_no_mpi():
+        raise namespaces.MachineError(reason)
     results.prepare(out)
     paper = Paper(silent=as_json)
     paper.write(
@@ -124,12 +125,12 @@ def _compare(value: dict[str, Any], paper: Paper, out: Path) -> None:
     """Tell the figures of both runs side by side, static backfill first."""
     order = ["slurm", "sd"]
     summaries = [value["runs"][policy]["summary"] for policy in order]
-    rows = [row for row in comparing.rows_of(summaries) if row.figure in SHOWN]
+    rows = [row for row in comparison.rows_of(summaries) if row.figure in SHOWN]
     value["comparison"] = {row.figure: dict(zip(order, row.values, strict=True)) for row in rows}
     paper.heading("Both runs, in whole seconds as the scheduler has written them down")
     paper.write(f"{'':18}{'static backfill':>17}{'SD-Policy':>12}{'ratio':>9}\n")
     for row in rows:
-        first, second = map(comparing.number, row.values)
+        first, second = map(comparison.number, row.values)
         ratio = "" if row.ratios[1] is None else f"{row.ratios[1]:.2f}"
         paper.write(f"{row.label:18}{first:>17}{second:>12}{ratio:>9}".rstrip() + "\n")
     paper.write(f"All figures: drom compare {os.fspath(out / 'slurm')} {os.fspath(out / 'sd')}\n")

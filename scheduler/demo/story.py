@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from agent.text import counted
 from dromlib.cpulist import parse_cpulist
-from scheduler.gantt import boxes
-from scheduler.live.jobs import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
-from scheduler.series import span_of
+from scheduler.analysis.gantt import boxes
+from scheduler.analysis.series import span_of
+from scheduler.live.cluster.jobs import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from scheduler.demo.mix import Submission
-    from scheduler.schedule import Schedule
+    from scheduler.analysis.schedule import Schedule
+    from scheduler.demo.jobs import Submission
 
 _RANK = re.compile(r"^ring: rank \d+ of \d+ was on (\S+)$", re.MULTILINE)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scheduler.analysis.metrics import SCHEMA, Power, metrics_of, versions
+from scheduler.analysis.schedule import NAMES, UNKNOWN, Schedule, node_runs
 from scheduler.interface import NOBODY
-from scheduler.live.jobs import CLASSES, FINAL
-from scheduler.metrics import SCHEMA, Power, metrics_of, versions
-from scheduler.schedule import NAMES, UNKNOWN, Schedule, node_runs
+from scheduler.live.cluster.jobs import CLASSES, FINAL
 from workloads.workload import make_workload
 
 if TYPE_CHECKING:

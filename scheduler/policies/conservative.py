@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.interface import NEVER, Actions, Event, Floats, State, lean, plan, start
-from scheduler.profile import earliest, profile_of, take
+from scheduler.policies.profile import earliest, profile_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

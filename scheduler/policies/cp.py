@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constraint programming (Bridi et al.): jobs start when the plan says that `scheduler.cp.log` has made for this call.
+"""Constraint programming (Bridi et al.): jobs start when the plan of `scheduler.cp.guide` says so.
 
 The plan comes behind the parameters, a start for each job; NEVER: nothing is said of it.
 """

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.interface import MALLEABLE, NEVER, Actions, Event, Floats, Ints, State, allot, compilable
-from scheduler.policies.dividing import divide
-from scheduler.policies.weighing import worthwhile
+from scheduler.policies.equipartition_cost import worthwhile
+from scheduler.policies.pool_division import divide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

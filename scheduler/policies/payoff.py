@@ -34,9 +34,9 @@ from scheduler.interface import (
     compilable,
     lean,
 )
-from scheduler.policies.dividing import divide
-from scheduler.policies.forecast import time_on
-from scheduler.worth import worth
+from scheduler.policies.contract_worth import worth
+from scheduler.policies.pool_division import divide
+from scheduler.policies.pool_forecast import time_on
 
 POOL = True
 

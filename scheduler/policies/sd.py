@@ -28,11 +28,22 @@ from scheduler.interface import (
     routine,
     set_limit,
 )
-from scheduler.nodesets import count, fill, keep_lowest, members
 from scheduler.policies import slurm
-from scheduler.policies.feedback import share_of
-from scheduler.policies.limits import correct_limits
-from scheduler.policies.mates import (
+from scheduler.policies.backfill import (
+    Plan,
+    get_start,
+    keep_for,
+    keep_numbers,
+    smallest_from,
+    start_heads,
+    start_now,
+    table_of,
+)
+from scheduler.policies.nodesets import count, fill, keep_lowest, members
+from scheduler.policies.profile import least_free, take
+from scheduler.policies.sd_feedback import share_of
+from scheduler.policies.sd_limits import correct_limits
+from scheduler.policies.sd_mates import (
     Reach,
     Rules,
     extend,
@@ -47,19 +58,8 @@ from scheduler.policies.mates import (
     stretch,
     stretched,
 )
-from scheduler.policies.parameters import FAR, OPTIONS, RECOMPUTE, TEST, WORDS, check, rules_of, with_share
-from scheduler.policies.planning import (
-    Plan,
-    get_start,
-    keep_for,
-    keep_numbers,
-    smallest_from,
-    start_heads,
-    start_now,
-    table_of,
-)
-from scheduler.profile import least_free, take
-from scheduler.timetable import FREE, USABLE, Timetable, available, counts_of, has_sets, narrow
+from scheduler.policies.sd_parameters import FAR, OPTIONS, RECOMPUTE, TEST, WORDS, check, rules_of, with_share
+from scheduler.policies.timetable import FREE, USABLE, Timetable, available, counts_of, has_sets, narrow
 
 if TYPE_CHECKING:
     from scheduler.interface import Ints

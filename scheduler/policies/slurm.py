@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.interface import NEVER, Actions, Event, Floats, State, lean, routine
-from scheduler.policies.planning import Plan, get_start, keep_for, smallest_from, start_heads, start_now, table_of
+from scheduler.policies.backfill import Plan, get_start, keep_for, smallest_from, start_heads, start_now, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scheduler.interface import Ints
-    from scheduler.timetable import Timetable
+    from scheduler.policies.timetable import Timetable
 
 OPTIONS = {
     "interval": 30,

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduler.foresight import FEATURES
 from scheduler.interface import NOBODY, compilable
+from scheduler.predictors.knowledge import FEATURES
 
 if TYPE_CHECKING:
-    from scheduler.foresight import Foresight
     from scheduler.interface import Floats, Jobs
+    from scheduler.predictors.knowledge import Foresight
 
 SIMILAR = 5
 """The feature that the model begins with."""

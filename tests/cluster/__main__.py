@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from agent.system.unix_signals import ended_by_sigterm
-from scheduler.demo.cluster import why_no_mpi
-from scheduler.demo.machines import why_not
+from scheduler.testbed.cluster import why_no_mpi
+from scheduler.testbed.namespaces import why_not
 from tests.cluster.storm import storm
 from tests.storms import report, tell
 

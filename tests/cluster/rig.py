@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from agent.execution.launch import job_name
 from agent.ipc import cpu_locks
 from dromlib.cpulist import parse_cpulist
-from scheduler.demo.cluster import HEAD, Cluster
+from scheduler.testbed.cluster import HEAD, Cluster
 from tests.agents import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from scheduler.demo.machines import Process
+    from scheduler.testbed.namespaces import Process
 
 QUICK = ("--silence", "3", "--give-up", "3", "--kill-wait", "1", "--set", "max_slowdown=infinite")
 """Options of a scheduler that gives up soon, so that tests need not wait."""

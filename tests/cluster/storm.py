@@ -18,10 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import ControlError
-from scheduler.demo.cluster import HEAD, PORT, build_ring
-from scheduler.demo.machines import Process
-from scheduler.live.jobs import FINAL
-from scheduler.live.pages import whole
+from scheduler.live.cluster.jobs import FINAL
+from scheduler.live.cluster.paging import whole
+from scheduler.testbed.cluster import HEAD, PORT, build_ring
+from scheduler.testbed.namespaces import Process
 from tests.agents import environment, wait_until
 from tests.cluster import ledger, plan
 from tests.cluster.census import look

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.control import keys
-from scheduler.demo.cluster import HEAD
+from scheduler.testbed.cluster import HEAD
 from tests.agents import wait_until
 from tests.chaos.stage import Clock
 from tests.cluster.rig import RealRig, rig

@@ -11,7 +11,7 @@ import pytest
 
 from agent.execution.launch import job_name
 from dromlib.cpulist import format_cpulist, mask_of
-from scheduler.demo.cluster import HEAD
+from scheduler.testbed.cluster import HEAD
 from tests.agents import wait_until
 from tests.cluster.rig import PairRig, SocketRig, rig
 

@@ -14,8 +14,8 @@ import pytest
 
 from agent.control import keys
 from agent.system import python_command
-from scheduler.demo.cluster import HEAD, build_ring
-from scheduler.demo.machines import NETWORK, Network
+from scheduler.testbed.cluster import HEAD, build_ring
+from scheduler.testbed.namespaces import NETWORK, Network
 from tests.agents import SECONDS, wait_until
 from tests.cluster.rig import Rig, rig
 

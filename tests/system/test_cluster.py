@@ -18,10 +18,10 @@ import pytest
 from agent import errors
 from agent.control import client, keys
 from dromlib import native
-from scheduler.live import listing
-from scheduler.live.cli import SERVICE
-from scheduler.live.cluster import HUNG
-from scheduler.live.pages import whole
+from scheduler.live.cli import tables
+from scheduler.live.cli.commands import SERVICE
+from scheduler.live.cluster.cluster import HUNG
+from scheduler.live.cluster.paging import whole
 from tests.agents import SECONDS, lives, wait_until
 from tests.clusters import cluster, samples
 
@@ -331,9 +331,9 @@ def test_a_script_is_shown_to_its_user_alone(here: Cluster, tmp_path: Path) -> N
     assert seen(client.order(daemon, "job", job=plain, server=SERVICE)) == ("", ["word"], None)
     assert seen(client.order(daemon, "job", job=theirs_too, server=SERVICE)) == whole
     assert seen(here.job(mine)) == seen(here.job(theirs_too)) == whole
-    told = listing.job(client.order(daemon, "job", job=mine, server=SERVICE))
+    told = tables.job(client.order(daemon, "job", job=mine, server=SERVICE))
     assert "command: a script of its user" in told
-    assert "command: word" in listing.job(client.order(daemon, "job", job=plain, server=SERVICE))
+    assert "command: word" in tables.job(client.order(daemon, "job", job=plain, server=SERVICE))
 
 
 @pytest.mark.parametrize(

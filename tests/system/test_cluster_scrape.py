@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from scheduler.compiling import load_policy
-from scheduler.live.cli_scheduler import LIVE
-from scheduler.live.controller import Controller, Demand
-from scheduler.live.jobs import CLASSES
+from scheduler.engine.compiler import load_policy
+from scheduler.live.cli.scheduler import LIVE
+from scheduler.live.cluster.controller import Controller, Demand
+from scheduler.live.cluster.jobs import CLASSES
 from tests.clusters import FREELY, cluster, samples
 
 if TYPE_CHECKING:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job started when it did, read from a schedule: what was free, who was ahead, whom it overtook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.errors import SchedulerError
+from scheduler.interface import NEVER, NOBODY
+from scheduler.predictors.knowledge import USER
+from workloads.errors import counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scheduler.interface import Ints
+    from scheduler.simulator.simulation import Simulation
+    from workloads.workload import Workload
+
+_NAMED = 5
+
+
+def explain(run: Simulation, number: int) -> list[str]:
+    """Return sentences about the job with this number. Raises SchedulerError for a job that is not there."""
+    job, jobs = index_of(run.work, number), run.world.jobs
+    submit, start, nodes = int(jobs.submit[job]), int(jobs.start[job]), int(jobs.nodes[job])
+    ahead = np.flatnonzero((jobs.submit <= submit) & (jobs.start > submit) & (np.arange(len(jobs.submit)) < job))
+    asked = f"Job {number} asks for {counted(nodes, 'node')} for {run.work.requested_time[job]:,} s"
+    if run.predictor != USER:
+        asked += f", and was expected to take {jobs.requested[job]:,} s"
+    room = f"{counted(free_at(run, submit), 'node')} of {run.machine.nodes:,} stayed free and "
+    arrival = (
+        f"{asked}. It was submitted at {submit}, when {'' if run.policy.pooled else room}"
+        f"{counted(len(ahead), 'job')} waited ahead of it."
+    )
+    told = [arrival]
+    if start == NEVER:
+        planned = int(jobs.planned[job])
+        plan = f"; it is planned to start at {planned}" if planned != NEVER else ""
+        return [*told, f"It has not started by {run.now}{plan}."]
+    if start == submit:
+        told.append("It started at once.")
+    else:
+        told.append(f"It started at {start}, after {start - submit:,} s, {_cause(run, start)}.")
+    told += [allotted(run, job)] if run.policy.pooled else shared(run, job)
+    overtaken = ahead[jobs.start[ahead] > start]
+    if len(overtaken):
+        told.append(
+            f"It was backfilled ahead of {counted(len(overtaken), 'job')} submitted before: {_name(run, overtaken)}."
+        )
+    passed = np.flatnonzero((np.arange(len(jobs.submit)) > job) & (jobs.start < start) & (jobs.submit < start))
+    if len(passed):
+        told.append(f"{counted(len(passed), 'later job')} started before it: {_name(run, passed)}.")
+    return told
+
+
+def index_of(work: Workload, number: int) -> int:
+    """Return which of the jobs has this number. Raises SchedulerError where none has."""
+    found = np.flatnonzero(work.job == number)
+    if not len(found):
+        msg = f"There is no job {number} among those simulated: see job_id in jobs.csv."
+        raise SchedulerError(msg)
+    return int(found[0])
+
+
+def allotted(run: Simulation, job: int) -> str:
+    """Return how many processors of a pool a job started with, and how often others took some of them."""
+    jobs = run.world.jobs
+    return (
+        f"It can use {jobs.least[job]:,} to {jobs.most[job]:,} processors, started with {run.world.given[job]:,} "
+        f"and shrank {counted(int(jobs.lent[job]), 'time')}."
+    )
+
+
+def shared(run: Simulation, job: int) -> list[str]:
+    """Return who shrank for a job, and for whom it shrank itself, and what that cost."""
+    told, cores = [], run.machine.cores
+    mates, guests = mates_of(run, job), guests_of(run, job)
+    if len(mates):
+        prices = ", ".join(
+            f"{_name(run, mates[i : i + 1])} {_cost(run, job, int(mates[i]))}" for i in range(len(mates))
+        )
+        told.append(
+            f"It started as a guest with {run.world.given[job]} of {cores} cores of each node. "
+            f"Its mates shrank for it, which has cost them: {prices}."
+        )
+    if len(guests):
+        prices = ", ".join(
+            f"{_name(run, guests[i : i + 1])} {_cost(run, int(guests[i]), job)}" for i in range(len(guests))
+        )
+        told.append(f"It shrank for {counted(len(guests), 'guest')}, which has cost it: {prices}.")
+    return told
+
+
+def mates_of(run: Simulation, job: int) -> Ints:
+    """Return the jobs on whose nodes a job started as a guest."""
+    if not 0 < run.world.given[job] < run.machine.cores:
+        return np.empty(0, np.int64)
+    return _on_its_nodes(run, job, (run.world.order < run.world.order[job]) & (run.world.order != NOBODY))
+
+
+def guests_of(run: Simulation, job: int) -> Ints:
+    """Return the jobs that started as guests on the nodes of a job."""
+    given = run.world.given
+    later = (given > 0) & (given < run.machine.cores) & (run.world.order > run.world.order[job])
+    return _on_its_nodes(run, job, later)
+
+
+def _on_its_nodes(run: Simulation, job: int, which: NDArray[np.bool_]) -> Ints:
+    """Return those of the jobs that were on nodes of a job when the later of both started."""
+    start, end = run.world.jobs.start, run.world.end
+    then = np.flatnonzero(which & (start < end[job]) & (end > start[job]))
+    mine = _nodes(run, job)
+    return np.array([other for other in then if np.isin(mine, _nodes(run, int(other))).any()], np.int64)
+
+
+def _nodes(run: Simulation, job: int) -> Ints:
+    first = run.world.nodes.first
+    return run.world.nodes.place[first[job] : first[job + 1]]
+
+
+def _cost(run: Simulation, guest: int, mate: int) -> str:
+    """Return how much work a mate did not do because of a guest, as seconds of it alone."""
+    world = run.world
+    together = min(world.end[guest], world.end[mate], run.now) - world.jobs.start[guest]
+    part = world.given[guest] / run.machine.cores
+    if run.machine.runtime_model == "ideal":
+        part *= np.isin(_nodes(run, mate), _nodes(run, guest)).mean()
+    return f"{together * part:,.10g} s"
+
+
+def free_at(run: Simulation, time: int) -> int:
+    """Return how many nodes nobody has once all that happens at this instant has happened."""
+    jobs = run.world.jobs
+    there = (jobs.start <= time) & (run.world.end > time)
+    firsts, places = run.world.nodes.first, run.world.nodes.place
+    held = [places[firsts[job] : firsts[job + 1]] for job in np.flatnonzero(there)]
+    return run.machine.nodes - len(np.unique(np.concatenate(held))) if held else run.machine.nodes
+
+
+def _cause(run: Simulation, start: int) -> str:
+    ended = np.flatnonzero((run.world.end == start) & (run.world.jobs.start < start))
+    if not len(ended):
+        return "at a pass of the policy, when no job ended"
+    cause = f"when {counted(len(ended), 'job')} ended ({_name(run, ended)})"
+    return cause if run.policy.pooled else f"{cause}; before, {counted(free_at(run, start - 1), 'node')} were free"
+
+
+def _name(run: Simulation, which: Ints) -> str:
+    names = [f"{run.work.job[job]} ({counted(int(run.world.jobs.nodes[job]), 'node')})" for job in which[:_NAMED]]
+    return ", ".join(names) + (" and others" if len(which) > _NAMED else "")

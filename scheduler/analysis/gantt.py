@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who had which part of which node when, as rectangles: what a Gantt chart draws.
+
+Parts follow from the starts: what a guest has of a node at its start its residents gave up, the owner first; who leaves
+gives his part to the owner, and an owner to his first guest, who becomes owner. That is exact for policies which resize
+jobs for guests alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.analysis.metrics import malleable
+from scheduler.analysis.schedule import UNKNOWN
+from scheduler.analysis.series import DAY, Span, counts_per, span_of, waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scheduler.analysis.schedule import Schedule
+    from scheduler.interface import Ints
+    from workloads.workload import Bools
+
+WHOLE, SHRUNK, GUEST, FILLER = 0, 1, 2, 3
+"""How a job is on a node: on all of it, as owner of what guests have left it, on a part of it, or in a gap."""
+_MOST = 4000
+
+
+class Box(NamedTuple):
+    """A job on consecutive nodes from a time to another; `low` and `high` in nodes, so parts of one are fractions."""
+
+    job: int
+    """Index of the job."""
+    begin: int
+    end: int
+    low: float
+    high: float
+    kind: int
+
+
+class Stay(NamedTuple):
+    """A job on a node."""
+
+    begin: int
+    end: int
+    job: int
+    cores: int
+
+
+def window_of(schedule: Schedule) -> Span:
+    """Return what is worth a chart: all of a short schedule, else the day with most guests, else with most waiting."""
+    span = span_of(schedule)
+    days = (span.end - span.begin) // DAY + 1
+    if len(schedule.runs) <= _MOST or days == 1:
+        return span
+    table = schedule.table
+    starts = table["start"][malleable(table, schedule.cores)]
+    busiest = int(counts_per(DAY, span, starts).argmax())
+    if not len(starts):
+        edges = span.begin + DAY * np.arange(days + 1, dtype=np.float64)
+        busiest = int(waiting(schedule, edges).argmax())
+    return Span(span.begin + busiest * DAY, min(span.end, span.begin + (busiest + 1) * DAY))
+
+
+def boxes(schedule: Schedule, window: Span) -> list[Box]:
+    """Return the boxes of the jobs that run in a window, cut to it."""
+    table = schedule.table
+    end = np.where(table["end"] == UNKNOWN, schedule.until, table["end"])
+    started = (table["start"] != UNKNOWN) & (table["start"] < window.end)
+    sharing = started & (malleable(table, schedule.cores) | (table["lent"] > 0))
+    alone = _whole_boxes(schedule, started & (end > window.begin) & ~sharing)
+    shared = _shared_boxes(schedule, _with_history(sharing, table["start"], end, window.begin))
+    return [_cut(box, window) for box in (*alone, *shared) if _inside(box, window)]
+
+
+def filler_boxes(runs: Ints | None, window: Span) -> list[Box]:
+    """Return the boxes of the runs of filler jobs in a window, cut to it."""
+    if runs is None:
+        return []
+    shown = runs[(runs[:, 2] < window.end) & (runs[:, 3] > window.begin)].tolist()
+    return [_cut(Box(one, begin, end, node, node + 1, FILLER), window) for one, node, begin, end in shown]
+
+
+def _with_history(which: Bools, start: Ints, end: Ints, begin: int) -> Bools:
+    """Return the jobs that end after `begin`, and those on whose ends their parts may depend."""
+    while True:
+        there = which & (end > begin)
+        before = int(start[there].min(initial=begin))
+        if before == begin:
+            return there
+        begin = before
+
+
+def _inside(box: Box, window: Span) -> bool:
+    return box.begin < window.end and box.end > window.begin
+
+
+def _cut(box: Box, window: Span) -> Box:
+    return box._replace(begin=max(box.begin, window.begin), end=min(box.end, window.end))
+
+
+def _whole_boxes(schedule: Schedule, which: Bools) -> Iterator[Box]:
+    for job, begin, end, _, runs in _rows(schedule, which):
+        yield from (Box(job, begin, end, low, high + 1, WHOLE) for low, high in runs)
+
+
+def _shared_boxes(schedule: Schedule, which: Bools) -> Iterator[Box]:
+    nodes: dict[int, list[Stay]] = defaultdict(list)
+    for job, begin, end, cores, runs in _rows(schedule, which):
+        for node in itertools.chain.from_iterable(range(low, high + 1) for low, high in runs):
+            nodes[node].append(Stay(begin, end, job, cores))
+    for node, stays in nodes.items():
+        for part in parts(stays, schedule.cores):
+            yield part._replace(low=node + part.low / schedule.cores, high=node + part.high / schedule.cores)
+
+
+def _rows(schedule: Schedule, which: Bools) -> Iterator[tuple[int, int, int, int, list[list[int]]]]:
+    """Give index, start, end, cores of each node and runs of nodes of each of these jobs."""
+    table = schedule.table
+    for job in np.flatnonzero(which).tolist():
+        end = int(table["end"][job])
+        runs = schedule.runs[schedule.first[job] : schedule.first[job + 1]].tolist()
+        begin, cores = int(table["start"][job]), int(table["share_at_start"][job])
+        yield job, begin, schedule.until if end == UNKNOWN else end, cores, runs
+
+
+def parts(stays: Iterable[Stay], cores: int) -> Iterator[Box]:
+    """Give the part of a node that each of its jobs has, from change to change; `low` and `high` in cores."""
+    coming = sorted(stays, key=lambda stay: (stay.begin, -stay.cores, stay.job))
+    times = sorted({stay.begin for stay in coming} | {stay.end for stay in coming})
+    here: dict[Stay, int] = {}
+    for now, then in itertools.pairwise(times):
+        for stay in [stay for stay in here if stay.end <= now]:
+            _leave(here, stay)
+        while coming and coming[0].begin <= now:
+            _join(here, coming.pop(0), cores)
+        yield from _stacked(here, now, then, cores)
+
+
+def _leave(here: dict[Stay, int], stay: Stay) -> None:
+    left = here.pop(stay)
+    for owner in itertools.islice(here, 1):
+        here[owner] += left
+
+
+def _join(here: dict[Stay, int], stay: Stay, cores: int) -> None:
+    missing = stay.cores - (cores - sum(here.values()))
+    for other, share in here.items():
+        given = max(0, min(missing, share - 1))
+        here[other] = share - given
+        missing -= given
+    here[stay] = stay.cores
+
+
+def _stacked(here: dict[Stay, int], begin: int, end: int, cores: int) -> Iterator[Box]:
+    low = 0
+    for place, (stay, share) in enumerate(here.items()):
+        kind = WHOLE if share == cores else GUEST if place or len(here) == 1 else SHRUNK
+        yield Box(stay.job, begin, end, low, low + share, kind)
+        low += share

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a run.
+
+Metrics count jobs that have ended. Times are seconds. A slowdown is response over the run time with all resources, at
+least 1 s; a bounded one is at least 1 and takes run times below 10 s as 10 s; fairness is over means of that, by size
+and by user (`scheduler.analysis.fairness`). A job that its limit has ended counts for what it did. Makespan is from the
+first submission to the last end. Utilisation is work done, node utilisation the time that nodes have jobs, both over
+all that the machine could do in the makespan, or up to the last event of a partial run. A malleable start is one on
+part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a change of the speed of a running
+job, as it got or lost cores.
+
+Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for as long: an
+empty node takes `idle` watts, one with jobs `peak`, whatever they do there. Of a pool each core takes its part of that.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numba
+import numpy as np
+
+from scheduler.analysis.contracts import kept
+from scheduler.analysis.fairness import fairness, size_classes
+from scheduler.analysis.schedule import STATES, UNKNOWN, columns, done
+from scheduler.engine.state import BUSY, EVENTS, RESIZES
+from scheduler.interface import ENDED
+from workloads.classes import JobClass
+
+if TYPE_CHECKING:
+    from scheduler.analysis.schedule import Table
+    from scheduler.simulator.simulation import Simulation
+    from workloads.cleaning import CleaningReport
+    from workloads.workload import Bools, Floats, Ints
+
+
+SCHEMA = 4
+"""Version of a summary; changes when something in it does."""
+
+
+class Power(NamedTuple):
+    """Watts of a node without and with jobs."""
+
+    idle: float = 100.0
+    peak: float = 300.0
+
+
+def power_of(run: Simulation, power: Power) -> Power:
+    """Return the watts of a node as it is simulated, by those of one of the machine: of a pool a node is a core."""
+    cores = run.given.cores // run.machine.cores
+    return Power(power.idle / cores, power.peak / cores)
+
+
+def slowdown(table: Table) -> Floats:
+    """Return response over full-speed run time, of shape ``(jobs,)``; nan for jobs that have not ended."""
+    response = np.where(table["end"] == UNKNOWN, np.nan, table["end"] - table["submit"])
+    return np.asarray(response / np.maximum(table["full_speed_run_time"], 1), np.float64)
+
+
+def malleable(table: Table, cores: int) -> Bools:
+    """Return which jobs started on less than the `cores` of each node."""
+    return np.asarray((table["share_at_start"] != UNKNOWN) & (table["share_at_start"] < cores), np.bool_)
+
+
+def metrics(run: Simulation, power: Power) -> dict[str, Any]:
+    """Return the metrics of the jobs that have ended, None for each where there is no such job; and counts.
+
+    `power` is that of a node of the machine, also where its cores are a pool.
+    """
+    machine, s = (run.machine.nodes, run.machine.cores), run.world.scalars
+    busy, resizes = int(s[BUSY]), int(s[RESIZES])
+    return metrics_of(columns(run), machine, run.work.user, busy, run.now, resizes, power_of(run, power))
+
+
+def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
+    table: Table, machine: tuple[int, int], user: Ints, busy: int, until: int, resizes: int, power: Power
+) -> dict[str, Any]:
+    """Return the same of a table of jobs, whose users are numbers, on a machine of so many nodes of so many cores.
+
+    `busy` are the node-seconds with a job on the node up to the second `until`, `resizes` the changes of running jobs.
+    """
+    nodes, cores = machine
+    counts = {
+        "malleable_starts": int(malleable(table, cores).sum()),
+        "distinct_mates": int((table["lent"] > 0).sum()),
+        "reconfigurations": resizes,
+    }
+    ended = table["end"] != UNKNOWN
+    if not ended.any():
+        return dict.fromkeys(FIGURES) | counts
+    response = (table["end"] - table["submit"])[ended]
+    needed = np.maximum(table["full_speed_run_time"][ended], 1)
+    bounded = np.maximum(1, response / np.maximum(needed, 10))
+    makespan = max(1, int(table["end"].max() - table["submit"].min()))
+    span = makespan if ended.all() else max(1, until - int(table["submit"].min()))
+    core_seconds = float((table["cores"] * table["full_speed_run_time"])[ended].sum(dtype=np.float64))
+    figures = (
+        makespan,
+        float(response.mean()),
+        float(table["wait"][ended].mean()),
+        float((response / needed).mean()),
+        float(bounded.mean()),
+        fairness(bounded, size_classes(table["cores"][ended])),
+        fairness(bounded, user[ended]),
+        core_seconds / (nodes * cores * span),
+        busy / (nodes * span),
+        power.idle * nodes * span + (power.peak - power.idle) * busy,
+    )
+    return dict(zip(FIGURES, figures, strict=True)) | counts
+
+
+FIGURES = {
+    "makespan_s": "makespan",
+    "mean_response_s": "response",
+    "mean_wait_s": "wait",
+    "mean_slowdown": "slowdown",
+    "mean_bounded_slowdown": "bounded slowdown",
+    "fairness_by_size": "fairness by size",
+    "fairness_by_user": "fairness by user",
+    "utilisation": "utilisation",
+    "node_utilisation": "node utilisation",
+    "energy_joule": "energy",
+}
+"""The metrics of a run with their names for people, in the order of `metrics`."""
+
+
+COUNTS = {
+    "malleable_starts": "malleable starts",
+    "distinct_mates": "distinct mates",
+    "reconfigurations": "reconfigurations",
+}
+"""The other metrics."""
+
+
+def accuracy(run: Simulation) -> dict[str, Any]:
+    """Return whose run times the policy planned with and, of jobs that have ended, how far these were off.
+
+    `mean_error_s` is the mean of how far, either way; `too_short` the share that ran for longer; `raised` how often a
+    prediction was raised as a job was running.
+    """
+    jobs, ended = run.world.jobs, run.world.jobs.state == ENDED
+    off = (jobs.requested - done(run))[ended]
+    return {
+        "by": run.predictor,
+        "mean_error_s": float(np.abs(off).mean()) if ended.any() else None,
+        "too_short": float((off < 0).mean()) if ended.any() else None,
+        "raised": int(run.world.foresight.raised.sum()),
+    }
+
+
+def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str, seed: int) -> dict[str, Any]:
+    """Return everything about a run but its jobs; `stopped` says why it is partial, empty for one that is over."""
+    jobs, node, ended = run.world.jobs, power_of(run, power), run.world.jobs.state == ENDED
+    return {
+        "schema_version": SCHEMA,
+        "complete": run.is_over,
+        "stopped": stopped,
+        "log": run.work.source,
+        "workload": run.digest(),
+        "policy": run.policy.name,
+        "parameters": run.policy.parameters(),
+        "machine": run.machine._asdict(),
+        "pool_of": {"nodes": run.given.nodes, "cores": run.given.cores} if run.policy.pooled else None,
+        "predictions": accuracy(run),
+        "adaptive": run.adaptive._asdict() if run.adaptive else None,
+        "evolving": run.evolving or None,
+        "jobs": {name: int((jobs.state == number).sum()) for number, name in STATES.items()},
+        "ended_at_limit": int((ended & (done(run) < run.work.run_time)).sum()),
+        "classes": {kind.name.lower(): int((jobs.cls == kind).sum()) for kind in JobClass},
+        "metrics": metrics(run, power),
+        "contracts": kept(run),
+        "power_model": {"kind": "linear, nodes stay on", "idle_watt": node.idle, "peak_watt": node.peak},
+        "cleaning": report.to_json() | {"rounded": dict(run.work.roundings)},
+        "seed": seed,
+        "calls_of_the_policy": int(run.world.scalars[EVENTS]),
+        "simulated_until_s": run.now,
+        "seconds": run.seconds,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "compiled": run.program.compiled,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return what has made a summary."""
+    return {
+        "drom": metadata.version("drom"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+    }

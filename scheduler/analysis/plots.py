@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of schedules; those that show runs side by side take several by name. Import matplotlib when drawing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.analysis.gantt import FILLER, GUEST, SHRUNK, WHOLE, boxes, filler_boxes, window_of
+from scheduler.analysis.metrics import malleable, slowdown
+from scheduler.analysis.schedule import UNKNOWN
+from scheduler.analysis.series import (
+    DAY,
+    NODES,
+    Grid,
+    Span,
+    busy_nodes,
+    counts_per,
+    grid_of,
+    means_per,
+    period,
+    span_of,
+    waiting,
+)
+from scheduler.errors import SchedulerError
+from workloads.errors import counted
+from workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_axes, require, save
+from workloads.files import replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from scheduler.analysis.schedule import Schedule
+    from scheduler.interface import Floats, Ints
+
+PICTURES = ("gantt", "load", "days", "heatmaps")
+"""What `draw_all` draws."""
+KINDS = ("png", "svg", "pdf")
+"""As what."""
+
+_ALONE = ("#9ecae1", "#6baed6", "#c6dbef", "#4292c6")
+_BINS = 400
+
+
+def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
+    schedule: Schedule, name: str, folder: Path, kind: str, window: Span | None = None, fillers: Ints | None = None
+) -> None:
+    """Write gantt (of a window), load, days and heatmaps as png, svg or pdf into a folder.
+
+    There is no gantt where it is not known who had which nodes. `fillers` are the runs of filler jobs, of shape
+    ``(runs, 4)``: container, node, begin, end.
+    Raises SchedulerError when they cannot be written, WorkloadError when matplotlib is missing.
+    """
+    runs = {name: schedule}
+    figures = (
+        gantt_figure(schedule, name, window, fillers) if len(schedule.runs) else None,
+        load_figure(runs),
+        days_figure(runs),
+        heat_figure(schedule, name),
+    )
+    for title, figure in zip(PICTURES, figures, strict=True):
+        if figure is not None:
+            write(figure, folder / f"{title}.{kind}")
+
+
+def write(figure: Figure, path: Path, option: str = "--out") -> None:
+    """Write a picture as its suffix says. Raises SchedulerError when it cannot be written where `option` says."""
+    try:
+        with replacing(path) as stream:
+            save(figure, stream, path.suffix[1:])
+    except OSError as error:
+        msg = f"{path} cannot be written: {error.strerror}: name another {option}."
+        raise SchedulerError(msg) from error
+
+
+def gantt_figure(schedule: Schedule, name: str, window: Span | None = None, fillers: Ints | None = None) -> Figure:
+    """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour.
+
+    Raises WorkloadError when matplotlib is missing.
+    """
+    require()
+    from matplotlib.collections import PolyCollection
+    from matplotlib.patches import Patch
+
+    span = span_of(schedule)
+    window = window or window_of(schedule)
+    figure = blank(12, 7, f"{name}: {counted(schedule.nodes, 'node')}{_of_window(window, span)}")
+    axes = figure.subplots()
+    unit, unit_name = _unit(window)
+    found = [*boxes(schedule, window), *filler_boxes(fillers, window)]
+    colours = {SHRUNK: GREEN, GUEST: ORANGE, FILLER: YELLOW}
+    corners = [
+        [
+            ((x - span.begin) / unit, y)
+            for x, y in ((b.begin, b.low), (b.end, b.low), (b.end, b.high), (b.begin, b.high))
+        ]
+        for b in found
+    ]
+    faces = [colours.get(b.kind, _ALONE[b.job % len(_ALONE)]) for b in found]
+    edge = 0.3 if len(found) <= 2000 else 0
+    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, rasterized=True))
+    axes.set_xlim((window.begin - span.begin) / unit, (window.end - span.begin) / unit)
+    axes.set_ylim(0, schedule.nodes)
+    name_axes(axes, "Which jobs have which nodes", f"{unit_name} from the first submission", "node")
+    names = {WHOLE: "alone on a node", SHRUNK: "shrunk for a guest", GUEST: "guest", FILLER: "filler"}
+    shown = sorted({b.kind for b in found})
+    patches = [Patch(color=colours.get(kind, _ALONE[0]), label=names[kind]) for kind in shown]
+    if patches:
+        axes.legend(handles=patches, fontsize=8, frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def load_figure(runs: Mapping[str, Schedule]) -> Figure:
+    """Draw the nodes at work and the jobs in the queue over time."""
+    figure = blank(12, 6, f"{', '.join(runs)}: utilisation and queue")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    span = _common(runs)
+    unit, unit_name = _unit(span)
+    edges = span.edges(_BINS)
+    for colour, (name, schedule) in zip(_cycle(len(runs)), runs.items(), strict=True):
+        x = (edges - span.begin) / unit
+        look = {"color": colour, "label": name, "fill": len(runs) == 1}
+        upper.stairs(busy_nodes(schedule, edges) / schedule.nodes * 100, x, **look)
+        lower.stairs(waiting(schedule, edges), x, **look)
+    upper.set_ylim(0, 105)
+    name_axes(upper, "Utilisation", "", "% of nodes at work")
+    name_axes(lower, "Queue", f"{unit_name} from the first submission", "jobs waiting")
+    _name_runs(upper, runs)
+    return figure
+
+
+def days_figure(runs: Mapping[str, Schedule]) -> Figure:
+    """Draw the mean slowdown of the jobs submitted in each day, and how many started on parts of nodes in it."""
+    span = _common(runs)
+    length = period(span)
+    word = "day" if length == DAY else "hour"
+    figure = blank(12, 6, f"{', '.join(runs)}: slowdown per {word}")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    for colour, (name, schedule) in zip(_cycle(len(runs)), runs.items(), strict=True):
+        table, slow = schedule.table, slowdown(schedule.table)
+        ended = table["end"] != UNKNOWN
+        means = means_per(length, span, table["submit"][ended], slow[ended])
+        upper.plot(
+            np.arange(len(means)) + 0.5, means, color=colour, label=name, linewidth=1.2, marker=".", markersize=3
+        )
+        starts = counts_per(length, span, table["start"][malleable(table, schedule.cores)])
+        lower.stairs(starts, np.arange(len(starts) + 1), color=colour, fill=len(runs) == 1)
+    if any(np.nan_to_num(line.get_ydata()).max(initial=0) > 0 for line in upper.get_lines()):
+        upper.set_yscale("log")
+    name_axes(upper, "Slowdown", "", f"mean of the jobs submitted in each {word}")
+    name_axes(lower, "Malleable starts", f"{word}s from the first submission", f"starts per {word}")
+    lower.set_ylim(0, max(1, lower.get_ylim()[1]))
+    _name_runs(upper, runs)
+    return figure
+
+
+def heat_figure(schedule: Schedule, name: str, unit: str = NODES) -> Figure:
+    """Draw the mean slowdown, wait and run time by size, in nodes or cores, and run time with all resources."""
+    figure = blank(15, 5.5, f"{name}: means by size and run time")
+    table, ended = schedule.table, schedule.table["end"] != UNKNOWN
+    values = {
+        "slowdown": slowdown(table),
+        "wait, hours": table["wait"] / 3600,
+        "run time, hours": table["run_time"] / 3600,
+    }
+    for axes, (title, value) in zip(figure.subplots(1, 3), values.items(), strict=True):
+        grid = grid_of(schedule, value, ended, unit)
+        _heat(axes, grid, f"Mean {title}", None)
+    return figure
+
+
+def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule], unit: str) -> Figure:
+    """Draw the ratio of the first's mean slowdown, wait and run time to the other's: above 1 the other is better.
+
+    As Figures 4 to 6 of the SD-Policy paper. Classes in which either mean is 0 or missing stay empty. `unit` is what
+    sizes are counted in, by `unit_of` the two.
+    """
+    figure = blank(15, 5.5, f"{first[0]} / {other[0]}: above 1 {other[0]} is better")
+    for axes, what in zip(figure.subplots(1, 3), ("slowdown", "wait", "run time"), strict=True):
+        means = []
+        for _, schedule in (first, other):
+            table = schedule.table
+            value = slowdown(table) if what == "slowdown" else table[what.replace(" ", "_")].astype(np.float64)
+            means.append(grid_of(schedule, value, table["end"] != UNKNOWN, unit))
+        _heat(axes, ratio_of(*means), f"Ratio of mean {what}", 2.0)
+    return figure
+
+
+def ratio_of(first: Grid, other: Grid) -> Grid:
+    """Return the ratios of the means of two grids of the same classes; nan where one of them is 0 or missing."""
+    rows = min(len(first.means), len(other.means))
+    one, two = first.means[:rows], other.means[:rows]
+    known = (one > 0) & (two > 0)
+    ratios = np.full(one.shape, np.nan)
+    ratios[known] = one[known] / two[known]
+    return Grid(ratios, first.jobs[:rows], first.sizes[:rows], first.times, first.unit)
+
+
+def _heat(axes: Axes, grid: Grid, title: str, widest: float | None) -> None:
+    """Draw a grid; `widest` of a grid of ratios is the power of ten at which the colours end."""
+    from matplotlib import colormaps
+    from matplotlib.colors import LogNorm
+
+    shown = grid.means[np.isfinite(grid.means) & (grid.means > 0)]
+    if not len(shown):
+        shown = np.ones(1)
+    low, high = shown.min(), max(shown.max(), shown.min() * 1.01)
+    if widest is not None:
+        reach = float(np.clip(np.abs(np.log10(shown)).max(), 0.3, widest))
+        low, high = 10**-reach, 10**reach
+    colours, norm = colormaps["viridis" if widest is None else "RdBu"], LogNorm(low, high, clip=True)
+    image = axes.imshow(grid.means, origin="lower", aspect="auto", cmap=colours, norm=norm)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+    for row, column in zip(*np.nonzero(np.isfinite(grid.means)), strict=True):
+        light = np.dot(colours(norm(grid.means[row, column]))[:3], (0.299, 0.587, 0.114)) > 0.5
+        text = f"{_short(grid.means[row, column])}\n{_short(grid.jobs[row, column])}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=6, color="black" if light else "white")
+    axes.set_xticks(range(len(grid.times)), grid.times, rotation=45, ha="right")
+    axes.set_yticks(range(len(grid.sizes)), grid.sizes)
+    name_axes(axes, f"{title}; below: jobs", "run time with all resources, up to", grid.unit)
+
+
+def guests(schedule: Schedule) -> int:
+    """Return how many jobs started on parts of nodes."""
+    return int(malleable(schedule.table, schedule.cores).sum())
+
+
+def _short(value: Floats | float) -> str:
+    number = float(value)
+    for limit, sign in ((1e6, "M"), (1e4, "k")):
+        if number >= limit:
+            return f"{number / (1e6 if sign == 'M' else 1e3):.3g}{sign}"
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
+
+
+def _common(runs: Mapping[str, Schedule]) -> Span:
+    spans = [span_of(schedule) for schedule in runs.values()]
+    return Span(min(span.begin for span in spans), max(span.end for span in spans))
+
+
+def _unit(span: Span) -> tuple[int, str]:
+    length = span.end - span.begin
+    return (DAY, "days") if length >= 4 * DAY else (3600, "hours") if length >= 4 * 3600 else (1, "seconds")
+
+
+def _of_window(window: Span, span: Span) -> str:
+    if window == span:
+        return ""
+    return f", from second {window.begin:,} to {window.end:,} of the log"
+
+
+def _cycle(count: int) -> list[str]:
+    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+
+
+def _name_runs(axes: Axes, runs: Mapping[str, Schedule]) -> None:
+    if len(runs) > 1:
+        axes.legend(fontsize=8, frameon=False, ncols=6, loc="lower right", bbox_to_anchor=(1, 1))

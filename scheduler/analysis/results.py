@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of results: a row per job (CSV, SWF, Parquet where pyarrow is there) and a summary."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from scheduler.analysis.metrics import SCHEMA
+from scheduler.analysis.plots import KINDS, PICTURES
+from scheduler.analysis.schedule import NAMES, NODE_LIST, STATES, Schedule, node_lists, parse_node_lists, schedule_of
+from scheduler.errors import SchedulerError
+from workloads.files import replacing
+from workloads.swf import write_swf
+from workloads.values import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from scheduler.analysis.schedule import Table
+    from scheduler.simulator.simulation import Simulation
+    from workloads.workload import Workload
+
+_AT_ONCE = 20_000
+
+
+def has_parquet() -> bool:
+    """Return whether tables can be written as Parquet too."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def write(run: Simulation, told: dict[str, Any], folder: Path, more: Mapping[str, Table] | None = None) -> None:
+    """Write jobs.csv, schedule.swf.gz, jobs.parquet and, when they are there, summary.json; each whole or not at all.
+
+    `more` are other tables by name, which become CSV files as well. Without a readable summary.json the others are
+    those of a run that could not be written.
+    """
+    note = f"; Note: schedule by drom simulate, policy {run.policy.name}, event rule {run.machine.event_rule}"
+    write_schedule(schedule_of(run), run.work.with_comments(note), told, folder, more)
+
+
+def write_schedule(
+    schedule: Schedule, work: Workload, told: dict[str, Any], folder: Path, more: Mapping[str, Table] | None = None
+) -> None:
+    """Write the same for a schedule of the jobs of a workload."""
+    try:
+        prepare(folder, pictures=False)
+        table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
+        _write_csv(table, folder / "jobs.csv")
+        _write_swf(work, table, folder / "schedule.swf.gz", complete=told["complete"])
+        if has_parquet():
+            _write_parquet(table, folder / "jobs.parquet")
+        for name, other in (more or {}).items():
+            _write_csv(other, folder / f"{name}.csv")
+        with replacing(folder / "summary.json") as stream:
+            stream.write((json_text(told, indent=1) + "\n").encode())
+    except OSError as error:
+        msg = f"The results cannot be written to {folder}: {error.strerror}: name another --out."
+        raise SchedulerError(msg) from error
+
+
+def write_value(told: dict[str, Any], file: Path) -> None:
+    """Write a JSON file, whole or not at all, and its folder. Raises SchedulerError."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as stream:
+            stream.write((json_text(told, indent=1) + "\n").encode())
+    except OSError as error:
+        msg = f"The results cannot be written to {file.parent}: {error.strerror}: name another --out."
+        raise SchedulerError(msg) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for results, if it is not there. Raises SchedulerError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"{folder} cannot hold results: {error.strerror}: name another folder with --out."
+        raise SchedulerError(msg) from error
+
+
+def prepare(folder: Path, *, pictures: bool = True) -> None:
+    """Make a folder ready for results: a summary that is there would not be theirs, nor would `pictures`.
+
+    Raises SchedulerError.
+    """
+    drawn = [f"{name}.{kind}" for name in PICTURES for kind in KINDS] if pictures else []
+    make_folder(folder)
+    try:
+        for name in ("summary.json", "jobs.parquet", "fillers.csv", "filler_runs.csv", *drawn):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        msg = f"{folder} cannot hold results: {error.strerror}: name another folder with --out."
+        raise SchedulerError(msg) from error
+
+
+def _write_csv(table: Table, path: Path) -> None:
+    with replacing(path) as stream:
+        stream.write((",".join(table) + "\n").encode())
+        for first in range(0, len(next(iter(table.values()))), _AT_ONCE):
+            rows = zip(*(column[first : first + _AT_ONCE].tolist() for column in table.values()), strict=True)
+            stream.write("".join(",".join(map(str, row)) + "\n" for row in rows).encode())
+
+
+def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> None:
+    partial = () if complete else ("; Note: a partial schedule: -1 for what has not happened",)
+    write_swf(work.with_columns(wait=table["wait"], run_time=table["run_time"]).with_comments(*partial), path)
+
+
+def _write_parquet(table: Table, path: Path) -> None:
+    arrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    with replacing(path) as stream:
+        parquet.write_table(arrow.table(table), stream)
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Return the summary of a folder of results. Raises SchedulerError for a folder that holds none."""
+    try:
+        told: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        version = told["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        msg = f"{folder} holds no results: name a folder that drom simulate --out has written."
+        raise SchedulerError(msg) from error
+    if version != SCHEMA:
+        msg = f"{folder} holds results of another version of drom: simulate again with --out {folder}."
+        raise SchedulerError(msg)
+    return told
+
+
+def load_schedule(folder: Path) -> Schedule:
+    """Return the schedule of a folder of results. Raises SchedulerError for a folder that holds none."""
+    told, path = load(folder), folder / "jobs.csv"
+    try:
+        head, *lines = path.read_text(encoding="utf-8").splitlines()
+        _check(head == ",".join((*NAMES, NODE_LIST)))
+        *names, _ = NAMES
+        numbers = np.loadtxt(lines, np.int64, delimiter=",", usecols=range(len(names)), ndmin=2)
+        states, texts = zip(*(line.rsplit(",", 2)[1:] for line in lines), strict=True)
+        table: Table = dict(zip(names, numbers.T, strict=True)) | {"state": np.array(states)}
+        _check(set(states) <= set(STATES.values()))
+        first, runs = parse_node_lists(texts)
+    except (OSError, ValueError, KeyError) as error:
+        msg = f"{path} is not as drom simulate writes it: simulate again with --out {folder}."
+        raise SchedulerError(msg) from error
+    machine = told["machine"]
+    return Schedule(table, machine["nodes"], machine["cores"], told["simulated_until_s"], first, runs)
+
+
+def _check(right: bool) -> None:  # noqa: FBT001 - like assert
+    if not right:
+        raise ValueError

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A schedule as a value: what became of each job, and on which nodes; of a run, or read back from a file."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.engine.state import CORES, UNLIMITED
+from scheduler.interface import ENDED, FUTURE, NOBODY, RUNNING, WAITING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scheduler.interface import Ints
+    from scheduler.simulator.simulation import Simulation
+
+Table = dict[str, NDArray[Any]]
+"""A column per property, each of shape ``(jobs,)``."""
+
+STATES = {FUTURE: "future", WAITING: "waiting", RUNNING: "running", ENDED: "ended"}
+UNKNOWN = -1
+NAMES = (
+    "job_id",
+    "submit",
+    "start",
+    "end",
+    "nodes",
+    "cores",
+    "wait",
+    "run_time",
+    "full_speed_run_time",
+    "requested_time",
+    "expected_time",
+    "class",
+    "limit",
+    "lent",
+    "share_at_start",
+    "state",
+)
+"""The columns of a table; all but the last are whole numbers."""
+NODE_LIST = "node_list"
+
+
+class Schedule(NamedTuple):
+    """The table of jobs, the machine they ran on, and their nodes."""
+
+    table: Table
+    nodes: int
+    cores: int
+    until: int
+    """The second up to which it is known: that of the last event."""
+    first: Ints
+    """Shape ``(jobs + 1,)``: the nodes of a job are ``runs[first[job] : first[job + 1]]``."""
+    runs: Ints
+    """Shape ``(runs, 2)``: consecutive nodes, from a first to a last one."""
+
+    def jobs(self, which: NDArray[np.bool_]) -> Schedule:
+        """Return the schedule of some of the jobs."""
+        count = np.diff(self.first)
+        first = np.concatenate(([0], np.cumsum(count[which])))
+        table = {name: column[which] for name, column in self.table.items()}
+        return self._replace(table=table, first=first, runs=self.runs[np.repeat(which, count)])
+
+
+def columns(run: Simulation) -> Table:
+    """Return the table of jobs, in order of submission; -1 for what has not happened."""
+    jobs, work = run.world.jobs, run.work
+    state = np.where((jobs.state == RUNNING) & (jobs.start > run.now), WAITING, jobs.state)  # for a container
+    started, ended = state >= RUNNING, state == ENDED
+    values = (
+        work.job,
+        work.submit,
+        np.where(started, jobs.start, UNKNOWN),
+        np.where(ended, run.world.end, UNKNOWN),
+        jobs.nodes,
+        jobs.cores,
+        np.where(started, jobs.start - work.submit, UNKNOWN),
+        np.where(ended, run.world.end - jobs.start, UNKNOWN),
+        done(run),
+        work.requested_time,
+        jobs.requested,
+        jobs.cls,
+        np.where(jobs.limit == UNLIMITED, UNKNOWN, jobs.limit),
+        jobs.lent,
+        np.where(started, run.world.given, UNKNOWN),
+        np.array([STATES[number] for number in range(4)])[state],
+    )
+    return dict(zip(NAMES, values, strict=True))
+
+
+def done(run: Simulation) -> Ints:
+    """Return how long each job takes with all its resources, in seconds; of one that its limit has ended, what it did.
+
+    A second that it had only begun does not count.
+    """
+    world, jobs = run.world, run.world.jobs
+    full = world.speed[jobs.nodes] if len(world.speed) else jobs.nodes * world.scalars[CORES]
+    undone = -(-np.maximum(world.left, 0) // full)
+    return np.where(jobs.state == ENDED, world.run - undone, world.run).astype(np.int64)
+
+
+def schedule_of(run: Simulation) -> Schedule:
+    """Return what a run has come to."""
+    first, runs = node_runs(run.world.nodes.first, run.world.nodes.place)
+    return Schedule(columns(run), run.machine.nodes, run.machine.cores, run.now, first, runs)
+
+
+def node_runs(first: Ints, place: Ints) -> tuple[Ints, Ints]:
+    """Return runs of consecutive nodes, and where those of each job begin.
+
+    `place` holds the nodes of job after job, those of a job from ``first[job]`` on, NOBODY where it has none yet.
+    """
+    breaks = np.ones(len(place), np.bool_)
+    breaks[1:] = np.diff(place) != 1
+    breaks[first[:-1][np.diff(first) > 0]] = True
+    begins = np.flatnonzero(breaks & (place != NOBODY))
+    ends = np.flatnonzero(np.concatenate((breaks[1:], [True])) & (place != NOBODY))
+    return np.searchsorted(begins, first).astype(np.int64), np.stack((place[begins], place[ends]), axis=1)
+
+
+def node_lists(schedule: Schedule) -> list[str]:
+    """Return the nodes of each job as text: ``0-3 8``, empty before its start."""
+    words = [f"{low}-{high}" if low < high else str(low) for low, high in schedule.runs.tolist()]
+    first = schedule.first.tolist()
+    return [" ".join(words[begin:end]) for begin, end in itertools.pairwise(first)]
+
+
+def parse_node_lists(texts: Iterable[str]) -> tuple[Ints, Ints]:
+    """Return `first` and `runs` of a schedule from such texts. Raises ValueError for others."""
+    first, runs = [0], []
+    for text in texts:
+        for word in text.split():
+            low, _, high = word.partition("-")
+            runs.append((int(low), int(high or low)))
+        first.append(len(runs))
+    return np.array(first, np.int64), np.array(runs, np.int64).reshape(-1, 2)

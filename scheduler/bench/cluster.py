@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom bench cluster`: a real scheduler with real agents, each of which has emulated cores, and real jobs."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from agent.execution import protocol as say
+from agent.system import python_command
+from agent.topology.detect import machine
+from scheduler.bench import large_cluster
+from scheduler.bench.simulator import figure
+from scheduler.engine.compiler import load_policy
+from scheduler.live.cluster.cluster import Cluster
+from scheduler.live.cluster.jobs import User
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.cluster.spec import Spec
+from scheduler.testbed.local import Client, agents, await_that, scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODES, CORES = 4, 4
+LARGE, WIDE, QUEUED = 49, 48, 10_000
+"""Nodes, cores of each, and waiting jobs of the pass that is timed."""
+PASSES = 30
+STARTS = 30
+SUBMISSIONS = 2000
+NOTHINGS = 400
+FREELY = ("--set", "max_slowdown=infinite")
+EMULATED = ("--emulate", f"pack:1 core:{CORES} pu:1")
+WORDS = ("interval=1", "reservations=nodes", "resolution=1", "max_slowdown=infinite")
+
+MATE = """
+import dromlib, time
+session = dromlib.attach()
+open("mate", "w").close()
+while True:
+    grant = session.poll()
+    if grant:
+        session.apply(grant)
+    time.sleep(0.01)
+"""
+"""A malleable program that looks each 10 ms."""
+
+
+def measure(runs: int) -> dict[str, Any]:
+    """Measure everything `runs` times; return medians and extremes. Raises ControlError when a part does not answer."""
+    passes = [_pass_ms() for _ in range(runs)]
+    found: dict[str, list[float]] = {}
+    for _ in range(runs):
+        for name, value in _once():
+            found.setdefault(name, []).append(value)
+    rows = [
+        ("pass with 10,000 jobs waiting, 49 nodes", "ms", passes, 50.0),
+        ("one-node job: submission to first instruction, p50", "ms", found["start"], 100.0),
+        ("guest: submission to first instruction, mate polls each 10 ms, p50", "ms", found["guest"], 200.0),
+        ("a submission that survives a kill (2 ms: 500 a second)", "ms", found["NORMAL"], 2.0),
+        ("a submission that survives loss of power", "ms", found["FULL"], None),
+        ("a one-node job that does nothing, of many on 4 nodes (10 ms: 100 a second)", "ms", found["jobs"], 10.0),
+    ]
+    figures = [*(figure(*row) for row in rows), *large_cluster.measure()]
+    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
+
+
+# --- without processes ----------------------------------------------------------------------------------------------
+
+
+def _pass_ms() -> float:
+    """Return the median time of a turn at which a job ends and another one comes, in milliseconds."""
+    cluster, now = Cluster(load_policy("sd", WORDS), Settings()), 1000.0
+    for number in range(LARGE):
+        hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "host", "boot", WIDE, 1, 0, {}, (), True, now, ())
+        cluster.hello(hello, now)
+    user = User(os.geteuid(), os.getegid(), "bench")
+    spec = Spec(command=("true",), nodes=1, time=3600, folder="/", job_class="rigid")
+    jobs = [cluster.submit(spec, user, now) for _ in range(LARGE + QUEUED)]
+    cluster.turn(now)
+    took = []
+    for job in jobs[:PASSES]:
+        now += 1
+        for name in job.shares:
+            cluster.alive(name, now)
+            attempt = job.attempt
+            cluster.heard(name, say.Started(job.number, attempt, 1, now), now)
+            cluster.heard(name, say.Ended(job.number, attempt, 0, now, 0.0, 0), now)
+        cluster.submit(spec, user, now)
+        begin = time.perf_counter()
+        cluster.turn(now)
+        took.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(took)
+
+
+# --- with them ------------------------------------------------------------------------------------------------------
+
+
+def _once() -> Iterator[tuple[str, float]]:
+    with TemporaryDirectory(prefix="drom-bench-") as folder:
+        for name, durable in (("NORMAL", ()), ("FULL", ("--durable",))):
+            home = Path(folder) / name
+            with scheduler(home, *FREELY, *durable) as client, agents(home, 1, EMULATED):
+                client.await_nodes(1)
+                yield name, _submissions(client)
+        home = Path(folder) / "cluster"
+        with scheduler(home, *FREELY) as client, agents(home, NODES, EMULATED):
+            client.await_nodes(NODES)
+            yield "start", statistics.median(_start_ms(client, home) for _ in range(STARTS))
+            yield "jobs", _job_ms(client, home)
+            yield "guest", statistics.median(_guest_ms(client, home, turn) for turn in range(5))
+
+
+def _submissions(client: Client) -> float:
+    """Return the milliseconds of a submission by one user, each of which is on disk before the next begins."""
+    folder = Path("/")
+    begin = time.monotonic()
+    for _ in range(SUBMISSIONS):
+        client.submit(folder, "true", hold=True)
+    return 1e3 * (time.monotonic() - begin) / SUBMISSIONS
+
+
+def _start_ms(client: Client, home: Path) -> float:
+    begin = time.time()
+    job = client.submit(home, "date", "+%s.%N", output="start")
+    client.await_end(job)
+    return 1e3 * (float((home / "start").read_text(encoding="utf-8")) - begin)
+
+
+def _guest_ms(client: Client, home: Path, turn: int) -> float:
+    """Return how long a guest takes from its submission to its first instruction, as all nodes have a mate."""
+    mates = [client.submit(home, *python_command.python(MATE)) for _ in range(NODES)]
+    await_that(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
+    await_that((home / "mate").exists)
+    begin = time.time()
+    guest = client.submit(home, "date", "+%s.%N", output=f"guest{turn}", time=60)
+    client.await_end(guest)
+    for mate in mates:
+        client.ask("cancel", job=mate)
+    await_that(lambda: not client.ask("queue")["jobs"])
+    return 1e3 * (float((home / f"guest{turn}").read_text(encoding="utf-8")) - begin)
+
+
+def _job_ms(client: Client, home: Path) -> float:
+    """Return the milliseconds from one end of such a job to the next."""
+    spec = Spec(command=("true",), folder=str(home), time=60, output="nothing", job_class="rigid").to_json()
+    begin = time.monotonic()
+    client.ask("submit", jobs=[spec], count=NOTHINGS)
+    await_that(lambda: not client.ask("queue")["jobs"])
+    return 1e3 * (time.monotonic() - begin) / NOTHINGS

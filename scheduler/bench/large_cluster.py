@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler with 1,000 nodes and 20,000 waiting jobs: how long each order takes, and the longest turn of its loop.
+
+It is a process with a real queue on disk and a real socket for users. Its nodes are told to it without agents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zmq
+
+from agent.execution import protocol as say
+from agent.observe.log import Log
+from agent.system import python_command
+from agent.system.sd_notify import ServiceManager
+from agent.testbed.stage import clean_environment
+from scheduler.bench.simulator import figure
+from scheduler.engine.compiler import load_policy
+from scheduler.live.cluster.jobs import User
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.cluster.spec import MOST_AT_ONCE, Spec
+from scheduler.live.server.server import Server
+from scheduler.testbed.local import Client, await_that
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NODES, CORES, WAITING = 1000, 48, 20_000
+TIMES = 40
+"""How often an order is given of which many are."""
+WORDS = ("interval=1", "reservations=nodes", "resolution=1", "max_slowdown=infinite")
+REQUEST_MS, LISTING_MS, ANSWER_MB = 100.0, 200.0, 10.0
+"""What a request may take of the loop, what a listing may take in all, and what memory a request may take."""
+
+
+class Timed(Server):
+    """A scheduler that notes how long its longest turn took, in milliseconds."""
+
+    longest = 0.0
+
+    def turn(self) -> None:
+        """Take a turn."""
+        begin = time.perf_counter()
+        super().turn()
+        self.longest = max(self.longest, 1e3 * (time.perf_counter() - begin))
+
+
+def serve(folder: str) -> None:
+    """Run the scheduler until SIGTERM, with a job on each node; print its longest turn and its memory."""
+    settings = Settings(silence=1e9, default_time=7200)
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        server = Timed(Path(folder), load_policy("sd", WORDS), settings, Log(nowhere))
+        _fill_nodes(server)
+        before = _memory()
+        server.run((Path(folder) / "ready").touch, ServiceManager({}, os.getpid()))
+    sys.stdout.write(json.dumps({"turn": server.longest, "memory": (_memory("VmHWM") - before) / 1e6}))
+
+
+def _fill_nodes(server: Server) -> None:
+    cluster, now = server.cluster, time.time()
+    for number in range(NODES):
+        hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "host", "boot", CORES, 1, 0, {}, (), True, now, ())
+        cluster.hello(hello, now)
+    spec = Spec(command=("true",), nodes=1, time=7200, folder="/", job_class="rigid")
+    jobs = cluster.submit_many(spec, User(os.geteuid(), os.getegid(), "bench"), now, NODES)
+    cluster.turn(now)
+    for job in jobs:
+        for name in job.shares:
+            cluster.heard(name, say.Started(job.number, job.attempt, 1, now), now)
+    server.turn()
+
+
+def _memory(name: str = "VmRSS") -> float:
+    """Return what this process has of memory, in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def measure() -> list[dict[str, Any]]:
+    """Return figures of one scheduler. Raises ControlError when it does not answer."""
+    with TemporaryDirectory(prefix="drom-bench-") as scratch, zmq.Context() as context:
+        folder = Path(scratch) / "state"
+        code = f"from scheduler.bench.large_cluster import serve; serve({str(folder)!r})"
+        with subprocess.Popen(python_command.python(code), stdout=subprocess.PIPE, env=clean_environment()) as process:
+            try:
+                await_that((folder / "ready").exists, [process])
+                client = Client(context, folder, process)
+                took = _orders(client)
+                client.close()
+            finally:
+                process.send_signal(signal.SIGTERM)
+            told = json.loads(process.communicate()[0])
+    rows = [figure(name, "ms", values, reach) for name, values, reach in took]
+    rows.append(figure("the longest turn of the loop", "ms", [told["turn"]], None))
+    return [*rows, figure("memory that all of this took at most", "MB", [told["memory"]], None)]
+
+
+def _orders(client: Client) -> list[tuple[str, list[float], float]]:
+    """Give each order; return its name, the milliseconds of each answer, and what is to be reached."""
+    found: list[tuple[str, list[float], float]] = []
+
+    def timed(name: str, reach: float, times: int, give: Callable[[int], object]) -> None:
+        values = []
+        for number in range(times):
+            begin = time.perf_counter()
+            give(number)
+            values.append(1e3 * (time.perf_counter() - begin))
+        for word, at in (("p50", 50), ("p99", 99)):
+            found.append((f"{name}, {word}", [float(np.percentile(values, at))], reach))
+
+    spec = Spec(command=("true",), folder="/", time=7200, job_class="rigid").to_json()
+    some = [spec | {"time": 600 + number} for number in range(TIMES)]
+    count = WAITING // MOST_AT_ONCE
+    timed(
+        f"submit --count {MOST_AT_ONCE}",
+        REQUEST_MS,
+        count,
+        lambda _: client.ask("submit", jobs=[spec], count=MOST_AT_ONCE),
+    )
+    first = NODES + 1
+    timed("submit", REQUEST_MS, TIMES, lambda number: client.ask("submit", jobs=[some[number]]))
+    timed("queue, its first 1,000 jobs", LISTING_MS, TIMES, lambda _: client.ask("queue", limit=1000))
+    timed("queue, all jobs in pages", 1e3 * LISTING_MS / 100, 3, lambda _: client.ask("queue"))
+    timed("nodes", LISTING_MS, TIMES, lambda _: client.ask("nodes"))
+    timed("job, one that runs", REQUEST_MS, TIMES, lambda number: client.ask("job", job=1 + number))
+    timed("job, one that waits", REQUEST_MS, TIMES, lambda number: client.ask("job", job=first + 400 * number))
+    timed("hold", REQUEST_MS, TIMES, lambda number: client.ask("hold", job=first + 300 * number))
+    timed("hold --release", REQUEST_MS, TIMES, lambda number: client.ask("hold", job=first + 300 * number, held=False))
+    timed("cancel", REQUEST_MS, TIMES, lambda number: client.ask("cancel", job=first + 300 * number))
+    timed("drain", REQUEST_MS, TIMES, lambda number: client.ask("drain", node=f"n{number}", reason="bench"))
+    return found

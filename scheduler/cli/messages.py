@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `drom simulate` tells people: notes on stderr, and a summary as lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from workloads.errors import counted
+
+if TYPE_CHECKING:
+    from scheduler.engine.compiler import Policy
+    from scheduler.simulator.simulation import Simulation
+
+
+RIGID = ("fcfs", "firstfit", "easy", "conservative", "slurm", "cp")
+"""The policies under which every job has just what it asks for."""
+
+
+def say(sentence: str) -> None:
+    """Tell people, on stderr."""
+    typer.echo(sentence, err=True)
+
+
+def note_what_is_missing() -> None:
+    """Say which file could not be written."""
+    from scheduler.analysis.results import has_parquet
+
+    if not has_parquet():
+        say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
+
+
+def announce(policy: Policy) -> None:
+    """Say that a policy is to be compiled, where it is."""
+    from scheduler.engine.compiler import announcement
+
+    if announced := announcement(policy):
+        say(f"drom: {announced}")
+
+
+def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
+    """Say where the options do not do with this policy what one might expect."""
+    from scheduler.predictors.knowledge import USER
+    from scheduler.simulator.simulation import PLANLESS
+
+    if policy.built_in == "sd" and cores == 1:
+        say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
+    if policy.built_in == "sd" and event_rule == "pyss":
+        say("note: under the pyss rule sd is not called for a job that does not fit, and finds no mates for it then.")
+    if event_rule == "cqsim" and policy.built_in not in {"easy", "fcfs", "firstfit", "equipartition"}:
+        say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
+    if predict != USER and policy.built_in in PLANLESS:
+        say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
+
+
+def note_what_jobs_are(run: Simulation) -> None:
+    """Say what was rounded in a log, and which partitions have no job."""
+    from workloads.summary import roundings
+
+    for sentence in roundings(run.work):
+        say(f"note: {sentence}.")
+    for number, _ in run.machine.partitions:
+        if not (run.work.partition == number).any():
+            say(f"note: no job of this log is in partition {number}.")
+
+
+def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
+    """Say what is not there under a policy that allots processors."""
+    if run.policy.pooled and cores > 1:
+        say(f"note: {run.policy.name} allots the {run.machine.nodes:,} cores as one pool.")
+    if run.policy.pooled and plots:
+        say(f"note: there is no Gantt chart: {run.policy.name} says how many processors jobs have, not which.")
+
+
+def note_what_changes_nothing(run: Simulation, classes: str | None) -> None:
+    """Say which options change nothing, because the policy resizes no jobs, or lets none share a node."""
+    policy = run.policy
+    if classes is not None and policy.built_in in RIGID:
+        say(f"note: {policy.name} gives all jobs what they ask for: it does the same with any --classes.")
+    if run.machine.runtime_model != "worst" and (policy.pooled or policy.built_in in RIGID):
+        say(f"note: {policy.name} lets no jobs share a node: it does the same with any --runtime-model.")
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """Return a summary for people."""
+    from scheduler.analysis.comparison import number, size_of
+
+    jobs, nodes = told["jobs"], size_of(told)[0]
+    first = (
+        f"{counted(jobs['ended'], 'job')} of {told['log']} on {counted(nodes, 'node')} under "
+        f"{told['policy']} in {told['seconds']:.2f} s"
+    )
+    lines = [first]
+    if not told["complete"]:
+        rest = ", ".join(f"{jobs[name]:,} {name}" for name in ("running", "waiting", "future"))
+        lines.append(f"partial ({told['stopped']}): {rest}")
+    lines += [f"  {finding['sentence']}" for finding in told["cleaning"]["findings"]]
+    if told["ended_at_limit"]:
+        lines.append(f"  {counted(told['ended_at_limit'], 'job')} ended at the limit with work left")
+    figures = dict(told["metrics"])
+    for part in ("contracts", "filling"):
+        figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}
+    for key, value in figures.items():
+        if isinstance(value, int | float):
+            lines.append(f"{key:29}{number(value):>15}")
+    return lines

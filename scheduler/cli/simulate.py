@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom simulate` and `drom compare`. What needs numpy or numba is imported when a command runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.cli import messages
+from scheduler.cli.progress import Bar, all_or_nothing, saying
+from scheduler.errors import SchedulerError
+from workloads.values import json_text
+
+if TYPE_CHECKING:
+    from scheduler.engine.compiler import Policy
+    from scheduler.gap_filling.parameters import Filling
+    from scheduler.gap_filling.simulation import Filled
+    from scheduler.simulator.adaptive import Adaptive
+    from scheduler.simulator.simulation import Machine, Simulation
+
+Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
+
+
+def simulate(
+    log: Log,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where the results go.")] = None,
+    cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff, cp; or a file.",
+        ),
+    ] = "easy",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy, as depth=50.")
+    ] = None,
+    max_slowdown: Annotated[
+        str | None, typer.Option(metavar="P", help="sd: the cut-off for mates: a number, infinite or dynavgsd.")
+    ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", metavar="N=NODES", help="Where its jobs may be, as 2=0-99; reservations=nodes."),
+    ] = None,
+    event_rule: Annotated[str, typer.Option(metavar="RULE", help="instant, pyss or cqsim.")] = "instant",
+    runtime_model: Annotated[
+        str, typer.Option(metavar="MODEL", help="How fast shared jobs are: worst or ideal.")
+    ] = "worst",
+    classes: Annotated[
+        str | None, typer.Option(metavar="SHARES", help="As malleable=0.3,moldable=0.2; else all malleable.")
+    ] = None,
+    predict: Annotated[
+        str, typer.Option(metavar="WHO", help="Run times that the policy plans with: user, recent or learned.")
+    ] = "user",
+    adaptive: Annotated[
+        list[str] | None,
+        typer.Option("--adaptive", metavar="NAME=VALUE", help="equipartition: how jobs are, as minimum=0.5."),
+    ] = None,
+    fill: Annotated[bool, typer.Option("--fill", help="Fill gaps with containers that are saved in time.")] = False,
+    fill_set: Annotated[
+        list[str] | None, typer.Option("--fill-set", metavar="NAME=VALUE", help="How gaps are filled, as policy=B.")
+    ] = None,
+    evolving: Annotated[
+        str,
+        typer.Option(metavar="FRACTION|FILE", help="Jobs that change their range while they run: how many; or which."),
+    ] = "",
+    contracts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE|NAME=VALUE", help="Deadlines and pay-off of jobs: a table, or drawn, as tight=2."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Classes, ranges, contracts and filler jobs.")] = 1,
+    rule: Annotated[
+        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option(metavar="SECONDS", min=0, help="Stop after the events of this time.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the simulation where it stops.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on where a saved one stopped.")] = None,
+    explain: Annotated[int | None, typer.Option(metavar="JOB", help="Say why this job started when it did.")] = None,
+    plots: Annotated[
+        str | None, typer.Option(metavar="png|svg|pdf", help="Draw Gantt chart, load, slowdown per day, heatmaps.")
+    ] = None,
+    gantt: Annotated[
+        str | None, typer.Option(metavar="FROM-TO", help="Seconds of the log that the Gantt chart shows.")
+    ] = None,
+    idle_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of an empty node.")] = 100.0,
+    peak_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of a node with jobs.")] = 300.0,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON value.")] = False,
+) -> None:
+    """Simulate the jobs of a log on a machine under a policy."""
+    if peak_watts < idle_watts:
+        raise typer.BadParameter("--peak-watts is below --idle-watts.")
+    window = _window(gantt)
+    _check_plots(plots, out, gantt)
+    from scheduler.analysis import metrics
+    from scheduler.analysis.contracts import check_possible
+    from scheduler.analysis.explain import explain as explained
+    from scheduler.analysis.explain import index_of
+    from scheduler.engine.compiler import load_policy
+    from scheduler.simulator.contracts import contracts_of
+    from scheduler.simulator.partitions import parse_partitions
+    from scheduler.simulator.simulation import Machine, Simulation
+    from workloads import cleaning, tables
+    from workloads.classes import Shares, parse_shares
+    from workloads.classes import classes as drawn
+
+    cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
+    chosen = load_policy(policy, [*(set_ or ()), *cutoff])
+    messages.note_what_a_policy_is(chosen, cores, event_rule, predict)
+    jobs_are = _adaptive(adaptive or [], evolving, chosen)
+    if chosen.built_in == "payoff" and not contracts:
+        raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
+    filling = _filling(fill_set or [], chosen, fill=fill, kept=save or resume)
+    with saying(f"reading {log.name}"):
+        raw = tables.read_log(log)
+    work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
+    if explain is not None:
+        index_of(work, explain)
+    shares = Shares() if classes is None else parse_shares(classes)
+    confined, slot = parse_partitions(partition or ()), filling.time_slot if filling else 1
+    machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, confined, slot)
+    _check_predictor(predict, machine, chosen, fill=fill)
+    with saying("compiling, which is kept for the next time"):
+        kinds = drawn(work.job, shares, seed).astype(int)
+        terms = contracts_of(contracts or (), work, seed)
+        run = Simulation.of(
+            work, machine, chosen, kinds, jobs_are, evolving=evolving, seed=seed, contracts=terms, predictor=predict
+        )
+    check_possible(run, terms)
+    filled = _filled(run, filling, seed)
+    messages.note_what_jobs_are(run)
+    messages.note_what_a_pool_is(run, cores, plots)
+    messages.note_what_changes_nothing(run, classes)
+    _prepare(run, out, save, resume)
+    stopped = _run(run, until)
+    told = metrics.summary(run, report, metrics.Power(idle_watts, peak_watts), stopped, seed)
+    unknown = _finish(filled, told)
+    _write(run, told, out, plots, window, filled)
+    if save is not None:
+        run.save(save)
+    _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
+    _leave(stopped, unknown=unknown)
+
+
+def _prepare(run: Simulation, out: Path | None, save: Path | None, resume: Path | None) -> None:
+    """Be sure that what comes of a simulation can be written, and go on with a saved one."""
+    from scheduler.analysis.results import prepare
+    from scheduler.simulator.simulation import check_saving
+
+    if resume is not None:
+        run.resume(resume)
+    if out is not None:
+        prepare(out)
+    if save is not None:
+        check_saving(save)
+
+
+def _run(run: Simulation, until: int | None, words: str = "simulating") -> str:
+    """Run a simulation and return why it stopped before its end; empty if it did not.
+
+    Ctrl-C stops it between two events, a second one wherever it is: there is no result then.
+    """
+    from scheduler.interface import NEVER
+
+    asked: list[int] = []
+    bar = Bar(sys.stderr, words)
+
+    def ask(number: int, _: object) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    def look(done: float) -> None:
+        bar.show(done)
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        run.run(NEVER - 1 if until is None else until, look)
+    except KeyboardInterrupt:
+        if len(asked) > 1:
+            messages.say("drom: interrupted twice: nothing is written.")
+            raise
+        return "interrupted"
+    finally:
+        signal.signal(signal.SIGINT, before)
+        bar.clear()
+    return "" if run.is_over else f"until {until} s"
+
+
+def _leave(stopped: str, *, unknown: bool) -> None:
+    """Exit as interrupted programs do, and say what is missing; go on if nothing is."""
+    if stopped == "interrupted":
+        messages.say("drom: interrupted: the results are partial, and marked so.")
+    elif unknown:
+        messages.say("drom: interrupted: the results do not say how much later jobs start than without filling.")
+    else:
+        return
+    raise typer.Exit(130)
+
+
+def _write(
+    run: Simulation,
+    told: dict[str, Any],
+    out: Path | None,
+    plots: str | None,
+    window: tuple[int, int] | None,
+    filled: Filled | None,
+) -> None:
+    """Write the results to the folder that is named, if one is."""
+    from scheduler.analysis import results
+
+    if out is None:
+        return
+    with saying(f"writing {out}"):
+        results.write(run, told, out, None if filled is None else filled.tables())
+        _draw(run, out, plots, window, filled)
+    messages.note_what_is_missing()
+
+
+def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
+    """Refuse predictions where they mean nothing, before anything is compiled, and say what is."""
+    from scheduler.predictors.knowledge import USER
+    from scheduler.simulator.simulation import check_predictor
+
+    if fill and predict != USER:
+        raise typer.BadParameter("--fill counts on the requested times: leave --predict out.")
+    check_predictor(predict, machine, policy)
+    messages.announce(policy)
+
+
+def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
+    """Return how jobs are that share a pool."""
+    from scheduler.simulator.adaptive import parse_adaptive
+
+    if (choices or evolving) and not policy.pooled:
+        option = "--adaptive" if choices else "--evolving"
+        msg = f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
+        raise typer.BadParameter(msg)
+    return parse_adaptive(choices)
+
+
+def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | None) -> Filling | None:
+    """Return how gaps are filled, None where they are not."""
+    if not fill:
+        if choices:
+            raise typer.BadParameter("--fill-set says how gaps are filled: add --fill.")
+        return None
+    from scheduler.gap_filling.parameters import parse_filling
+
+    filling = parse_filling(choices)
+    if kept is not None and policy.pooled:
+        raise typer.BadParameter("--save and --resume do not keep what is free of a pool: omit them, or --fill.")
+    if kept is not None and filling.policy == "B":
+        raise typer.BadParameter("--save and --resume do not keep containers: omit them, or choose policy=A.")
+    return filling
+
+
+def _filled(run: Simulation, filling: Filling | None, seed: int) -> Filled | None:
+    if filling is None:
+        return None
+    from scheduler.gap_filling.simulation import Filled, announcement
+
+    if announced := announcement():
+        messages.say(f"drom: {announced}")
+    return Filled.of(run, filling, seed)
+
+
+def _finish(filled: Filled | None, told: dict[str, Any]) -> bool:
+    """Add the figures of filling to a summary, under B beside those without; return whether that was interrupted."""
+    if filled is None:
+        return False
+    from scheduler.gap_filling.simulation import shifts, without
+
+    with all_or_nothing("filling gaps") as bar:
+        filled.finish(bar.show)
+    told["filling"] = filled.figures(told["metrics"])
+    if filled.filling.policy != "B" or not filled.run.is_over:
+        return False
+    regular = without(filled.run)
+    stopped = _run(regular, None, "simulating without filling")
+    told["filling"] |= shifts(filled.run, regular)
+    return bool(stopped)
+
+
+def _window(text: str | None) -> tuple[int, int] | None:
+    """Return the two seconds that an option names."""
+    if text is None:
+        return None
+    begin, _, end = text.partition("-")
+    if not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
+        raise typer.BadParameter("--gantt is two seconds of the log, the earlier first: write 86400-172800.")
+    return int(begin), int(end)
+
+
+def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
+    """Refuse pictures that could not be drawn before anything is simulated."""
+    from scheduler.analysis.plots import KINDS
+    from workloads.figures import require
+
+    if kind is None:
+        if gantt is not None:
+            raise typer.BadParameter("--gantt needs --plots: it says what the Gantt chart shows.")
+        return
+    if kind not in KINDS:
+        raise typer.BadParameter(f"--plots {kind}: choose {', '.join(KINDS)}.")
+    if out is None:
+        raise typer.BadParameter("--plots needs --out, where the pictures go.")
+    require()
+
+
+def _draw(run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None, filled: Filled | None) -> None:
+    if kind is None:
+        return
+    from scheduler.analysis.plots import draw_all
+    from scheduler.analysis.schedule import schedule_of
+    from scheduler.analysis.series import Span
+
+    runs = None if filled is None else filled.runs
+    draw_all(schedule_of(run), run.policy.name, out, kind, Span(*window) if window else None, runs)
+
+
+def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text(told | ({"explained": sentences} if sentences else {})))
+        return
+    for line in [*messages.lines(told), *sentences]:
+        typer.echo(line)
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results of drom simulate, the first is 1.")],
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, all in one file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Compare results: each figure of the first, and its ratio in the others."""
+    from scheduler.analysis import comparison
+    from scheduler.analysis.results import load
+    from workloads.figures import require
+
+    if html is not None:
+        require()
+    told = [load(folder) for folder in folders]
+    names, rows = comparison.names_of(folders), comparison.rows_of(told)
+    for note in comparison.notes(names, told):
+        messages.say(note)
+    if json:
+        figures = [{"figure": r.figure, "first": r.values[0], "values": r.values, "ratios": r.ratios} for r in rows]
+        typer.echo(json_text({"schema_version": 1, "folders": [str(f) for f in folders], "figures": figures}))
+    else:
+        for line in comparison.table(names, rows):
+            typer.echo(line)
+    if html is not None:
+        from scheduler.analysis.report import write_report
+
+        with saying("drawing"):
+            write_report(folders, html)
+        messages.say(f"report written to {html}")
+
+
+__all__ = ["SchedulerError", "compare", "simulate"]

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part: the policies with their options, and what each supposes that the others do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.analysis.metrics import Power
+from scheduler.engine.compiler import load_policy
+from scheduler.errors import SchedulerError
+from scheduler.predictors.knowledge import PREDICTORS
+from scheduler.simulator.adaptive import LARGEST
+from scheduler.simulator.batch import Run
+from scheduler.simulator.simulation import PLANLESS
+from workloads.errors import short
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Contender(NamedTuple):
+    """A policy as options of `drom simulate`."""
+
+    name: str
+    """That of its row and of its folder of results."""
+    options: tuple[str, ...]
+    premise: str = ""
+    """What it supposes about jobs or the machine that FCFS and backfilling do not; a sentence without full stop."""
+    pool: bool = False
+    """Whether all cores are one pool, rather than parts of nodes."""
+
+    @property
+    def policy(self) -> str:
+        """The policy that it runs."""
+        return self.options[self.options.index("--policy") + 1]
+
+    def supposing(self, addition: str, options: tuple[str, ...], premise: str) -> Contender:
+        """Return the same with something added that has a name, and is supposed besides."""
+        premise = f"{self.premise}, and {premise}" if self.premise else premise
+        return self._replace(name=f"{self.name}+{addition}", options=options, premise=premise)
+
+    def run(self, log: Path, nodes: int, cores: int, common: Sequence[str], out: Path) -> Run:
+        """Return the simulation, with options that all have in common, which writes a folder below `out`.
+
+        Raises SchedulerError for a machine that is too large for a pool.
+        """
+        options, folder = (*self.options, *common), out / self.name
+        if not self.pool:
+            return Run(log, nodes, cores, options, folder)
+        if nodes * cores > LARGEST:
+            msg = (
+                f"{self.name} takes all {nodes * cores:,} cores for one pool, which has at most {LARGEST:,}: "
+                "name others with --policies."
+            )
+            raise SchedulerError(msg)
+        power = Power()
+        watts = ("--idle-watts", f"{power.idle / cores:g}", "--peak-watts", f"{power.peak / cores:g}")
+        return Run(log, nodes * cores, 1, (*options, *watts), folder)
+
+
+def _plain(name: str, premise: str = "", *, pool: bool = False) -> Contender:
+    return Contender(name, ("--policy", name), premise, pool)
+
+
+_POOL = "all cores are one pool, so that jobs may share a node"
+
+_FILLED = {
+    "A": "containers run in what is free for an hour, and regular jobs start and change at the full hour",
+    "B": "containers run in its gaps until a regular job comes, which waits until they are saved, for 60 s",
+}
+
+
+def _filled(one: Contender) -> Contender:
+    """Return a contender whose gaps are filled: by policy B, which a pool does not know."""
+    how = "A" if load_policy(one.policy).pooled else "B"
+    return one.supposing("fill", (*one.options, "--fill", "--fill-set", f"policy={how}"), _FILLED[how])
+
+
+_SINGLE = {
+    one.name: one
+    for one in (
+        _plain("fcfs"),
+        _plain("easy"),
+        _plain("conservative"),
+        _plain("slurm", "it plans the first 100 jobs of the queue every 30 s"),
+        _plain(
+            "sd",
+            "as slurm, and all jobs are malleable: they may run on half the cores of their nodes, beside others",
+        ),
+        _plain("firstfit", _POOL, pool=True),
+        _plain(
+            "equipartition",
+            f"{_POOL}, and all jobs are adaptive: half to twice their processors at any time, linear speedup, "
+            "no limit by the request",
+            pool=True,
+        ),
+        _plain("payoff", "as equipartition, and it goes by what jobs pay", pool=True),
+        _plain("cp"),
+    )
+}
+PAYOFF = "payoff"
+"""Who goes by contracts."""
+DEFAULT = "default"
+"""A name for all that take part by default."""
+
+
+_USUAL = ("fcfs", "easy", "conservative", "conservative+fill", "slurm", "sd", "firstfit", "equipartition")
+
+
+def usual(*, contracts: bool) -> tuple[str, ...]:
+    """Return those that take part by default, in the order of the table: all but `cp`, which takes long."""
+    return (*_USUAL, PAYOFF) if contracts else _USUAL
+
+
+def contenders(names: str, *, contracts: bool = False, cores: int = 2) -> list[Contender]:
+    """Return the contenders that a list names: policies that come with drom, and files that hold one.
+
+    `cores` are those of a node, of which a single one cannot be shared.
+
+    Raises SchedulerError for others, for one that is named twice, and for pay-off without contracts.
+    """
+    found: list[Contender] = []
+    for name in map(str.strip, names.split(",")):
+        chosen = usual(contracts=contracts) if name == DEFAULT else (name,)
+        found += [_contender(one, cores) for one in chosen]
+    if not contracts and any(one.policy == PAYOFF for one in found):
+        msg = "--policies: payoff goes by contracts: add --contracts FILE, or for example --contracts tight=2."
+        raise SchedulerError(msg)
+    taken = [one.name for one in found]
+    twice = next((name for name in taken if taken.count(name) > 1), None)
+    if twice is not None:
+        msg = f"--policies names {short(twice)} twice: name each policy once."
+        raise SchedulerError(msg)
+    return found
+
+
+def _contender(name: str, cores: int) -> Contender:
+    """Return who has a name: a policy, with ``+recent`` or ``+learned`` for other run times than users ask for.
+
+    Or with ``+fill``: its gaps are filled.
+    """
+    policy, _, addition = name.partition("+")
+    if addition == "fill":
+        return _filled(_contender(policy, cores))
+    if addition in PREDICTORS:
+        one = _contender(policy, cores)
+        how = f"run times by the predictor {addition}"
+        if policy in PLANLESS:
+            how += ", which change nothing, as it does not plan with them"
+        return one.supposing(addition, (*one.options, "--predict", addition), how)
+    if name == "sd" and cores == 1:
+        return _plain(name, "as slurm, because nodes of one core cannot be shared: say --cores")
+    if name in _SINGLE:
+        return _SINGLE[name]
+    if name.endswith(".py"):
+        return Contender(Path(name).stem, ("--policy", name))
+    msg = (
+        f"--policies: {short(name)} is none: choose of {', '.join(_SINGLE)}, with +recent or +learned behind it for "
+        "predicted run times or +fill for filled gaps, or name a file that ends in .py."
+    )
+    raise SchedulerError(msg)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom compare-policies`. What needs numpy or numba is imported when the command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.system.unix_signals import ended_by_sigterm
+from scheduler.cli.progress import Bar, saying
+from scheduler.errors import SchedulerError
+from workloads.values import json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.comparison.candidates import Contender
+    from scheduler.comparison.table import Result
+    from scheduler.simulator.batch import Run
+
+
+def compare_policies(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")],
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
+    cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
+    policies: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Which policies, also files of your own; default,cp adds cp.")
+    ] = "default",
+    contracts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE|NAME=VALUE", help="Deadlines and pay-off of jobs: a table, or drawn, as tight=2."),
+    ] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where results go, a folder for each policy.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, all in one file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Simulate a log under all policies, several at once; print one table."""
+    from scheduler.analysis.page import check_place
+    from scheduler.analysis.results import write_value
+    from scheduler.comparison import table
+    from scheduler.comparison.candidates import contenders
+    from workloads.figures import require
+
+    if html is not None:
+        require()
+        check_place(html, "--html")
+    chosen = contenders(policies, contracts=bool(contracts), cores=cores)
+    common = [word for one in rule or () for word in ("--rule", one)]
+    common += [word for one in contracts or () for word in ("--contracts", one)]
+    with ExitStack() as stack:
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-policies-")))
+        runs = {one.run(log, nodes, cores, common, folder): one for one in chosen}
+        faults, interrupted = _simulate(runs, jobs or len(os.sched_getaffinity(0)))
+        results = _results(runs, faults)
+        told = table.to_json(str(log), nodes, cores, results)
+        _print(results, json_text(told) if json else None)
+        if out is not None:
+            write_value(told, out / "policies.json")
+        if html is not None and any(result.figures for result in results) and not interrupted:
+            _draw(f"{log.name}: {nodes:,} nodes of {cores}", results, folder, html)
+    if interrupted:
+        typer.echo("drom: interrupted: the policies that had ended are kept.", err=True)
+        raise typer.Exit(130)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str], bool]:
+    """Make all runs; return why some failed, and whether they were interrupted.
+
+    Raises SchedulerError where all fail for the same reason.
+    """
+    from scheduler.analysis.results import prepare
+    from scheduler.gap_filling import simulation
+    from scheduler.simulator.batch import compile_before, run_all
+
+    for run in runs:
+        prepare(run.folder)
+    compile_before((one.policy for one in runs.values()), _say)
+    if any("--fill" in one.options for one in runs.values()):
+        simulation.compile_before(_say)
+    faults: dict[Run, str] = {}
+    bar = Bar(sys.stderr, f"simulating {len(runs)} policies")
+    try:
+        with ended_by_sigterm():
+            run_all(list(runs), at_once, bar.show, lambda run, error: faults.update({run: str(error)}))
+    except KeyboardInterrupt:
+        return faults, True
+    finally:
+        bar.clear()
+    if len(faults) == len(runs) and len(set(faults.values())) == 1:
+        raise SchedulerError(next(iter(faults.values())))
+    return faults, False
+
+
+def _say(announced: str) -> None:
+    typer.echo(f"drom: {announced}", err=True)
+
+
+def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]:
+    from scheduler.analysis.results import load
+    from scheduler.comparison.table import Result, result_of
+
+    found = []
+    for run, contender in runs.items():
+        if run in faults:
+            found.append(Result(contender, {}, faults[run]))
+        elif not (run.folder / "summary.json").exists():
+            found.append(Result(contender, {}, "interrupted"))
+        else:
+            found.append(result_of(contender, load(run.folder)))
+    return found
+
+
+def _print(results: Sequence[Result], told: str | None) -> None:
+    from agent.cli import output
+    from scheduler.comparison.table import UNITS, lines, notes
+
+    if told is not None:
+        typer.echo(told)
+        return
+    width = output.width()
+    said = notes(results)
+    if any(result.figures for result in results):
+        said.insert(0, UNITS)
+        for line in lines(results, width):
+            typer.echo(line)
+    for note in said:
+        typer.echo(textwrap.fill(note, width, subsequent_indent="  ") if width else note)
+
+
+def _draw(title: str, results: Sequence[Result], folder: Path, html: Path) -> None:
+    from scheduler.comparison.page import write_contest
+
+    with saying("drawing"):
+        write_contest(title, results, folder, html)
+    typer.echo(f"report written to {html}", err=True)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom simulate --policy cp`: a log on equal nodes, planned by constraint programming before each call of the policy.
+
+The search is no loop over arrays that could be compiled with a policy; so the simulation calls a `Guide`, and the
+policy `cp` carries out what that decided. It sees what any policy would: what runs, what waits, and requested times.
+
+Jobs have whole nodes, so that the machine is one node whose only resource is nodes, and a job one unit of it: exact,
+and fast. Logs say nothing of expected waiting times: all jobs are in one queue, and the objective is the sum of waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.cp.jobs import Jobs
+from scheduler.cp.model import Budget, require
+from scheduler.cp.placement import State, compiled
+from scheduler.cp.planner import Planner, Portfolio
+from scheduler.cp.platform import Group, Platform, Queue
+from scheduler.cp.simulation import warm_up
+from scheduler.engine.state import QUEUED, RUNNERS, SUBMISSIONS
+from scheduler.interface import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.engine.state import World
+    from scheduler.interface import Floats, Ints
+
+HOUR = 3600
+
+
+class Guide:
+    """Plans the waiting jobs of a simulation for the policy `cp`. All that it remembers is in `Jobs.planned`."""
+
+    def __init__(self, world: World, options: Mapping[str, float]) -> None:
+        """Take the world of the simulation and the options of the policy. Raises SchedulerError without OR-tools."""
+        require()
+        nodes = len(world.nodes.up)
+        platform = Platform("log", ("nodes",), (Group("all", 1, (nodes,)),), (Queue("all", HOUR, HOUR),))
+        self._capacity = platform.capacity
+        self._jobs = _table(world)
+        self._planner = Planner(platform, Budget(options["work"]), int(options["window"]))
+        self._scheduler = Portfolio(self._planner, int(options["most"]))
+        warm_up(self._jobs, self._capacity)
+
+    def __call__(self, world: World, now: int) -> Floats:
+        """Return when each job is to start, of shape ``(jobs,)``, planned for a second at which the policy is called.
+
+        NEVER for jobs of which nothing is said: all where nobody can start now.
+        """
+        state = self._state(world, now)
+        if not (len(state.waiting) and compiled().any_fits(state, self._jobs)):
+            return np.full(len(world.queue), NEVER, np.float64)
+        self._planner.last = world.jobs.planned
+        return self._scheduler(state, self._jobs).start.astype(np.float64)
+
+    def _state(self, world: World, now: int) -> State:
+        """Return who will run and who will wait when all has happened that happens until then."""
+        s, everywhere = world.scalars, np.zeros(len(world.queue), np.int64)
+        running = world.running[: s[RUNNERS]]
+        coming = np.arange(s[SUBMISSIONS], np.searchsorted(world.jobs.submit, now, side="right"))
+        waiting = np.concatenate((world.queue[: s[QUEUED]], coming))
+        return State(now, running[world.end[running] > now], waiting, self._capacity, world.jobs.start, everywhere)
+
+
+def _table(world: World) -> Jobs:
+    """Return the jobs as the planner takes them; it learns nothing of real run times."""
+    jobs, count = world.jobs, len(world.queue)
+    each: Ints = np.arange(count + 1, dtype=np.int64)
+    size = jobs.nodes.reshape(-1, 1).copy()
+    return Jobs(
+        queue=np.zeros(count, np.int64),
+        submit=jobs.submit.copy(),
+        walltime=jobs.requested.copy(),
+        run_time=jobs.requested.copy(),
+        chunk=each,
+        unit=each,
+        units=np.ones(count, np.int64),
+        request=size,
+        total=size,
+        nodes=np.zeros((count, 1), np.int64),
+    )

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine and a policy as machine code, from numba's cache where they are there.
+
+The engine is compiled once, for a policy passed to it as a function of a stated type (numba's first-class functions):
+both come from the cache separately, so a new policy costs its own compilation and no other. A call through the pointer
+takes about 0.1 us. Where numba is switched off both run as plain Python, with the same results.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba.core.types.function_type import WrapperAddressProtocol
+
+from agent.system.numba_cache import cache_folder
+from scheduler import interface
+from scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
+from scheduler.engine import state as world
+from scheduler.errors import SchedulerError
+from scheduler.policies import nodesets, profile, scaling, timetable
+from scheduler.predictors import knowledge
+from workloads.errors import short
+from workloads.workload import make_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from scheduler.interface import Actions
+
+numba: Any = importlib.import_module("numba")  # untyped
+
+BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp")
+_SHARED = (interface, nodesets, profile, scaling, timetable)
+_ENGINE = (
+    interface,
+    knowledge,
+    world,
+    end_order,
+    residual_processes,
+    node_shares,
+    pool,
+    prediction_updates,
+    event_loop,
+)
+_PARTS: dict[Callable[..., int], Any] = {}
+_PARAMETERS = ("state", "event", "options", "actions")
+
+
+class Policy(NamedTuple):
+    """A policy as it is written: its name, its function, its parameters with their values, and its file."""
+
+    name: str
+    decide: Callable[..., int]
+    options: dict[str, float]
+    file: Path
+    words: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """Names for values of parameters."""
+    pooled: bool = False
+    """Whether it allots the processors of the whole machine."""
+    built_in: str = ""
+    """Which of those it is that come with drom; empty for one of a file, whatever its name."""
+    digest: str = ""
+    """A short name for the text of its file."""
+
+    @property
+    def layers(self) -> int:
+        """How many jobs may share a node under it: an owner and `guests`, if it has such a parameter."""
+        return 1 + int(self.options.get("guests", 1))
+
+    @property
+    def measures(self) -> bool:
+        """Whether it goes by what running jobs are measured to do."""
+        return bool(self.options.get("feedback", 0))
+
+    @property
+    def knows_nodes(self) -> bool:
+        """Whether it plans with the nodes themselves, so that jobs may be confined to partitions."""
+        return bool(self.options.get("reservations", 0))
+
+    def parameters(self) -> dict[str, float | str]:
+        """Return the parameters as people write them."""
+        return {name: _worded(self.words.get(name, {}), value) for name, value in self.options.items()}
+
+
+def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
+    """Return a policy that comes with drom, or that of a file, with parameters chosen by ``NAME=VALUE``.
+
+    Raises SchedulerError for a policy or a parameter that is not there, and for a file that holds none.
+    """
+    module = _from_file(Path(name)) if name.endswith(".py") else _built_in(name)
+    file = Path(str(module.__file__))
+    decide = getattr(module, "decide", None)
+    if not inspect.isfunction(decide) or len(inspect.signature(decide).parameters) != len(_PARAMETERS):
+        msg = f"{file} holds no policy: write a function decide({', '.join(_PARAMETERS)}) in it."
+        raise SchedulerError(msg)
+    options, words = dict(getattr(module, "OPTIONS", {})), getattr(module, "WORDS", {})
+    for choice in choices:
+        _choose(options, words, choice, name)
+    check = getattr(module, "check", None)
+    fault = check(options) if check else None
+    if fault:
+        msg = f"policy {name}: {fault}"
+        raise SchedulerError(msg)
+    pooled, digest = bool(getattr(module, "POOL", False)), hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return Policy(file.stem, decide, options, file, words, pooled, "" if name.endswith(".py") else name, digest)
+
+
+def _built_in(name: str) -> ModuleType:
+    if name not in BUILT_IN:
+        msg = f"{short(name)} is not a policy: choose {', '.join(BUILT_IN)}, or name a file that ends in .py."
+        raise SchedulerError(msg)
+    return importlib.import_module(f"scheduler.policies.{name}")
+
+
+def _from_file(file: Path) -> ModuleType:
+    name = f"drom_policy_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    if spec is None or spec.loader is None or not file.is_file():
+        msg = f"There is no policy file {file}: name a file of Python, or one of {', '.join(BUILT_IN)}."
+        raise SchedulerError(msg)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        msg = f"The policy file {file} cannot be loaded: {type(error).__name__}: {error}."
+        raise SchedulerError(msg) from error
+    return module
+
+
+def _choose(options: dict[str, float], words: Mapping[str, Mapping[str, float]], choice: str, policy: str) -> None:
+    name, _, text = choice.partition("=")
+    if name not in options:
+        known = f"it has {', '.join(options)}" if options else "it has none"
+        msg = f"{short(choice)}: the policy {policy} has no parameter {short(name)}: {known}."
+        raise SchedulerError(msg)
+    named = words.get(name, {})
+    try:
+        options[name] = named[text] if text in named else float(text)
+    except ValueError:
+        kind = ", ".join(["a number", *named])
+        example = _worded(named, options[name])
+        msg = f"{short(choice)}: the parameter {name} of policy {policy} is {kind}: write {name}={example}."
+        raise SchedulerError(msg) from None
+
+
+def _worded(named: Mapping[str, float], value: float) -> float | str:
+    return next((word for word, meant in named.items() if meant == value), int(value) if value % 1 == 0 else value)
+
+
+class Program(NamedTuple):
+    """What runs a simulation: the engine, the policy and the predictor it calls, whether they are machine code."""
+
+    advance: Callable[..., int]
+    decide: Any
+    predict: Any
+    compiled: bool
+
+
+class _Pointer(WrapperAddressProtocol):
+    """A compiled policy as the engine takes it."""
+
+    def __init__(self, compiled: Any, signature: Any) -> None:  # noqa: ANN401 - numba is untyped
+        (code,) = compiled.overloads.values()
+        self._keep = compiled
+        self._address = code.library.get_pointer_to_function(code.fndesc.llvm_cfunc_wrapper_name)
+        self._signature = signature
+
+    def __wrapper_address__(self) -> int:
+        return int(self._address)
+
+    def signature(self) -> Any:  # noqa: ANN401 - numba is untyped
+        return self._signature
+
+
+def compile_program(policy: Policy, predictor: str = knowledge.USER) -> Program:
+    """Compile the engine, a policy and a predictor, or load them; plain Python where numba is switched off.
+
+    Raises SchedulerError when numba cannot compile the policy, with what it says first.
+    """
+    predict = importlib.import_module(f"scheduler.predictors.{predictor}").predict
+    if numba.config.DISABLE_JIT:
+        return Program(event_loop.advance, policy.decide, predict, compiled=False)
+    try:
+        decide = _compiled_policy(policy.decide, policy.file)
+        return Program(_compiled_engine(), decide, _compiled_predictor(predict), compiled=True)
+    except (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError) as error:
+        msg = f"numba cannot compile the policy {policy.file}, {_reason(str(error), policy.file)}"
+        raise SchedulerError(msg) from error
+
+
+def compile_part(function: Callable[..., int], arguments: Sequence[Any], modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401 - numba is untyped
+    """Compile a function for arguments like these as the engine is, or load it; plain Python where numba is off.
+
+    `modules` are those beside the engine's whose text it is made from.
+    """
+    if numba.config.DISABLE_JIT:
+        return function
+    if function not in _PARTS:
+        signature = numba.types.int64(*(numba.typeof(value) for value in arguments))
+        _PARTS[function] = _compile(function.__name__, function, signature, _part_files(modules), counted=False)
+    return _PARTS[function]
+
+
+def is_compiled(function: Callable[..., int], modules: Sequence[ModuleType]) -> bool:
+    """Return whether `compile_part` need not compile."""
+    folder = cache_folder(function.__name__, _part_files(modules))
+    return bool(numba.config.DISABLE_JIT) or (folder is not None and any(folder.rglob("*.nbc")))
+
+
+def _part_files(modules: Sequence[ModuleType]) -> list[Path]:
+    return [*_engine_files(), *(Path(str(module.__file__)) for module in modules)]
+
+
+def announcement(policy: Policy) -> str:
+    """Return what people should know before a compilation that takes long; empty if there is none.
+
+    A policy of the user's own takes a second or two, and is not worth a word.
+    """
+    if numba.config.DISABLE_JIT:
+        return ""
+    parts = {"the simulator": cache_folder("engine", _engine_files())}
+    if _is_ours(policy.decide):
+        parts[f"the policy {policy.name}"] = cache_folder("policy", _policy_files(policy.decide, policy.file))
+    missing = [part for part, folder in parts.items() if folder is None or not any(folder.rglob("*.nbc"))]
+    if not missing:
+        return ""
+    kept = "set NUMBA_CACHE_DIR to a folder to keep it" if None in parts.values() else "it is kept for the next time"
+    return f"compiling {' and '.join(missing)}, which may take a minute: {kept}."
+
+
+def _engine_files() -> list[Path]:
+    return [Path(str(module.__file__)) for module in _ENGINE]
+
+
+def _policy_files(decide: Callable[..., int], file: Path) -> list[Path]:
+    return [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
+
+
+def _is_ours(decide: Callable[..., int]) -> bool:
+    return decide.__module__.startswith("scheduler.")
+
+
+@functools.cache
+def _compiled_engine() -> Any:  # noqa: ANN401 - numba is untyped
+    return _compile("engine", event_loop.advance, _signatures().advance, _engine_files(), counted=False)
+
+
+@functools.cache
+def _compiled_policy(decide: Callable[..., int], file: Path) -> Any:  # noqa: ANN401 - numba is untyped
+    """Compile a policy; one from a file of the user's with its indices checked, so that a wrong one is an error."""
+    signature, ours, files = _signatures().decide, _is_ours(decide), _policy_files(decide, file)
+    compiled = _compile("policy" if ours else "checked", decide, signature, files, checked=not ours)
+    return _Pointer(compiled, signature)
+
+
+@functools.cache
+def _compiled_predictor(predict: Callable[..., int]) -> Any:  # noqa: ANN401 - numba is untyped
+    files = [Path(str(module.__file__)) for module in (sys.modules[predict.__module__], knowledge, interface)]
+    signature = _signatures().predict
+    return _Pointer(_compile("predictor", predict, signature, files), signature)
+
+
+def _siblings(decide: Callable[..., int]) -> Iterator[ModuleType]:
+    """Return the modules of this package whose functions a policy calls beside the common ones."""
+    names = {getattr(value, "__module__", "") for value in vars(sys.modules[decide.__module__]).values()}
+    return (sys.modules[name] for name in sorted(names) if name.startswith("scheduler.") and name in sys.modules)
+
+
+def _reason(text: str, file: Path) -> str:
+    """Return what numba complains about, with the line of the file as far as it says so."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = [line for line in lines if not line.startswith(("Failed in", "File ", "During"))]
+    reason = (words or lines or ["no reason given"])[0]
+    if reason.endswith(":"):  # a call that fits no function: why is further down
+        reason = next((line for line in lines if line.startswith("TypingError:")), reason)
+    place = re.search(re.escape(file.name) + r'(?:", line | \()(\d+)', text)
+    return f"line {place[1]}: {reason}" if place else reason
+
+
+def _compile(
+    name: str,
+    function: Callable[..., int],
+    signature: Any,  # noqa: ANN401 - numba is untyped
+    files: list[Path],
+    *,
+    counted: bool = True,
+    checked: bool = False,
+) -> Any:  # noqa: ANN401 - numba is untyped
+    """Compile a function, or load it from the cache for these files.
+
+    `counted`: with the counts of references; `checked`: with an error for an index that is out of bounds.
+    """
+    folder = cache_folder(name, files)
+    configured = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder or configured)
+    try:
+        options = {"cache": folder is not None, "error_model": "numpy", "_nrt": counted, "boundscheck": checked}
+        return numba.njit(signature, **options)(function)
+    finally:
+        numba.config.CACHE_DIR = configured
+
+
+class _Signatures(NamedTuple):
+    """Types of functions for numba."""
+
+    decide: Any
+    predict: Any
+    advance: Any
+
+
+@functools.cache
+def _signatures() -> _Signatures:
+    """Return the types of a policy, a predictor and the engine, taken from a world with one job."""
+    one = np.ones(1, np.int64)
+    work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": one})
+    small = world.make_world(work, 1, 1, world.INSTANT)
+    actions: Actions = world.make_actions(small)
+    state, event, options, wanted, jobs, known, everything = (
+        numba.typeof(value)
+        for value in (world.view(small), world.NOTHING, np.zeros(1), actions, small.jobs, small.foresight, small)
+    )
+    integer, pointer = numba.types.int64, numba.types.FunctionType
+    decide, predict = integer(state, event, options, wanted), integer(jobs, known, integer)
+    advance = integer(pointer(decide), pointer(predict), everything, options, wanted, integer, integer)
+    return _Signatures(decide, predict, advance)
+
+
+def values(options: Mapping[str, float]) -> interface.Floats:
+    """Return the parameters of a policy as it sees them."""
+    return np.array(list(options.values()), np.float64)

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event loop: what comes next, whom the policy is asked about, and what its answer leads to.
+
+Times are whole seconds. The event rules differ in what one call of the policy answers for:
+
+instant  all jobs that end at an instant end, all that are submitted join the queue, then one call (the default)
+pyss     a call per event; submissions before ends; a submission leads to a call only if the new job fits; jobs whose
+         limit is reached count as gone from the first event of that second on
+cqsim    a call per event; ends before submissions; waiting jobs are known by their real run times
+
+Jobs that end together end in the order in which they started. A call that a policy asked for itself comes last. On a
+machine with time slots the policy is called at their ends, for all that has happened in them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.engine.end_order import first_end, pop
+from scheduler.engine.node_shares import (
+    account,
+    boundary,
+    end_job,
+    note_change,
+    place_job,
+    resize_job,
+    set_limit,
+    start_job,
+    update_ends,
+)
+from scheduler.engine.pool import allot
+from scheduler.engine.prediction_updates import foresee, note_gone
+from scheduler.engine.state import (
+    BUSY,
+    CQSIM,
+    CULPRIT,
+    EVENTS,
+    FAULT,
+    FORESEES,
+    FREE,
+    IN_THE_PAST,
+    LEAST,
+    MOST,
+    NO_FAULT,
+    NOT_RUNNING,
+    NOT_WAITING,
+    NOW,
+    PYSS,
+    QUEUED,
+    RULE,
+    RUNNERS,
+    SHORTENED,
+    SLOT,
+    STARTS,
+    SUBMISSIONS,
+    TOO_MANY_ROWS,
+    UNKNOWN_ACTION,
+    WAKE,
+    WRONG_MACHINE,
+    is_pool,
+    view,
+)
+from scheduler.interface import (
+    ALLOT,
+    DEMAND_CHANGED,
+    JOB_ENDED,
+    LIMIT,
+    NEVER,
+    NOBODY,
+    PLACE,
+    PLAN,
+    RESIZE,
+    RUNNING,
+    START,
+    SUBMITTED,
+    TICK,
+    WAITING,
+    Event,
+    lean,
+    rare,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.engine.state import World
+    from scheduler.interface import Actions, Floats, Ints, Jobs, State
+    from scheduler.predictors.knowledge import Foresight
+
+OVER, STOPPED, MORE, FAILED = 0, 1, 2, 3
+"""How `advance` ends: no event is left, the next is after `until`, the budget is used up, the policy did wrong."""
+
+
+def advance(  # noqa: PLR0917 - numba wants them by position
+    decide: Callable[[State, Event, Floats, Actions], int],
+    predict: Callable[[Jobs, Foresight, int], int],
+    world: World,
+    options: Floats,
+    actions: Actions,
+    until: int,
+    budget: int,
+) -> int:
+    """Handle at most `budget` instants, none after `until`."""
+    s = world.scalars
+    for _ in range(budget):
+        now = next_instant(world)
+        if now == NEVER:
+            return OVER
+        if now > until:
+            return STOPPED
+        s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
+        s[NOW] = now
+        submitted = s[SUBMISSIONS]
+        event = happen(world, now)
+        if s[FORESEES]:
+            foresee(world, predict, submitted, now)
+        if event.kinds == 0 or not is_turn(world, now):
+            continue
+        s[EVENTS] += 1
+        actions.used[:] = 0
+        s[WAKE] = decide(view(world), event, options, actions)
+        obey(world, actions, event.kinds)
+        if s[FAULT] != NO_FAULT:
+            return FAILED
+    return MORE
+
+
+@lean
+def is_turn(world: World, now: int) -> bool:
+    """Return whether the policy may be called now; if not, it is at the end of this time slot."""
+    slot = world.scalars[SLOT]
+    if slot == 1 or now % slot == 0:
+        return True
+    world.scalars[WAKE] = now - now % slot + slot
+    return False
+
+
+@lean
+def obey(world: World, actions: Actions, kinds: int) -> None:
+    """Carry out the answer of the policy; note a fault in it, or in the time at which it wants to be called again."""
+    s = world.scalars
+    now, before = s[NOW], s[STARTS] + s[SHORTENED]
+    carry_out(world, actions, kinds)
+    if s[FAULT] == NO_FAULT and (s[WAKE] < now or (s[WAKE] == now and s[STARTS] + s[SHORTENED] == before)):
+        s[FAULT] = IN_THE_PAST
+
+
+@lean
+def next_instant(world: World) -> int:
+    """Return the time of the next event; NEVER if there is none."""
+    s, jobs = world.scalars, world.jobs
+    then = s[WAKE]
+    if s[SUBMISSIONS] < len(jobs.submit):
+        then = min(then, jobs.submit[s[SUBMISSIONS]])
+    return int(min(then, first_end(world)))
+
+
+@lean
+def happen(world: World, now: int) -> Event:
+    """Let happen what one call answers for, and say what that was; no kind: the policy need not be called."""
+    rule = world.scalars[RULE]
+    if rule == PYSS:
+        return happen_as_pyss(world, now)
+    if rule == CQSIM:
+        return happen_as_cqsim(world, now)
+    return happen_together(world, now)
+
+
+@lean
+def happen_together(world: World, now: int) -> Event:
+    """End all jobs of this instant, or change their demand, then let all submissions of it join the queue."""
+    kinds, count, subject = 0, 0, NOBODY
+    while ends_now(world, now):
+        subject = world.heap[0]
+        kinds |= go_on(world, now)
+        count += 1
+    while comes_now(world, now):
+        subject = submit_next(world)
+        kinds |= SUBMITTED
+        count += 1
+    if world.scalars[WAKE] <= now:
+        kinds |= TICK
+    return Event(kinds, subject if count == 1 else NOBODY)
+
+
+@lean
+def happen_as_cqsim(world: World, now: int) -> Event:
+    """Let one thing happen: an end, else a submission, else a call that was asked for."""
+    if ends_now(world, now):
+        subject = world.heap[0]
+        return Event(go_on(world, now), subject)
+    if comes_now(world, now):
+        return Event(SUBMITTED, submit_next(world))
+    return Event(TICK, NOBODY)
+
+
+@lean
+def happen_as_pyss(world: World, now: int) -> Event:
+    """Let one thing happen: a submission, else an end, else a call; before it, whoever reached his limit is gone."""
+    s, jobs = world.scalars, world.jobs
+    while s[RUNNERS] > 0 and jobs.ends[world.running[0]] <= now:
+        end_job(world, world.running[0], now)
+    update_ends(world, now)
+    if comes_now(world, now):
+        job = submit_next(world)
+        return Event(SUBMITTED if jobs.nodes[job] <= s[FREE] else 0, job)
+    if ends_now(world, now):
+        subject = world.heap[0]
+        return Event(go_on(world, now), subject)
+    return Event(TICK, NOBODY)
+
+
+@lean
+def ends_now(world: World, now: int) -> bool:
+    """Return whether a job is still to end at this instant, or to change its demand."""
+    return first_end(world) <= now
+
+
+@lean
+def comes_now(world: World, now: int) -> bool:
+    """Return whether a job is still to be submitted at this instant."""
+    s = world.scalars
+    return bool(s[SUBMISSIONS] < len(world.jobs.submit) and world.jobs.submit[s[SUBMISSIONS]] <= now)
+
+
+@lean
+def go_on(world: World, now: int) -> int:
+    """End the job of the next event, or change its demand; return which of both."""
+    if len(world.upcoming) > 0 and change_demand(world, world.heap[0], now):
+        return DEMAND_CHANGED
+    job = pop(world)
+    if world.jobs.state[job] == RUNNING:
+        end_job(world, job, now)
+        update_ends(world, now)
+        if world.scalars[FORESEES]:
+            note_gone(world, job, now)
+    return JOB_ENDED
+
+
+@rare
+def change_demand(world: World, job: int, now: int) -> bool:
+    """Let a job enter the phases that it has reached; return whether there is one."""
+    if boundary(world, job) == 0:
+        return False
+    account(world, job, now)
+    while world.left[job] <= boundary(world, job):
+        phase = world.phases[world.upcoming[job]]
+        world.jobs.least[job], world.jobs.most[job] = phase[LEAST], phase[MOST]
+        world.upcoming[job] += 1
+        if boundary(world, job) == 0:
+            break
+    note_change(world, job)
+    update_ends(world, now)
+    return True
+
+
+@lean
+def submit_next(world: World) -> int:
+    """Let the next job join the queue, behind all of its priority, and return it."""
+    s, queue, priority = world.scalars, world.queue, world.jobs.priority
+    job, place = s[SUBMISSIONS], s[QUEUED]
+    while place > 0 and priority[queue[place - 1]] < priority[job]:
+        queue[place] = queue[place - 1]
+        place -= 1
+    queue[place] = job
+    world.jobs.state[job] = WAITING
+    s[SUBMISSIONS] += 1
+    s[QUEUED] += 1
+    return int(job)
+
+
+@lean
+def carry_out(world: World, actions: Actions, kinds: int) -> None:
+    """Do what the policy wants, row by row; at the first row that cannot be done, note the fault and stop."""
+    s = world.scalars
+    before = s[STARTS]
+    if actions.used[0] > len(actions.rows) or actions.used[1] > len(actions.nodes):
+        s[FAULT] = TOO_MANY_ROWS
+        return
+    for row in actions.rows[: actions.used[0]]:
+        s[CULPRIT] = row[1]
+        s[FAULT] = do(world, row, actions.nodes[row[2] : row[2] + row[3]])
+        if s[FAULT] != NO_FAULT:
+            return
+        if world.order[row[1]] >= before:
+            world.cause[row[1]] = kinds
+    update_ends(world, s[NOW])
+    if s[STARTS] > before:
+        close_ranks(world)
+
+
+@lean
+def do(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table of actions
+    """Do one action and return what is wrong with it."""
+    kind, job, now = row[0], row[1], world.scalars[NOW]
+    if job < 0 or job >= len(world.queue):
+        return UNKNOWN_ACTION
+    state = world.jobs.state[job]
+    if kind in (START, PLACE, PLAN) and state != WAITING:
+        return NOT_WAITING
+    if kind in (RESIZE, LIMIT) and state != RUNNING:
+        return NOT_RUNNING
+    if kind in (START, PLACE, RESIZE, ALLOT):
+        return give(world, row, nodes)
+    if kind == LIMIT:
+        world.scalars[SHORTENED] += row[2] < world.jobs.limit[job]
+        return set_limit(world, job, row[2], now)
+    if kind == PLAN:
+        world.jobs.planned[job] = row[2]
+        return NO_FAULT
+    return UNKNOWN_ACTION
+
+
+@lean
+def give(world: World, row: Ints, nodes: Ints) -> int:
+    """Start or resize a job, on nodes or in a pool, and return what is wrong with it."""
+    kind, job, now = row[0], row[1], world.scalars[NOW]
+    if is_pool(world) != (kind == ALLOT):
+        return WRONG_MACHINE
+    if kind == ALLOT:
+        return allot(world, job, row[4], now)
+    if kind == START:
+        return start_job(world, job, now)
+    if kind == PLACE:
+        return place_job(world, job, nodes, row[4], now)
+    return resize_job(world, job, nodes, row[4])
+
+
+@lean
+def close_ranks(world: World) -> None:
+    """Take the jobs that have started out of the queue."""
+    kept = 0
+    for job in world.queue[: world.scalars[QUEUED]]:
+        if world.jobs.state[job] == WAITING:
+            world.queue[kept] = job
+            kept += 1
+    world.scalars[QUEUED] = kept

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and nodes: who starts where, who has which share of a node, and how fast that makes him.
+
+A job works at full speed with all cores of its nodes. With less its speed is, by the runtime model,
+
+ideal  (cores it has) / (cores of its nodes): its work can be balanced over them
+worst  min over its nodes of (cores it has there) / (cores of a node): the slowest node rules
+
+(Equations 5 and 6 of the SD-Policy paper, ICPP 2019, as rates.) Work is counted in seconds times cores of the job's
+nodes, so that it stays a whole number, and a job ends in the first second in which all is done, or at its limit.
+
+When a job ends, its share of a node goes to the owner of the node; when the owner ends, his first guest becomes owner.
+Only malleable jobs grow: where the owner is none, the next resident that is has the share; without one it lies idle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.engine.end_order import forget, move, push, remember
+from scheduler.engine.residual_processes import disturbed, note_interference
+from scheduler.engine.state import (
+    BAD_SHARE,
+    BLOCK,
+    BLOCK_BITS,
+    CHANGES,
+    CORES,
+    FORESEES,
+    FREE,
+    JOB,
+    LEFT,
+    MODEL,
+    NO_FAULT,
+    NO_ROOM,
+    NOT_ITS_NODE,
+    RESIDUAL,
+    RESIZES,
+    STARTS,
+    TOO_SHORT,
+    WORST,
+    WRONG_CLASS,
+    WRONG_PARTITION,
+    is_pool,
+)
+from scheduler.interface import ENDED, MALLEABLE, NEVER, NOBODY, RIGID, RUNNING, Ints, lean
+
+if TYPE_CHECKING:
+    from scheduler.engine.state import World
+
+
+@lean
+def start_job(world: World, job: int, now: int) -> int:
+    """Start a job on the free nodes with the lowest numbers, with all their cores; return what is wrong."""
+    s, need = world.scalars, world.jobs.nodes[job]
+    if need > s[FREE]:
+        return NO_ROOM
+    if world.jobs.partition[job] != NOBODY:
+        return WRONG_PARTITION
+    resident, share, up = world.nodes.resident, world.nodes.share, world.nodes.up
+    given = world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]
+    blocks, cores, count, block = world.free_in_block, s[CORES], 0, 0
+    while count < need:
+        node, wanted = block * BLOCK, count + min(blocks[block], need - count)
+        blocks[block] -= wanted - count
+        while count < wanted:
+            if resident[node, 0] == NOBODY and up[node]:
+                resident[node, 0], share[node, 0], given[count] = job, cores, node
+                count += 1
+            node += 1
+        block += 1
+    s[FREE] -= need
+    set_off(world, job, cores, now)
+    return NO_FAULT
+
+
+@lean
+def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
+    """Start a job on these nodes with so many cores of each; return what is wrong, with nothing changed then.
+
+    A node that has been checked is marked in the place of its last guest, so that one named twice has no room left.
+    """
+    resident, checked, fault = world.nodes.resident, 0, NO_FAULT
+    if len(nodes) != world.jobs.nodes[job]:
+        return NO_ROOM
+    if world.jobs.cls[job] == RIGID and cores < world.scalars[CORES]:
+        return WRONG_CLASS
+    for node in nodes:
+        fault = why_not_on(world, job, node, cores)
+        if fault != NO_FAULT:
+            break
+        resident[node, -1] = job
+        checked += 1
+    for node in nodes[:checked]:
+        resident[node, -1] = NOBODY
+    if fault != NO_FAULT:
+        return fault
+    place = world.nodes.first[job]
+    for node in nodes:
+        settle(world, job, node, cores)
+        world.nodes.place[place] = node
+        place += 1
+    set_off(world, job, cores, now)
+    note_neighbours(world, job)
+    return NO_FAULT
+
+
+@lean
+def why_not_on(world: World, job: int, node: int, cores: int) -> int:
+    """Return why a waiting job cannot have so many cores of a node; NO_FAULT if it can."""
+    house, partition = world.nodes, world.jobs.partition[job]
+    if cores < 1:
+        return BAD_SHARE
+    if node < 0 or node >= len(house.up) or not house.up[node]:
+        return NO_ROOM
+    if partition != NOBODY and not house.allowed[partition, node]:
+        return WRONG_PARTITION
+    if house.resident[node, -1] != NOBODY or cores > world.scalars[CORES] - house.share[node].sum():
+        return NO_ROOM
+    return NO_FAULT
+
+
+@lean
+def settle(world: World, job: int, node: int, cores: int) -> None:
+    """Let a job in on a node."""
+    house = world.nodes
+    if house.resident[node, 0] == NOBODY:
+        world.scalars[FREE] -= 1
+        world.free_in_block[node >> BLOCK_BITS] -= 1
+    layer, shared = 0, world.jobs.shared
+    while house.resident[node, layer] != NOBODY:
+        layer += 1
+    shared[job] += layer > 0
+    shared[house.resident[node, 0]] += layer == 1
+    house.resident[node, layer] = job
+    house.share[node, layer] = cores
+
+
+@lean
+def set_off(world: World, job: int, cores: int, now: int) -> None:
+    """Let a job that has its nodes, and so many cores of each, begin at full speed."""
+    s, jobs = world.scalars, world.jobs
+    world.given[job], jobs.leaves[job] = cores, jobs.nodes[job]
+    jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
+    world.order[job] = s[STARTS]
+    s[STARTS] += 1
+    world.rate[job] = full_rate(world, job)
+    world.left[job], jobs.since[job] = world.run[job] * world.rate[job], now
+    world.end[job] = min(now + world.run[job], at_the_latest(world, job))
+    push(world, job)
+    remember(world, job)
+
+
+@lean
+def at_the_latest(world: World, job: int) -> int:
+    """Return when a job ends even if its work is not done: never at an end that was only predicted."""
+    return NEVER if world.scalars[FORESEES] else int(world.jobs.ends[job])
+
+
+@lean
+def full_rate(world: World, job: int) -> int:
+    """Return how much of its work a job does in a second with all that it asks for."""
+    size = world.jobs.nodes[job]
+    return int(world.speed[size]) if is_pool(world) else int(size * world.scalars[CORES])
+
+
+@lean
+def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
+    """Let a running job have so many cores on each of these nodes; return what is wrong, with nothing changed then."""
+    share, lent = world.nodes.share, False
+    if world.jobs.cls[job] != MALLEABLE:
+        return WRONG_CLASS
+    for node in nodes:
+        layer = layer_of(world, job, node)
+        if layer == NOBODY:
+            return NOT_ITS_NODE
+        if cores < 1 or cores > world.scalars[CORES] - share[node].sum() + share[node, layer]:
+            return BAD_SHARE
+    for node in nodes:
+        layer = layer_of(world, job, node)
+        lent |= cores < share[node, layer]
+        share[node, layer] = cores
+    world.jobs.lent[job] += lent
+    note_change(world, job)
+    return NO_FAULT
+
+
+@lean
+def layer_of(world: World, job: int, node: int) -> int:
+    """Return which resident of a node a job is; NOBODY if none."""
+    if 0 <= node < len(world.nodes.up):
+        for layer in range(world.nodes.resident.shape[1]):
+            if world.nodes.resident[node, layer] == job:
+                return layer
+    return NOBODY
+
+
+@lean
+def set_limit(world: World, job: int, limit: int, now: int) -> int:
+    """Let a running job take so many seconds from its start; return what is wrong."""
+    jobs = world.jobs
+    if jobs.start[job] + limit <= now:
+        return TOO_SHORT
+    forget(world, job)
+    jobs.limit[job], jobs.ends[job] = limit, jobs.start[job] + limit
+    remember(world, job)
+    note_neighbours(world, job)
+    return NO_FAULT
+
+
+@lean
+def end_job(world: World, job: int, now: int) -> None:
+    """Let a job leave its nodes; the owner of each has the share that comes free."""
+    resident, share, s, blocks = world.nodes.resident, world.nodes.share, world.scalars, world.free_in_block
+    forget(world, job)
+    account(world, job, now)
+    if world.jobs.shared[job] > 0:
+        note_neighbours(world, job)
+    world.jobs.state[job], world.end[job] = ENDED, now
+    last, shared, freed = resident.shape[1] - 1, world.jobs.shared, 0
+    for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
+        if resident[node, 1] == NOBODY:
+            resident[node, 0], share[node, 0] = NOBODY, 0
+            blocks[node >> BLOCK_BITS] += 1
+            freed += 1
+            continue
+        layer = 0
+        while resident[node, layer] != job:
+            layer += 1
+        left = share[node, layer]
+        for i in range(layer, last):
+            resident[node, i], share[node, i] = resident[node, i + 1], share[node, i + 1]
+        resident[node, last], share[node, last] = NOBODY, 0
+        shared[resident[node, 0]] -= resident[node, 1] == NOBODY
+        hand_on(world, node, left)
+    s[FREE] += freed + world.jobs.held[job]
+    world.jobs.held[job] = 0
+
+
+@lean
+def hand_on(world: World, node: int, cores: int) -> None:
+    """Give cores that came free on a node to its first resident that may grow."""
+    house = world.nodes
+    for layer in range(house.resident.shape[1]):
+        heir = house.resident[node, layer]
+        if heir != NOBODY and world.jobs.cls[heir] == MALLEABLE:
+            house.share[node, layer] += cores
+            return
+
+
+@lean
+def note_change(world: World, job: int) -> None:
+    """Have the end of a job worked out anew."""
+    s = world.scalars
+    for other in world.changed[: s[CHANGES]]:
+        if other == job:
+            return
+    world.changed[s[CHANGES]] = job
+    s[CHANGES] += 1
+
+
+@lean
+def note_neighbours(world: World, job: int) -> None:
+    """Have the ends of a job and of all on its nodes worked out anew."""
+    note_change(world, job)
+    if world.jobs.shared[job] == 0:
+        return
+    for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
+        for other in world.nodes.resident[node]:
+            if other != NOBODY:
+                note_change(world, other)
+
+
+@lean
+def update_ends(world: World, now: int) -> None:
+    """Work out when the jobs whose shares or limits have changed end now, and which nodes they leave then.
+
+    Who still waits for a container on its nodes does not work until its start, at whatever rate.
+    """
+    s = world.scalars
+    if s[RESIDUAL] > 0:
+        note_interference(world)
+    for job in world.changed[: s[CHANGES]]:
+        if world.jobs.state[job] != RUNNING:
+            continue
+        account(world, job, now)
+        before, world.rate[job] = world.rate[job], rate_of(world, job)
+        world.left[job] += max(0, world.jobs.start[job] - now) * (world.rate[job] - before)
+        if not is_pool(world):
+            s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
+        world.jobs.leaves[job] = leaves_of(world, job)
+        done = now + max(0, -((boundary(world, job) - world.left[job]) // world.rate[job]))
+        move(world, job, min(done, at_the_latest(world, job)))
+    s[CHANGES] = 0
+
+
+@lean
+def boundary(world: World, job: int) -> int:
+    """Return how much work a job has left when its demand changes next; 0 if it does not change any more."""
+    if len(world.upcoming) == 0:
+        return 0
+    row = world.upcoming[job]
+    return int(world.phases[row, LEFT]) if world.phases[row, JOB] == job else 0
+
+
+@lean
+def account(world: World, job: int, now: int) -> None:
+    """Count the work that a job has done and lost since its shares last changed."""
+    passed = now - world.jobs.since[job]
+    world.left[job] -= world.rate[job] * passed
+    world.jobs.lost[job] += (full_rate(world, job) - world.rate[job]) * passed
+    world.jobs.since[job] = now
+
+
+@lean
+def leaves_of(world: World, job: int) -> int:
+    """Return on how many of its nodes a job is predicted to be the last; of equals, the later submitted is."""
+    house, ends, count = world.nodes, world.jobs.ends, 0
+    for node in house.place[house.first[job] : house.first[job + 1]]:
+        count += 1
+        for other in house.resident[node]:
+            if other != NOBODY and (ends[other] > ends[job] or (ends[other] == ends[job] and other > job)):
+                count -= 1
+                break
+    return count
+
+
+@lean
+def rate_of(world: World, job: int) -> int:
+    """Return how much of its work a job does in a second: in cores, or as the speeds of a pool say."""
+    if is_pool(world):
+        return disturbed(world, job, world.speed[world.jobs.held[job]])
+    house, total, least = world.nodes, 0, world.scalars[CORES]
+    for node in house.place[house.first[job] : house.first[job + 1]]:
+        share = house.share[node, layer_of(world, job, node)]
+        total += share
+        least = min(least, share)
+    return int(least * world.jobs.nodes[job] if world.scalars[MODEL] == WORST else total)

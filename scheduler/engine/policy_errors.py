@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that a policy raises, as sentences."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from scheduler.engine.compiler import Policy
+
+
+@contextmanager
+def naming_errors(policy: Policy, now: Callable[[], int]) -> Iterator[None]:
+    """Raise SchedulerError for what the policy raises: as plain Python, or as machine code.
+
+    Machine code that is called through a pointer cannot raise: numba hands its error to `sys.unraisablehook` and
+    returns 0 for it.
+    """
+    raised: list[BaseException | None] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda found: raised.append(found.exc_value)
+    try:
+        yield
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _name(policy)]
+        if not lines:
+            raise
+        msg = f"Policy {policy.name}, at {now()} s: {_words(error)} ({policy.file}, line {lines[-1]})."
+        raise SchedulerError(msg) from error
+    finally:
+        sys.unraisablehook = before
+    if raised:
+        msg = f"Policy {policy.name}, at {now()} s: {_words(raised[0])}: set NUMBA_DISABLE_JIT=1 to see the line."
+        raise SchedulerError(msg)
+
+
+def _name(policy: Policy) -> str:
+    return policy.decide.__code__.co_filename
+
+
+def _words(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"

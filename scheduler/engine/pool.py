@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pool of processors: jobs have a number of them, run as fast as a speedup curve says, and pay for every change.
+
+Work is counted in seconds times the speed on the size that a job asks for, so that a job on its own size takes its run
+time. What a change from p to q processors costs is time without progress, in millionths of a second:
+
+stall + hold * max(p, q) + transfer * max(1 / large, 1 / small - 1 / large)
+
+where hold differs for shrinking and expanding, and transfer is what all data of a job would take through one link. The
+last factor is the share of the data that the busiest processor sends or receives when the data lie evenly before and
+after: of those that are vacated, or of those that stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.engine.node_shares import account, note_change, set_off
+from scheduler.engine.state import BAD_SHARE, FREE, MILLION, NO_FAULT, NO_ROOM, NOT_RUNNING, RESIZES, WRONG_CLASS
+from scheduler.interface import MALLEABLE, RIGID, RUNNING, WAITING, lean
+
+if TYPE_CHECKING:
+    from scheduler.engine.state import World
+
+STALL, SHRINK, EXPAND, TRANSFER = range(4)
+"""Places in `World.stall`, each in millionths of a second: of any change; per processor of the larger number, when
+shrinking and when expanding; of all data of a job through one link."""
+
+
+@lean
+def allot(world: World, job: int, processors: int, now: int) -> int:
+    """Let a job have so many processors of the pool, starting it if it waits; return what is wrong."""
+    s, jobs = world.scalars, world.jobs
+    before, cls = jobs.held[job], jobs.cls[job]
+    if jobs.state[job] not in (WAITING, RUNNING):
+        return NOT_RUNNING
+    if processors < 1:
+        return BAD_SHARE
+    if processors - before > s[FREE]:
+        return NO_ROOM
+    if (cls == RIGID and processors != jobs.nodes[job]) or (cls != MALLEABLE and before > 0):
+        return WRONG_CLASS
+    s[FREE] -= processors - before
+    jobs.held[job] = processors
+    if before == 0:
+        set_off(world, job, processors, now)
+    elif processors != before:
+        account(world, job, now)
+        price = in_work(cost(world, before, processors), world.speed[processors])
+        world.left[job] += price
+        jobs.lost[job] += price
+        jobs.lent[job] += processors < before
+        s[RESIZES] += 1
+    note_change(world, job)
+    return NO_FAULT
+
+
+@lean
+def in_work(millionths: int, speed: int) -> int:
+    """Return what is done in so many millionths of a second, rounded down; their product may be too large a number."""
+    return int(millionths // MILLION * speed + millionths % MILLION * speed // MILLION)
+
+
+@lean
+def cost(world: World, before: int, after: int) -> int:
+    """Return what a change of processors costs, in millionths of a second."""
+    terms, small, large = world.stall, min(before, after), max(before, after)
+    hold = terms[SHRINK] if after < before else terms[EXPAND]
+    moved = max(terms[TRANSFER] // large, terms[TRANSFER] // small - terms[TRANSFER] // large)
+    return int(terms[STALL] + hold * large + moved)

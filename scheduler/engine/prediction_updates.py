@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted run times in the event loop: asked for at submission, raised when a job runs for longer.
+
+As Tsafrir, Etsion and Feitelson do it (IEEE TPDS 18(6), 2007): a prediction is never above what the user asks for, and
+nobody is killed by it. When a job has run for as long as predicted, the prediction is raised by the first of STEPS, the
+next time by the second, and so on. A job ends when its work is done, or when it has had the time that its user asks for
+at full speed.
+
+Predictions are raised right before a policy is called: nobody else looks at them, and what they are raised to does not
+depend on when that is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.engine.node_shares import full_rate, set_limit, update_ends
+from scheduler.engine.state import RUNNERS, SUBMISSIONS, UNLIMITED
+from scheduler.interface import lean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.engine.state import World
+    from scheduler.interface import Jobs
+    from scheduler.predictors.knowledge import Foresight
+
+MINUTE, HOUR = 60, 3600
+STEPS = (
+    MINUTE,
+    5 * MINUTE,
+    15 * MINUTE,
+    30 * MINUTE,
+    HOUR,
+    2 * HOUR,
+    5 * HOUR,
+    10 * HOUR,
+    20 * HOUR,
+    50 * HOUR,
+    100 * HOUR,
+)
+"""The last one again and again."""
+
+
+@lean
+def foresee(world: World, predict: Callable[[Jobs, Foresight, int], int], first: int, now: int) -> None:
+    """Predict the run times of the jobs from `first` on, which have just been submitted; raise what has passed."""
+    jobs, known = world.jobs, world.foresight
+    for job in range(first, world.scalars[SUBMISSIONS]):
+        expected = max(1, min(predict(jobs, known, job), known.allowed[job]))
+        jobs.requested[job], jobs.limit[job] = expected, expected
+    while world.scalars[RUNNERS] > 0 and jobs.ends[world.running[0]] <= now:
+        raise_limit(world, world.running[0], now)
+    update_ends(world, now)
+
+
+@lean
+def raise_limit(world: World, job: int, now: int) -> None:
+    """Raise the prediction of a running job until its predicted end is still to come."""
+    jobs, known = world.jobs, world.foresight
+    limit, most = jobs.limit[job], longest(world, job)
+    while jobs.start[job] + limit <= now:
+        limit = min(limit + STEPS[min(known.raised[job], len(STEPS) - 1)], most)
+        known.raised[job] += 1
+    set_limit(world, job, limit, now)
+
+
+@lean
+def longest(world: World, job: int) -> int:
+    """Return how long a job can take from its start, as far as its present speed tells."""
+    full = full_rate(world, job)
+    if world.rate[job] != full:
+        return UNLIMITED
+    return int(world.foresight.allowed[job] - (-world.jobs.lost[job] // full))
+
+
+@lean
+def note_gone(world: World, job: int, now: int) -> None:
+    """Let the predictor know of a job that has ended."""
+    known, lost = world.foresight, world.jobs.lost[job] // full_rate(world, job)
+    known.took[job] = now - world.jobs.start[job] - lost
+    known.gone[known.counts[0]] = job
+    known.counts[0] += 1

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything a simulation knows, as arrays: what policies see, and beside it what only the simulator knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.interface import (
+    FUTURE,
+    MALLEABLE,
+    NEVER,
+    NOBODY,
+    Actions,
+    Event,
+    Ints,
+    Jobs,
+    Nodes,
+    State,
+    lean,
+)
+from scheduler.predictors.knowledge import Foresight, foresight_of
+
+if TYPE_CHECKING:
+    from workloads.workload import Workload
+
+NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
+PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES, FORESEES = range(8, 21)
+SHORTENED = 21
+SCALARS = 22
+"""Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
+BUSY: node seconds with a job on the node; RESIZES: changes of the cores or processors of running jobs; SLOT: the policy
+is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says; FORESEES: 1 with predicted run
+times; SHORTENED: limits that a policy has made shorter."""
+
+(
+    NO_FAULT,
+    TOO_MANY_ROWS,
+    UNKNOWN_ACTION,
+    NOT_WAITING,
+    NO_ROOM,
+    NOT_RUNNING,
+    NOT_ITS_NODE,
+    BAD_SHARE,
+    TOO_SHORT,
+    IN_THE_PAST,
+    WRONG_CLASS,
+    WRONG_PARTITION,
+    WRONG_MACHINE,
+) = range(13)
+"""What a policy can do wrong."""
+
+JOB, LEFT, LEAST, MOST = range(4)
+"""Columns of `World.phases`."""
+
+MILLION = 1_000_000
+
+BLOCK_BITS = 6
+BLOCK = 1 << BLOCK_BITS
+"""Nodes per block of `free_in_block`."""
+
+UNLIMITED = NEVER >> 1
+"""The limit of a job that has none."""
+
+INSTANT, PYSS, CQSIM = 0, 1, 2
+EVENT_RULES = {"instant": INSTANT, "pyss": PYSS, "cqsim": CQSIM}
+IDEAL, WORST = 0, 1
+RUNTIME_MODELS = {"ideal": IDEAL, "worst": WORST}
+
+
+class Pool(NamedTuple):
+    """Jobs that share the processors of a machine: how many they can use, how fast they are, what a change costs."""
+
+    least: Ints
+    most: Ints
+    speed: Ints
+    """As in `World`."""
+    stall: Ints
+    """As in `World`."""
+    residual: int = 0
+    """What a residual process takes of a processor, in millionths."""
+    phases: Ints = np.zeros((0, 4), np.int64)
+    upcoming: Ints = np.zeros(0, np.int64)
+    """As in `World`."""
+
+
+class World(NamedTuple):
+    """A simulation. Arrays are int64, of shape ``(jobs,)`` where nothing else is said."""
+
+    jobs: Jobs
+    nodes: Nodes
+    queue: Ints
+    running: Ints
+    heap: Ints
+    """Running jobs as a binary heap by real end, then by order of start."""
+    at: Ints
+    """Where a job is in the heap; NOBODY for one that is not there."""
+    run: Ints
+    """Seconds a job needs with all its resources."""
+    end: Ints
+    """Real end: predicted for running jobs from their present speed, or when their demand changes before it; NEVER
+    before the start."""
+    order: Ints
+    """How many jobs had started before."""
+    left: Ints
+    """Work left at `jobs.since`, in seconds times cores of its nodes."""
+    rate: Ints
+    """Cores that work counts for at present: ``left`` falls by this each second."""
+    cause: Ints
+    """Kinds of events at the call that started the job."""
+    given: Ints
+    """Cores a job was given of each of its nodes at its start; 0 before it."""
+    changed: Ints
+    """Jobs whose shares have changed since their end was last worked out."""
+    free_in_block: Ints
+    speed: Ints
+    """Shape ``(processors + 1,)``: what a job does in a second on so many processors of a pool; empty for nodes."""
+    stall: Ints
+    """What a change of processors costs, as `allotment.cost` reads it."""
+    phases: Ints
+    """Shape ``(phases + 1, 4)``, empty where no job evolves: a job, how much work it has left when a phase begins, and
+    the fewest and most processors it can use from then on. By job, then in order; the last row is nobody's."""
+    upcoming: Ints
+    """The row of the next phase of each job, or of another job; empty where no job evolves."""
+    contracts: Ints
+    """As in `State`."""
+    rates: Ints
+    """As in `State`."""
+    foresight: Foresight
+    scalars: Ints
+
+
+def make_world(
+    work: Workload,
+    nodes: int,
+    cores: int,
+    rule: int,
+    *,
+    cls: Ints | None = None,
+    priority: Ints | None = None,
+    layers: int = 2,
+    model: int = WORST,
+    allowed: Ints | None = None,
+    pool: Pool | None = None,
+    slot: int = 1,
+    contracts: Ints | None = None,
+    foresees: bool = False,
+    measured: bool = False,
+) -> World:
+    """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
+
+    Where the policy is called at multiples of `slot` seconds, requested times count in whole slots. The nodes of a
+    `pool` are its processors, of one core each. Who has which of them is not simulated, and its jobs have no limit: a
+    job on few processors takes long, which is no fault of its own. Where run times are predicted a job has as much work
+    as it can do in the time that its user asks for, and no other limit. `measured`: whether rates are measured.
+    """
+    count = len(work)
+
+    def column(value: int) -> Ints:
+        return np.full(count, value, np.int64)
+
+    need = -(-work.allocated // cores)
+    requested = -(-work.requested_time // slot) * slot
+    expected = -(-work.run_time // slot) * slot if rule == CQSIM else requested
+    jobs = Jobs(
+        submit=work.submit.copy(),
+        requested=expected.copy(),
+        nodes=need,
+        cores=work.allocated.copy(),
+        cls=column(MALLEABLE) if cls is None else cls.astype(np.int64),
+        partition=column(NOBODY),
+        priority=column(0) if priority is None else priority,
+        state=column(FUTURE),
+        start=column(NEVER),
+        limit=requested.copy() if pool is None else column(UNLIMITED),
+        ends=column(NEVER),
+        planned=column(NEVER),
+        lent=column(0),
+        lost=column(0),
+        since=column(0),
+        leaves=column(0),
+        shared=column(0),
+        least=need.copy() if pool is None else pool.least,
+        most=need.copy() if pool is None else pool.most,
+        held=column(0),
+    )
+    first = np.zeros(count + 1, np.int64)
+    if pool is None:
+        np.cumsum(need, out=first[1:])
+    house = Nodes(
+        first=first,
+        place=np.full(int(first[-1]), NOBODY, np.int64),
+        resident=np.full((nodes, layers), NOBODY, np.int64),
+        share=np.zeros((nodes, layers), np.int64),
+        up=np.ones(nodes, np.int64),
+        allowed=np.zeros((0, nodes), np.int64) if allowed is None else allowed,
+    )
+    blocks = np.full(-(-nodes // BLOCK), BLOCK, np.int64)
+    blocks[-1] = nodes - BLOCK * (len(blocks) - 1)
+    scalars = np.zeros(SCALARS, np.int64)
+    scalars[[FREE, CORES, WAKE, MODEL, RULE, SLOT]] = nodes, cores, NEVER, model, rule, slot
+    scalars[RESIDUAL] = 0 if pool is None else pool.residual
+    scalars[FORESEES] = foresees
+    held = min(count, nodes * layers)
+    return World(
+        jobs=jobs,
+        nodes=house,
+        queue=column(NOBODY),
+        running=np.full(held, NOBODY, np.int64),
+        heap=np.full(2 * held, NOBODY, np.int64),
+        at=column(NOBODY),
+        run=np.minimum(work.run_time, work.requested_time) if foresees else work.run_time.copy(),
+        end=column(NEVER),
+        order=column(NOBODY),
+        left=column(0),
+        rate=column(0),
+        cause=column(0),
+        given=column(0),
+        changed=np.full(count, NOBODY, np.int64),
+        free_in_block=blocks,
+        speed=np.zeros(0, np.int64) if pool is None else pool.speed,
+        stall=np.zeros(4, np.int64) if pool is None else pool.stall,
+        phases=np.zeros((0, 4), np.int64) if pool is None else pool.phases,
+        upcoming=np.zeros(0, np.int64) if pool is None else pool.upcoming,
+        contracts=np.zeros((0, 4), np.int64) if contracts is None else contracts,
+        rates=np.zeros((count, cores + 1) if measured else (0, 0), np.int64),
+        foresight=foresight_of(work if foresees else None),
+        scalars=scalars,
+    )
+
+
+def make_actions(world: World) -> Actions:
+    """Return room for what a policy can want done at one call: a few rows for each job, a few places for each node."""
+    jobs = len(world.queue)
+    return Actions(
+        rows=np.zeros((2 * jobs + 4 * len(world.running) + 16, 5), np.int64),
+        nodes=np.zeros(8 * world.nodes.resident.size + 16, np.int64),
+        used=np.zeros(2, np.int64),
+    )
+
+
+@lean
+def is_pool(world: World) -> bool:
+    """Return whether jobs share processors rather than have nodes."""
+    return len(world.speed) > 0
+
+
+@lean
+def view(world: World) -> State:
+    """Return what a policy sees."""
+    s = world.scalars
+    return State(
+        s[NOW],
+        s[FREE],
+        s[CORES],
+        world.queue[: s[QUEUED]],
+        world.running[: s[RUNNERS]],
+        world.jobs,
+        world.nodes,
+        world.speed,
+        world.contracts,
+        world.rates,
+    )
+
+
+NOTHING = Event(0, NOBODY)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy A: each container runs exactly one time slot of the scheduler and is saved before its end.
+
+Regular jobs start at the ends of slots alone, so that a node without one at the beginning of a slot has none until its
+end. Filling is therefore a function of the regular schedule, which it cannot change. A container that can go on in the
+next slot keeps its node; each slot costs it a start and a save all the same, but for the one in which it is complete.
+What a regular job leaves of its last slot stays idle, and so does what a container leaves of its own.
+
+In a pool it is not known who has which processor, and containers have those with the highest numbers: as each is saved
+and restored in every slot, it costs nothing to change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.gap_filling.containers import (
+    arrive,
+    move_in,
+    move_out,
+    put_back,
+    somebody_waits,
+    take_next,
+    time_left,
+    work,
+)
+from scheduler.interface import NOBODY, lean
+
+if TYPE_CHECKING:
+    from scheduler.gap_filling.containers import Containers
+    from scheduler.interface import Ints
+
+SLOT, RESTORE, SAVE, SPEED = range(4)
+"""Places in the options."""
+COMING, GOING, CURSOR_SIZE = range(3)
+"""Places in a cursor, all 0 before the first slot: how far the regular schedule was followed."""
+
+
+def fill_slots(  # noqa: PLR0917 - numba wants them by position
+    box: Containers,
+    starts: Ints,
+    ends: Ints,
+    spans: Ints,
+    first: Ints,
+    place: Ints,
+    taken: Ints,
+    options: Ints,
+    cursor: Ints,
+    begin: int,
+    until: int,
+) -> int:
+    """Fill the slots with the numbers from `begin` to before `until`, which follow those before them.
+
+    Returns how many slots of nodes had no regular job.
+
+    `starts` and `ends` are the regular jobs in order of start, and of end; `spans` of shape ``(jobs, 2)`` has these
+    times by job. The nodes of a job are ``place[first[job] : first[job + 1]]``. `taken`, of shape ``(nodes,)``, is 0
+    before the first slot.
+    """
+    coming, going, empty = cursor[COMING], cursor[GOING], 0
+    for number in range(begin, until):
+        now = number * options[SLOT]
+        while coming < len(starts) and spans[starts[coming], 0] <= now:
+            occupy(taken, place[first[starts[coming]] : first[starts[coming] + 1]], 1)
+            coming += 1
+        while going < len(ends) and spans[ends[going], 1] <= now:
+            occupy(taken, place[first[ends[going]] : first[ends[going] + 1]], -1)
+            going += 1
+        empty += fill_slot(box, taken, now, options)
+    cursor[COMING], cursor[GOING] = coming, going
+    return empty
+
+
+def fill_pool(  # noqa: PLR0917 - numba wants them by position
+    box: Containers, times: Ints, held: Ints, taken: Ints, options: Ints, cursor: Ints, begin: int, until: int
+) -> int:
+    """Do as `fill_slots` on a pool, of which regular jobs have ``held[i]`` processors from ``times[i]`` on."""
+    coming, empty = cursor[COMING], 0
+    for number in range(begin, until):
+        now = number * options[SLOT]
+        while coming < len(times) and times[coming] <= now:
+            coming += 1
+        now_held = held[coming - 1] if coming > 0 else 0
+        taken[:now_held] = 1
+        taken[now_held:] = 0
+        empty += fill_slot(box, taken, now, options)
+    cursor[COMING] = coming
+    return empty
+
+
+@lean
+def fill_slot(box: Containers, taken: Ints, now: int, options: Ints) -> int:
+    """Fill a slot of all nodes that are not taken, and return how many these are."""
+    arrive(box, now)
+    empty = seat(box, taken, now, options[RESTORE])
+    run_slot(box, now, options)
+    return int(empty)
+
+
+@lean
+def occupy(taken: Ints, nodes: Ints, jobs: int) -> None:
+    """Count jobs that come to nodes, or leave them."""
+    for node in nodes:
+        taken[node] += jobs
+
+
+@lean
+def seat(box: Containers, taken: Ints, now: int, restore: int) -> int:
+    """Let those leave whose node has a regular job now, give empty nodes to those that wait; return how many were."""
+    empty = 0
+    for node in range(len(taken)):
+        if taken[node] > 0 and box.tenant[node] != NOBODY:
+            one = box.tenant[node]
+            move_out(box, one, now)
+            put_back(box, one)
+    for node in range(len(taken)):
+        if taken[node] > 0:
+            continue
+        empty += 1
+        if box.tenant[node] != NOBODY:
+            box.overhead[box.tenant[node]] += restore
+        elif somebody_waits(box):
+            move_in(box, take_next(box), node, now, restore)
+    return empty
+
+
+@lean
+def run_slot(box: Containers, now: int, options: Ints) -> None:
+    """Let every container on a node work for a slot, and be saved or complete."""
+    slot, restore, save, speed = options[SLOT], options[RESTORE], options[SAVE], options[SPEED]
+    for one in box.tenant:
+        if one == NOBODY:
+            continue
+        left = time_left(box, one, speed)
+        if restore + left <= slot:
+            work(box, one, left, speed)
+            box.end[one] = now + restore + left
+            move_out(box, one, box.end[one])
+        else:
+            work(box, one, slot - restore - save, speed)
+            box.overhead[one] += save
+            box.saves[one] += 1
+        box.saved[one] = box.done[one]
+
+
+@lean
+def leave_all(box: Containers, now: int) -> None:
+    """Let every container leave its node."""
+    for one in box.tenant:
+        if one != NOBODY:
+            move_out(box, one, now)

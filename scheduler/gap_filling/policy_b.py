@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy B: a container runs on until a regular job comes.
+
+The regular schedule is made as always, on nodes of which containers are no tenants as far as it knows. A job that
+starts on a node with a container waits until that is saved, and so do those that come after it. Where the policy had
+planned just that start, the save begins so much earlier, but not before the plan was known. A container that has
+nothing to save is dropped. One that cannot be saved in time is killed, if regular jobs are not to wait, or moves live
+to an empty node, where there is one and that is quicker. Empty nodes are filled when all else at an instant is done,
+from the lowest number on.
+
+The loop is that of `engine.advance`, from the same parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.engine.end_order import forget, remember
+from scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, happen, is_turn, next_instant, obey
+from scheduler.engine.node_shares import note_neighbours, set_limit, update_ends
+from scheduler.engine.state import BUSY, CHANGES, CORES, EVENTS, FAULT, FREE, NO_FAULT, NOW, WAKE, view
+from scheduler.gap_filling.containers import (
+    DUE,
+    PENDING_COUNT,
+    TENANTS,
+    arrive,
+    drop,
+    move_in,
+    move_out,
+    next_arrival,
+    put_back,
+    somebody_waits,
+    take_next,
+    time_left,
+    work,
+)
+from scheduler.interface import NEVER, NOBODY, PLACE, PLAN, START, lean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.engine.state import World
+    from scheduler.gap_filling.containers import Containers
+    from scheduler.interface import Actions, Event, Floats, Ints, State
+
+RESTORE, SAVE, SPEED, MIGRATE, KILL = range(5)
+"""Places in the options of filling."""
+
+
+def advance_filled(  # noqa: PLR0917 - numba wants them by position
+    decide: Callable[[State, Event, Floats, Actions], int],
+    world: World,
+    box: Containers,
+    how: Ints,
+    options: Floats,
+    actions: Actions,
+    until: int,
+    budget: int,
+) -> int:
+    """Handle at most `budget` instants, none after `until`, and the containers' own times between them."""
+    s = world.scalars
+    for _ in range(budget):
+        regular = next_instant(world)
+        now = min(regular, box.scalars[DUE], next_arrival(box))
+        if regular == NEVER:
+            return OVER
+        if now > until:
+            return STOPPED
+        s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
+        s[NOW] = now
+        finish(box, now)
+        arrive(box, now)
+        if regular == now:
+            event = happen(world, now)
+            if event.kinds != 0 and is_turn(world, now):
+                s[EVENTS] += 1
+                actions.used[:] = 0
+                s[WAKE] = decide(view(world), event, options, actions)
+                note_plans(world, box, actions)
+                obey(world, actions, event.kinds)
+                if s[FAULT] != NO_FAULT:
+                    return FAILED
+                clear(world, box, how, actions)
+        if now < next_instant(world) < NEVER:
+            fill(world, box, how, now)
+    return MORE
+
+
+@lean
+def finish(box: Containers, now: int) -> None:
+    """Let those leave that are complete, and those wait again that have been saved."""
+    s, kept = box.scalars, 0
+    if s[DUE] > now:
+        return
+    s[DUE] = NEVER
+    for one in box.pending[: s[PENDING_COUNT]]:
+        if box.due[one] <= now:
+            if box.node[one] == NOBODY:
+                put_back(box, one)
+            else:
+                complete(box, one)
+            box.due[one] = NEVER
+        if box.due[one] == NEVER:
+            box.listed[one] = 0
+            continue
+        s[DUE] = min(s[DUE], box.due[one])
+        box.pending[kept] = one
+        kept += 1
+    s[PENDING_COUNT] = kept
+
+
+@lean
+def complete(box: Containers, one: int) -> None:
+    """Let a container leave whose work is done."""
+    box.worked[one] += box.due[one] - box.begin[one]
+    box.done[one] = box.saved[one] = box.need[one]
+    box.end[one] = box.due[one]
+    move_out(box, one, box.due[one])
+
+
+@lean
+def await_due(box: Containers, one: int, due: int) -> None:
+    """Have a container looked at then; NEVER: not at all."""
+    s = box.scalars
+    box.due[one] = due
+    s[DUE] = min(s[DUE], due)
+    if due != NEVER and not box.listed[one]:
+        box.listed[one] = 1
+        box.pending[s[PENDING_COUNT]] = one
+        s[PENDING_COUNT] += 1
+
+
+@lean
+def note_plans(world: World, box: Containers, actions: Actions) -> None:
+    """Note whose planned start is new."""
+    jobs = world.jobs.planned
+    for row in actions.rows[: min(actions.used[0], len(actions.rows))]:
+        if row[0] == PLAN and 0 <= row[1] < len(jobs) and jobs[row[1]] != row[2]:
+            box.told[row[1]] = world.scalars[NOW]
+
+
+@lean
+def clear(world: World, box: Containers, how: Ints, actions: Actions) -> None:
+    """Take containers off the nodes of the jobs that have just started, and let these wait for it.
+
+    A guest begins no earlier than those who wait on its nodes for a container that is still there.
+    """
+    house, now = world.nodes, world.scalars[NOW]
+    for row in actions.rows[: actions.used[0]]:
+        if row[0] not in (START, PLACE):
+            continue
+        job, delay = row[1], 0
+        notice = box.told[job] if world.jobs.planned[job] == now else now
+        for node in house.place[house.first[job] : house.first[job + 1]]:
+            if box.tenant[node] != NOBODY:
+                delay = max(delay, evict(world, box, how, box.tenant[node], min(notice, now), now))
+            for other in house.resident[node]:
+                if other != NOBODY:
+                    delay = max(delay, world.jobs.start[other] - now)
+        if delay > 0:
+            postpone(world, job, delay)
+            box.delay[job] = delay
+
+
+@lean
+def evict(  # noqa: PLR0917 - numba wants them by position
+    world: World, box: Containers, how: Ints, one: int, notice: int, now: int
+) -> int:
+    """Let a container leave a node that a regular job is given now; return how long that has to wait."""
+    unsaved, begin = box.done[one] > box.saved[one], box.begin[one]
+    stop = max(notice, now - how[SAVE])
+    if begin >= stop and not unsaved:
+        kill(box, how[SPEED], one, now)
+        return 0
+    stop = max(stop, begin)
+    delay = stop + how[SAVE] - now
+    if delay > 0 and how[KILL]:
+        kill(box, how[SPEED], one, now)
+        return 0
+    ready = max(now, begin)
+    if ready + how[MIGRATE] < stop + how[SAVE] and delay > 0:
+        target = empty_node(world, box)
+        if target != NOBODY:
+            migrate(box, how, one, target, now)
+            return int(ready + how[MIGRATE] - now)
+    work(box, one, stop - begin, how[SPEED])
+    box.saved[one] = box.done[one]
+    box.overhead[one] += how[SAVE]
+    box.saves[one] += 1
+    move_out(box, one, stop + how[SAVE])
+    if delay > 0:
+        await_due(box, one, stop + how[SAVE])
+    else:
+        await_due(box, one, NEVER)
+        put_back(box, one)
+    return int(delay)
+
+
+@lean
+def migrate(box: Containers, how: Ints, one: int, target: int, now: int) -> None:
+    """Move a container live to another node; it has both until that is done, and does not work meanwhile."""
+    ready = max(now, box.begin[one])
+    work(box, one, ready - box.begin[one], how[SPEED])
+    box.overhead[one] += how[MIGRATE]
+    move_out(box, one, ready + how[MIGRATE])
+    move_in(box, one, target, now, ready + how[MIGRATE] - now)
+    left = time_left(box, one, how[SPEED])
+    await_due(box, one, NEVER if left == NEVER else box.begin[one] + left)
+
+
+@lean
+def kill(box: Containers, speed: int, one: int, now: int) -> None:
+    """End a container at once; it goes on later from where it was saved last."""
+    drop(box, one, now, speed)
+    await_due(box, one, NEVER)
+    put_back(box, one)
+
+
+@lean
+def postpone(world: World, job: int, delay: int) -> None:
+    """Let a job that has just started begin later, on the nodes that it has already.
+
+    Those who share these lend cores for so much longer, so that they may take what they lose by it, rounded up.
+    """
+    jobs, s = world.jobs, world.scalars
+    forget(world, job)
+    jobs.start[job] += delay
+    jobs.ends[job] += delay
+    remember(world, job)
+    world.left[job] += delay * world.rate[job]
+    note_neighbours(world, job)
+    for other in world.changed[: s[CHANGES]]:
+        if other != job:
+            set_limit(world, other, jobs.limit[other] - (-delay * world.given[job] // s[CORES]), s[NOW])
+    update_ends(world, s[NOW])
+
+
+@lean
+def empty_node(world: World, box: Containers) -> int:
+    """Return the first node without any job or container; NOBODY if there is none."""
+    for node in range(len(box.tenant)):
+        if is_empty(world, box, node):
+            return node
+    return NOBODY
+
+
+@lean
+def is_empty(world: World, box: Containers, node: int) -> bool:
+    """Return whether a node is up and has neither job nor container."""
+    return bool(world.nodes.up[node] and world.nodes.resident[node, 0] == NOBODY and box.tenant[node] == NOBODY)
+
+
+@lean
+def fill(world: World, box: Containers, how: Ints, now: int) -> None:
+    """Give empty nodes to containers that wait."""
+    vacant, node = world.scalars[FREE] - box.scalars[TENANTS], 0
+    while vacant > 0 and somebody_waits(box):
+        while not is_empty(world, box, node):
+            node += 1
+        one = take_next(box)
+        move_in(box, one, node, now, how[RESTORE])
+        left = time_left(box, one, how[SPEED])
+        await_due(box, one, NEVER if left == NEVER else box.begin[one] + left)
+        vacant -= 1

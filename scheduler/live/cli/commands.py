@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a cluster: its scheduler, its jobs and its nodes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent import errors
+from agent.cli import output
+from agent.cli.orders import AsJson, reader
+from agent.control import client, keys, messages
+from agent.control.remote import Remote
+from scheduler.errors import SchedulerError
+from scheduler.live.cli import scheduler as cli_scheduler
+from scheduler.live.cli import tables
+from scheduler.live.cli.submit_script import SCRIPT, Submission
+from scheduler.live.cli.wait import await_all
+from scheduler.live.cluster.job_filter import Choice, parse_names, parse_states
+from scheduler.live.cluster.paging import SCHEMA_VERSION, whole
+from scheduler.live.cluster.spec import (
+    LONGEST_REQUEST,
+    MOST,
+    MOST_AT_ONCE,
+    Dependency,
+    Spec,
+    exported,
+    from_json,
+    parse_amounts,
+    parse_class,
+    parse_dependencies,
+    parse_features,
+    parse_job,
+    parse_memory,
+    parse_pattern,
+    parse_time,
+)
+from workloads import figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = typer.Typer()
+app.command()(cli_scheduler.scheduler)
+SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
+
+
+def _where(text: str) -> Path | Remote:
+    """Return the scheduler at ``HOST:PORT``, which ``tcp://`` may precede, or the one whose queue is in a folder."""
+    address = text.removeprefix("tcp://")
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in address:
+        folder = os.environ.get("DROM_REMOTE_KEYS")
+        return Remote(address, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
+    if ":" in text and not Path(text).is_dir():
+        msg = f"{text!r} is no scheduler: write HOST:PORT, or the folder of its queue."
+        raise SchedulerError(msg)
+    return Path(text)
+
+
+Where = Annotated[
+    str,
+    typer.Option(
+        "--scheduler",
+        metavar="DIR|HOST:PORT",
+        help="The folder of the scheduler's queue, or where it listens for users of other nodes.",
+        envvar="DROM_QUEUE",
+        default_factory=lambda: str(cli_scheduler.default_queue(os.environ, os.geteuid())),
+        show_default="/var/lib/drom, or ~/.local/state/drom",
+    ),
+]
+Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.", parser=reader(parse_job))]
+
+
+def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
+    return whole(partial(client.order, _where(where), server=SERVICE), order, **fields)
+
+
+def _print(
+    value: dict[str, Any], lines: Callable[[dict[str, Any]], list[str]], *, as_json: bool, anew: bool = False
+) -> None:
+    """Print an answer, on an empty screen if `anew`."""
+    if anew:
+        output.clear()
+    if as_json:
+        output.emit(tables.for_scripts(value))
+    else:
+        for line in lines(value):
+            output.say(line)
+
+
+_OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}
+"""What belongs to the place from which a job is submitted."""
+
+
+def _chosen(text: str) -> dict[str, str]:
+    """Return the variables of this process that `text` chooses for a job."""
+    return exported(text, {name: value for name, value in os.environ.items() if name not in _OURS})
+
+
+@app.command(cls=Submission, context_settings={"allow_interspersed_args": False})
+def submit(
+    context: typer.Context,
+    scheduler: Where,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...] | SCRIPT [ARGUMENT...]", help="What to run.")
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-N", min=0, max=MOST, help="Nodes; default: as the tasks need.")
+    ] = 0,
+    tasks: Annotated[int, typer.Option("--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")] = 0,
+    ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes.")] = 0,
+    threads: Annotated[
+        int, typer.Option("--cpus-per-task", "-c", min=0, max=MOST, help="Cores that a task asks for.")
+    ] = 0,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: its program's.")] = "",
+    job_class: Annotated[
+        str,
+        typer.Option("--class", metavar="CLASS", help="malleable, moldable or rigid.", parser=reader(parse_class)),
+    ] = "malleable",
+    priority: Annotated[
+        int,
+        typer.Option(
+            min=-MOST,
+            max=MOST,
+            help="Jobs of higher priority are before others; above 0: for root and its owner alone.",
+        ),
+    ] = 0,
+    dependency: Annotated[
+        Sequence[Dependency] | None,
+        typer.Option(
+            "--dependency",
+            "-d",
+            metavar="KIND:JOB,...",
+            help="What to wait for, as afterok:12.",
+            parser=reader(parse_dependencies),
+        ),
+    ] = None,
+    constraint: Annotated[
+        Sequence[str] | None,
+        typer.Option(
+            "--constraint",
+            "-C",
+            metavar="NAMES",
+            help="Features its nodes have, as bigmem,fast.",
+            parser=reader(parse_features),
+        ),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            "--mem",
+            metavar="SIZE",
+            help="Memory on each node, as 4G; a bare number is MiB.",
+            parser=reader(parse_memory),
+        ),
+    ] = None,
+    resources: Annotated[
+        dict[str, int] | None,
+        typer.Option(metavar="NAME=N,...", help="What it uses of each node, as gpu=2.", parser=reader(parse_amounts)),
+    ] = None,
+    export: Annotated[
+        dict[str, str] | None,
+        typer.Option(
+            metavar="ALL|NONE|NAME[=VALUE],...",
+            help="The variables it has of those here; default: all.",
+            parser=reader(_chosen),
+        ),
+    ] = None,
+    stdout: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where its output goes; %j is its number.",
+            parser=reader(parse_pattern),
+        ),
+    ] = Spec().output,
+    stderr: Annotated[
+        str | None,
+        typer.Option("--error", "-e", metavar="FILE", help="Default: with the output.", parser=reader(parse_pattern)),
+    ] = None,
+    stdin: Annotated[
+        str | None,
+        typer.Option("--input", "-i", metavar="FILE", help="Default: nothing.", parser=reader(parse_pattern)),
+    ] = None,
+    chdir: Annotated[
+        Path | None,
+        typer.Option("--chdir", "-D", metavar="DIR", readable=False, help="Where it runs; default: here."),
+    ] = None,
+    no_requeue: Annotated[
+        bool, typer.Option("--no-requeue", help="Let it fail when a node is lost, rather than begin anew.")
+    ] = False,
+    hold: Annotated[bool, typer.Option("--hold", "-H", help="Do not start it before drom hold --release.")] = False,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit so many such jobs.")] = 1,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-W", help="Return when it is over, with its exit status; of several the largest.")
+    ] = False,
+    parsable: Annotated[bool, typer.Option("--parsable", help="Print its number alone, one a line.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Submit a job: a command, or a script that says in #DROM lines what it needs."""
+    if parsable and json:
+        raise typer.BadParameter("--parsable and --json contradict each other: give one of them.")
+    if chdir and isinstance(_where(scheduler), Path):
+        _check_folder(chdir)
+    words, script = list(command or []), str(context.meta.get(SCRIPT, ""))
+    spec = Spec(
+        command=tuple(words[1:] if script else words),
+        script=script,
+        name=name or (Path(words[0]).name if script else ""),
+        nodes=nodes,
+        tasks=tasks,
+        ranks=ranks,
+        threads=threads,
+        time=limit or 0,
+        job_class=job_class,
+        priority=priority,
+        after=tuple(dependency or ()),
+        constraint=tuple(constraint or ()),
+        memory=memory or 0,
+        resources=resources or {},
+        output=stdout,
+        error=stderr or "",
+        input=stdin or "",
+        folder=str((chdir or Path()).absolute()),
+        environment=_chosen("ALL") if export is None else export,
+        umask=_umask(),
+        requeue=not no_requeue,
+        hold=hold,
+    )
+    values = from_json(spec.to_json()).to_json()
+    answer: dict[str, Any] = {"jobs": []}
+    try:
+        while left := count - len(answer["jobs"]):
+            more = _ask(scheduler, "submit", jobs=[values], count=min(left, MOST_AT_ONCE))
+            answer = more | {"jobs": answer["jobs"] + more["jobs"]}
+        for text in answer.get("warnings", ()):
+            typer.echo(f"drom: warning: {text}", err=True)
+    finally:  # those before a refusal are submitted
+        if answer["jobs"]:
+            output.emit(answer) if json else output.say(_submitted(answer["jobs"], parsable=parsable))
+    if wait:
+        sys.stdout.flush()
+        raise typer.Exit(await_all(answer["jobs"], lambda number: _ask(scheduler, "job", job=number)))
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise SchedulerError for a folder that agents of this machine could not change to."""
+    try:
+        os.close(os.open(folder, os.O_PATH | os.O_DIRECTORY))
+        reason = "" if os.access(folder, os.X_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        msg = f"cannot change to {folder}: {reason}: choose another --chdir."
+        raise SchedulerError(msg)
+
+
+def _submitted(numbers: list[int], *, parsable: bool) -> str:
+    if parsable:
+        return "\n".join(map(str, numbers))
+    first, last = numbers[0], numbers[-1]
+    return f"Submitted job {first}" if first == last else f"Submitted jobs {first} to {last}"
+
+
+def _umask() -> int:
+    """Return the umask of this process, which can be read by setting it alone."""
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
+def _picture(text: str) -> Path:
+    """Return the path of a picture. Raises ValueError for one of no kind that is known."""
+    from scheduler.analysis.plots import KINDS
+
+    if Path(text).suffix[1:] not in KINDS:
+        kinds = ", ".join(f".{kind}" for kind in KINDS)
+        msg = f"{text!r} is no picture: end its name in one of {kinds}."
+        raise ValueError(msg)
+    return Path(text)
+
+
+@app.command()
+def queue(
+    scheduler: Where,
+    every: Annotated[bool, typer.Option("--all", help="Also the last jobs that are over.")] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="So many of the last jobs: of --all, else 100; of a report, else all."),
+    ] = None,
+    users: Annotated[
+        Sequence[str] | None,
+        typer.Option("--user", "-u", metavar="NAME,...", help="Jobs of these users only.", parser=reader(parse_names)),
+    ] = None,
+    mine: Annotated[bool, typer.Option("--me", help="Our own jobs only.")] = False,
+    states: Annotated[
+        Sequence[str] | None,
+        typer.Option(
+            "--state",
+            "-t",
+            metavar="STATE,...",
+            help="Jobs in these states only, as pending,failed.",
+            parser=reader(parse_states),
+        ),
+    ] = None,
+    names: Annotated[
+        Sequence[str] | None,
+        typer.Option("--name", "-n", metavar="NAME,...", help="Jobs of these names only.", parser=reader(parse_names)),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="List so many jobs that wait or run; 0: all. Default: 1000; with --json: all.",
+        ),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
+    gantt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw who had which part of which node when: .png, .svg, .pdf.",
+            parser=reader(_picture),
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write what has run as drom simulate does, for drom compare.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report on what has run, with pictures, as one file.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """List the jobs that wait and run: where, since when, and why not yet."""
+    choice = Choice((*(users or ()), *((_our_name(),) if mine else ())), states or (), names or ())
+    every = every or choice.over
+    files = bool(gantt or out or html)
+    if files and (watch or json or any(choice)):
+        raise typer.BadParameter(_FILES)
+    if last is not None and not (every or files):
+        raise typer.BadParameter("--last is of jobs that are over: give --all with it, --gantt, --html or --out.")
+    if gantt or html:
+        figures.require()
+    if files:
+        _tell_history(_ask(scheduler, "history", last=last or 100_000), gantt, out, html)
+        return
+    if every and limit is not None:
+        raise typer.BadParameter("--limit is of jobs that wait or run: give --last with --all.")
+    if every:
+        wanted: dict[str, Any] = {"all": True, "last": last or 100}
+    else:
+        first = (0 if json else FIRST) if limit is None else limit
+        wanted = {"limit": first} if first else {}
+    ask = partial(_queue, scheduler, choice, **wanted)
+    _print(ask(), tell := partial(tables.lines, choice), as_json=json, anew=watch)
+    while watch:
+        output.pause(1)
+        try:
+            value = ask()
+        except errors.ControlError as error:  # it may be started again
+            output.clear()
+            typer.echo(str(error), err=True)
+        else:
+            _print(value, tell, as_json=json, anew=True)
+
+
+FIRST = 1000
+"""Jobs that are listed where nobody says how many."""
+_FILES = "--gantt, --html and --out are about all jobs that have run: leave out --watch, --json and what chooses jobs."
+
+
+def _our_name() -> str:
+    from agent.system.users import user_name
+
+    return user_name(os.geteuid())
+
+
+def _queue(where: str, choice: Choice, **fields: object) -> dict[str, Any]:
+    chosen = {name: list(given) for name, given in choice._asdict().items() if given}
+    return choice.of(_ask(where, "queue", **fields, **chosen))
+
+
+def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:
+    """Draw and write what has run."""
+    from scheduler.analysis import plots, report, results
+    from scheduler.live import accounting
+
+    schedule = accounting.schedule_of(told)
+    if not len(schedule.runs):
+        raise SchedulerError("no job has run yet, so there is nothing to draw or to write: see drom queue.")
+    if gantt:
+        plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), gantt, "--gantt")
+        output.say(f"Drew {gantt}")
+    with TemporaryDirectory(prefix="drom-queue-") as scratch:
+        folder = out or Path(scratch) / told["name"]
+        if out or html:
+            results.write_schedule(*accounting.account(told, schedule), folder)
+        if out:
+            output.say(f"Wrote {out}: compare it with drom compare")
+        if html:
+            report.write_report([folder], html)
+            output.say(f"Wrote {html}")
+
+
+@app.command()
+def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
+    """Show a job: why it waits, where it runs, when it shrank and why, and all that happened to it."""
+    _print(_ask(scheduler, "job", job=number), tables.job, as_json=json)
+
+
+@app.command()
+def cancel(
+    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.", min=1)],
+    scheduler: Where,
+    json: AsJson = False,
+) -> None:
+    """End jobs, or take them out of the queue."""
+    _each(numbers, lambda number: _ask(scheduler, "cancel", job=number), "Cancelled", as_json=json)
+
+
+@app.command()
+def hold(
+    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.", min=1)],
+    scheduler: Where,
+    release: Annotated[bool, typer.Option("--release", help="Let them start again.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Keep jobs from starting."""
+    done = "Released" if release else "Held"
+    _each(numbers, lambda number: _ask(scheduler, "hold", job=number, held=not release), done, as_json=json)
+
+
+def _each(numbers: list[int], give: Callable[[int], dict[str, Any]], done: str, *, as_json: bool) -> None:
+    """Give an order for each job, and say what was done. Raises SchedulerError with a line for each reason why not."""
+    reasons: dict[str, None] = {}
+    told: list[dict[str, Any]] = []
+    for number in numbers:
+        try:
+            told.append(give(number))
+        except errors.NotYetError:  # noqa: PERF203 - each is tried
+            raise
+        except errors.ControlError as error:
+            reasons[str(error)] = None
+        else:
+            if not as_json:
+                output.say(f"{done} job {number}")
+    if as_json:
+        output.emit({"schema_version": SCHEMA_VERSION, "jobs": list(map(tables.for_scripts, told))})
+    if reasons:
+        raise SchedulerError("\n".join(reasons))
+
+
+@app.command()
+def nodes(scheduler: Where, json: AsJson = False) -> None:
+    """List the nodes of the cluster: who is there, and what runs on them."""
+    _print(_ask(scheduler, "nodes"), tables.nodes, as_json=json)
+
+
+@app.command()
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of a node.")],
+    scheduler: Where,
+    reason: Annotated[str, typer.Option(help="Why, for others to read.")] = "drained",
+    undo: Annotated[bool, typer.Option("--undo", help="Let jobs start there again.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Count a node no longer that is down for good.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Let no more jobs start on a node; those that run there go on."""
+    if undo and forget:
+        raise typer.BadParameter("--undo and --forget contradict each other: give one of them.")
+    value = _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained", forget=forget)
+    done = f"Jobs may start on node {node} again" if undo else f"Drained node {node}"
+    _print(value, lambda _: [f"Forgot node {node}" if forget else done], as_json=json)

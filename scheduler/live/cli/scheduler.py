@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom scheduler`: the scheduler of a cluster, as its options want it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.orders import reader
+from agent.control import keys
+from agent.control.gate import Gate
+from agent.observe.guarded import EXIT_STATUS, LoopError
+from agent.observe.log import Log, failure
+from agent.system.sd_notify import ServiceManager
+from scheduler.errors import SchedulerError
+from scheduler.live.cluster.settings import Settings
+from scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from scheduler.live.server.server import Server
+
+USUAL = Settings()
+DAY = 86400.0
+UNREAD = 2
+"""Answers that wait to be read by a user of another node: each may be a long page."""
+SYSTEM_STATE = Path("/var/lib/drom")
+
+
+def default_state(environ: Mapping[str, str], uid: int) -> Path:
+    """Return where a scheduler keeps its queue: /var/lib/drom for root, else ``$XDG_STATE_HOME/drom``."""
+    if uid == 0:
+        return SYSTEM_STATE
+    home = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "/") / ".local/state"
+    return Path(home) / "drom"
+
+
+def default_queue(environ: Mapping[str, str], uid: int) -> Path:
+    """Return where the queue is when nobody says: in /var/lib/drom if a scheduler of the system is there, else ours."""
+    return SYSTEM_STATE if (SYSTEM_STATE / "control").exists() else default_state(environ, uid)
+
+
+def scheduler(
+    state: Annotated[
+        Path,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Where the queue is kept.",
+            default_factory=lambda: default_state(os.environ, os.geteuid()),
+            show_default="/var/lib/drom of root, or ~/.local/state/drom",
+        ),
+    ],
+    policy: Annotated[str, typer.Option(metavar="NAME|FILE", help="The policy, as of drom simulate.")] = "sd",
+    choices: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The name of the cluster.")] = USUAL.name,
+    agents: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Listen for agents of other nodes there; needs keys.")
+    ] = None,
+    users: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Listen for users of other nodes there; needs keys.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="ADDRESS:PORT", help="Serve Prometheus metrics there; port 0: a free one.")
+    ] = None,
+    key_folder: Annotated[
+        Path | None, typer.Option("--keys", metavar="DIR", help="Our keys; default: those of `drom keys`.")
+    ] = None,
+    default_time: Annotated[
+        str, typer.Option(metavar="TIME", help="Time limit of jobs that give none.")
+    ] = f"{USUAL.default_time}s",
+    max_time: Annotated[str, typer.Option(metavar="TIME", help="The longest time limit; unset: any.")] = "",
+    silence: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="After so long an agent counts as gone.")
+    ] = USUAL.silence,
+    give_up: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="After so long more, the jobs of its node are given up.")
+    ] = USUAL.give_up,
+    shrink_within: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="A job that has not shrunk by then makes no room.")
+    ] = USUAL.shrink_within,
+    kill_wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, for jobs that are to end.")
+    ] = USUAL.kill_wait,
+    keep: Annotated[
+        int, typer.Option(metavar="DAYS", min=1, max=36500, help="Forget jobs that were over so many days ago.")
+    ] = round(USUAL.history / DAY),
+    keep_jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of a user's jobs that are over, forget the oldest beyond so many.")
+    ] = USUAL.keep_jobs,
+    max_jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Jobs that wait or run, which a user may have at once.")
+    ] = USUAL.max_jobs,
+    max_running: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Jobs of a user that run at once; 0: any number.")
+    ] = USUAL.max_running,
+    max_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="What a user's unfinished jobs may take of the queue.")
+    ] = f"{USUAL.max_bytes >> 20}M",
+    max_orders: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Orders a second that a user may give for long.")
+    ] = USUAL.max_orders,
+    fair_share: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Order jobs by what their users have used, which counts half after so long, as 7d; unset: by arrival.",
+        ),
+    ] = "",
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Have every change survive the loss of power, not only of the process.")
+    ] = False,
+) -> None:
+    """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
+    from scheduler.engine.compiler import announcement, load_policy
+    from scheduler.live.cluster.controller import check
+    from scheduler.live.server.agent_server import gate_for_agents
+    from scheduler.live.server.server import Server
+
+    manager = ServiceManager(os.environ, os.getpid())
+    wanted = [*LIVE.get(policy, ()), *(choices or [])]
+    found = load_policy(policy, wanted)
+    check(found)
+    settings = Settings(
+        operators=frozenset({0, os.geteuid()}),
+        name=name,
+        silence=silence,
+        give_up=give_up,
+        shrink_within=shrink_within,
+        kill_wait=kill_wait,
+        default_time=_given(parse_time, default_time),
+        max_time=_given(parse_time, max_time),
+        history=keep * DAY,
+        keep_jobs=keep_jobs,
+        max_jobs=max_jobs,
+        max_running=max_running,
+        max_bytes=_given(parse_memory, max_bytes),
+        max_orders=max_orders,
+        half_life=_given(parse_time, fair_share),
+    )
+    log = Log()
+    if words := announcement(found):
+        log("compiling", text=words)
+    folder = key_folder or keys.default_folder(os.environ, os.geteuid())
+    gates = (
+        Gate(users, keys.load(folder), longest=LONGEST_REQUEST, unread=UNREAD, option="--users") if users else None,
+        gate_for_agents(agents, keys.load(folder)) if agents else None,
+    )
+    server = Server(state.absolute(), found, settings, log, durable=durable, gates=gates, begins=False)
+    stop = _serve_metrics(server, metrics, log) if metrics else lambda: None
+    ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
+    about = {"state": state.absolute(), "policy": found.name, "pid": os.getpid(), **ports}
+    try:
+        server.run(lambda: log("ready", **about), manager)
+    except LoopError as error:
+        typer.echo(failure(f"drom: the scheduler ends, and jobs go on: {error}"), err=True)
+        raise typer.Exit(EXIT_STATUS) from error
+    stop()
+    if server.starting:  # a compilation cannot be stopped, and nothing of it has to be waited for
+        os._exit(0)
+
+
+def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
+    from agent.daemon.startup import metrics_address
+    from scheduler.live.server.metrics import ClusterCollector, serve
+
+    try:
+        host, number = metrics_address(where)
+        collector = ClusterCollector(lambda: server.cluster, server.counts, server.lock)
+        port, stop = serve(collector, host, number, lambda sentence: log("request_failed", reason=sentence))
+    except (OSError, ValueError) as error:
+        server.close()
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is no ADDRESS:PORT"
+        msg = f"cannot serve metrics at {where}: {reason}: choose another --metrics, as 127.0.0.1:9468."
+        raise SchedulerError(msg) from error
+    log("metrics", address=host, port=port)
+    return stop
+
+
+def _given(parse: Callable[[str], int], text: str) -> int:
+    """Return what an option says, 0 where it was not given."""
+    return reader(parse)(text) if text else 0
+
+
+LIVE = {
+    "sd": ("interval=1", "reservations=nodes", "resolution=1"),
+    "slurm": ("interval=1", "reservations=nodes", "resolution=1"),
+}
+"""Parameters of policies that differ in a live cluster, where passes cost little and starts should not wait for one."""

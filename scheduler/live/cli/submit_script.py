@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `drom submit`: a script's options are read before those beside it, which are stronger."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+import typer.core
+
+from agent.system.os_errors import reason_of
+from scheduler.errors import SchedulerError
+from scheduler.live.cli.directives import MARK, directives
+
+SCRIPT = "drom.script"
+"""The key of the script's text in the context of `drom submit`."""
+_ARRAY = "--count N submits so many such jobs"
+_BEGIN = "jobs start when there is room: have at or cron submit one later, or release it (--hold)"
+_GRES = "nodes say what they have by name, and jobs ask for it as --resources gpu=1"
+_PARTITION = "there is one queue: leave it out, or choose nodes by --constraint"
+_OF_SBATCH = {
+    "--array": _ARRAY,
+    "-a": _ARRAY,
+    "--begin": _BEGIN,
+    "-b": _BEGIN,
+    "--exclusive": "a job that is not resized has its nodes to itself: --class rigid",
+    "--gpus": _GRES,
+    "--gres": _GRES,
+    "--partition": _PARTITION,
+    "-p": _PARTITION,
+    "--wrap": "write the command after --, as drom submit -- sh -c 'COMMAND'",
+}
+"""What to do instead of options that we have not."""
+
+
+class Submission(typer.core.TyperCommand):
+    """Reads the options in the #DROM lines of a script before those of the command line, which are stronger."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        """Read the options. Raises SchedulerError for a script that is not there, or has a line that cannot be read."""
+        given = list(args)
+        rest = self._read_options(ctx, given)
+        words = ctx.params.get("command") or []
+        options = given[: len(given) - len(words)]
+        if not words or "--" in options:
+            return rest
+        if not Path(words[0]).is_file():
+            if shutil.which(words[0]):
+                return rest
+            msg = f"there is no script {words[0]}: to run a command write drom submit -- {words[0]}"
+            raise SchedulerError(msg)
+        text = ctx.meta[SCRIPT] = _read(words[0])
+        ctx.params.clear()
+        return self._read_options(ctx, [*self._asked_by(text, words[0], ctx), *options, "--", *words])
+
+    def _asked_by(self, text: str, path: str, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
+        """Return the options in a script. Raises SchedulerError with the line of what is none."""
+        lines = directives(text, path)
+        if any(line.startswith("#SBATCH") for line in text.splitlines()):
+            typer.echo(f"drom: the #SBATCH lines of {path} are not read: write {MARK} for those that are to.", err=True)
+        for number, words in lines:
+            try:
+                left = self._alone(words, ctx)
+            except _UsageError as error:
+                msg = f"{path}, line {number}: {error.format_message().rstrip('.')}."  # type: ignore[attr-defined]
+                raise SchedulerError(msg) from error
+            if left:
+                msg = f"{path}, line {number}: {left[0][:40]!r} is no option: write for example {MARK} --nodes 2."
+                raise SchedulerError(msg)
+        return [word for _, words in lines for word in words]
+
+    def _read_options(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        """Read options; of one that sbatch has and we have not it is said what there is."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except _UsageError as error:
+            name = getattr(error, "option_name", "")
+            if name not in _OF_SBATCH:
+                raise
+            error.message, error.possibilities = f"No such option: {name}: {_OF_SBATCH[name]}", None  # type: ignore[attr-defined]
+            raise
+
+    def _alone(self, words: list[str], ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
+        """Read the options of one line, in which nothing is a script; return what is none."""
+        line = type(ctx)(self, parent=ctx.parent, info_name=ctx.info_name, **self.context_settings)
+        with line.scope(cleanup=False):
+            self._read_options(line, words)
+        return list(line.params["command"] or [])
+
+
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""What typer raises for any wrong use of a command line, under a name that differs between its versions."""
+
+
+def _read(path: str) -> str:
+    try:
+        text = Path(path).read_text()
+    except UnicodeDecodeError as error:
+        msg = f"{path} is no script: to run a program write drom submit -- {path}"
+        raise SchedulerError(msg) from error
+    except OSError as error:
+        msg = f"the script {path} cannot be read: {reason_of(error)}."
+        raise SchedulerError(msg) from error
+    if not text.strip():
+        msg = f"the script {path} is empty: write #!/bin/sh and below it what is to be run."
+        raise SchedulerError(msg)
+    return text

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler answers: for scripts, and as lines for people, where users cannot have terminals obey them. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from agent.observe import listing
+from agent.text import LAST_MOMENT, clock, counted, cut_to, duration, escaped, in_words, iso
+from scheduler.live.cluster.job_filter import Choice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EMPTY = "No job waits or runs: submit one with: drom submit -- COMMAND"
+NO_NODES = "No node has joined: start an agent on each with: drom agent --scheduler"
+
+
+MOMENTS = ("time", "submitted", "started", "ended", "expected_start", "at", "heard", "gone_since", "again")
+"""Fields that are seconds since 1970 in an answer and its rows."""
+
+
+def for_scripts(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer as `--json` prints it: moments, also of its jobs, nodes and history, as ISO-8601 UTC."""
+    tables = {name: value[name] for name in ("jobs", "nodes", "history") if isinstance(value.get(name), list)}
+    return _dated(value) | {name: list(map(_dated, rows)) for name, rows in tables.items()}
+
+
+def _dated(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: iso(row[name], "milliseconds") for name in MOMENTS if row.get(name) is not None}
+
+
+def queue(value: dict[str, Any]) -> list[str]:
+    """Return the jobs of a queue, one a line."""
+    if not value["jobs"]:
+        return [EMPTY]
+    rows = [
+        [
+            str(job["job"]),
+            cut_to(job["name"], 24),
+            job["user"],
+            job["state"],
+            _age(job, value["time"]),
+            clock(job["limit"]),
+            str(job["nodes"]),
+            _where(job, value["time"]),
+        ]
+        for job in value["jobs"]
+    ]
+    return _table(["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"], rows)
+
+
+def job(value: dict[str, Any]) -> list[str]:
+    """Return all about a job."""
+    spec = value["spec"]
+    about = [
+        f"job {value['job']} {value['name']} of {value['user']}: {value['state']}",
+        *value["explanation"],
+        *_came_of(value),
+        _command(value["name"], spec),
+        f"asks for: {', '.join(_wanted(value, spec))}",
+        *_files(spec),
+    ]
+    rows = [
+        [_moment(entry["at"], value["time"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]
+    ]
+    return [*map(escaped, about), "", *_table(["TIME", "EVENT", ""], rows)]
+
+
+def _came_of(value: dict[str, Any]) -> Iterator[str]:
+    """Yield where a job ran and what it used, once it is over."""
+    if value["started"] is None or value["ended"] is None:
+        return
+    yield f"ran on: {', '.join(value['shares'])}"
+    if value["cpu_seconds"] or value["max_rss"]:
+        yield f"used: {duration(value['cpu_seconds'])} of CPU time, {in_words(value['max_rss'])} of memory at most"
+
+
+def _command(name: str, spec: dict[str, Any]) -> str:
+    """Return what a job runs; of another's script nothing is told."""
+    if "script" not in spec:
+        return "command: a script of its user"
+    return (
+        f"script: {' '.join([name, *spec['command']])}" if spec["script"] else f"command: {' '.join(spec['command'])}"
+    )
+
+
+def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
+    yield from (counted(value["nodes"], "node"), counted(spec["ranks"], "task"))
+    if spec["threads"]:
+        yield f"{counted(spec['threads'], 'core')} per task"
+    yield duration(value["requested"])
+    yield spec["job_class"]
+    if spec["memory"]:
+        yield f"{in_words(spec['memory'])} of memory"
+    yield from (f"{name}={amount}" for name, amount in spec["resources"].items())
+    yield from (f"feature {name}" for name in spec["constraint"])
+    if spec["priority"]:
+        yield f"priority {spec['priority']}"
+    yield from (f"{kind}:{other}" for kind, other in spec["after"])
+
+
+def _files(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield the files of a job, and the folder in which it runs and from which their names count."""
+    yield from (f"{name}: {spec[name]}" for name in ("output", "error", "input", "folder") if spec[name])
+
+
+def nodes(value: dict[str, Any]) -> list[str]:
+    """Return the nodes of a cluster, one a line; columns of what no node has are left out."""
+    if not value["nodes"]:
+        return [NO_NODES]
+    rows = sorted(value["nodes"], key=lambda node: _natural(node["name"]))
+    columns: list[tuple[str, list[str]]] = [
+        ("NODE", [node["name"] for node in rows]),
+        ("STATE", [node["state"] for node in rows]),
+        ("CORES", [str(node["cores"]) for node in rows]),
+        ("MEMORY", [node["memory"] and in_words(node["memory"]) for node in rows]),
+        ("FEATURES", [",".join(node["features"]) for node in rows]),
+        ("RESOURCES", [",".join(f"{name}={amount}" for name, amount in node["resources"].items()) for node in rows]),
+        ("JOBS", [_on_it(node) for node in rows]),
+    ]
+    shown = [(name, cells) for name, cells in columns if any(cells)]
+    reasons = [_away(node, value["time"]) for node in rows]
+    cells = [[column[i] or "-" for _, column in shown] + [reasons[i]] for i in range(len(rows))]
+    return _table([*(name for name, _ in shown), "REASON"], cells)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return by what names are sorted, so that n2 is before n10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.findall("[0-9]+|[^0-9]+", name)]
+
+
+def _on_it(node: dict[str, Any]) -> str:
+    """Return the jobs on a node; without any it is free if it takes some."""
+    jobs = ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items())
+    return jobs or ("free" if node["state"] == "up" else "-")
+
+
+def _away(node: dict[str, Any], now: float) -> str:
+    """Return why no job starts on a node."""
+    reasons = [reason for reason in (node["drained"], node["busy"]) if reason]
+    since = node["heard"] or node["gone_since"]
+    if node["state"] in ("gone", "down"):
+        silent = f"is silent since {_moment(since, now)}" if since else "has not spoken to this scheduler yet"
+        reasons.append(f"its agent {silent}")
+    return "; ".join(reasons)
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> list[str]:
+    return listing.table(headings, [[escaped(cell) for cell in row] for row in rows])
+
+
+def _age(job: dict[str, Any], now: float) -> str:
+    if job["started"] is None:
+        return "-"
+    return clock((job["ended"] or now) - job["started"])
+
+
+def _where(job: dict[str, Any], now: float) -> str:
+    if job["state"] == "pending":
+        start = job["expected_start"]
+        return f"{job['reason']}; expected {_moment(start, now)}" if start is not None else str(job["reason"])
+    if job["ended"] is None:
+        return ", ".join(f"{name}:{cores}" for name, cores in job["shares"].items())
+    return str(job["reason"])
+
+
+def _moment(at: float, now: float) -> str:
+    """Return a moment as a clock on the wall here says it, with its day unless that is today."""
+    when, today = (datetime.fromtimestamp(min(one, LAST_MOMENT), timezone.utc).astimezone() for one in (at, now))
+    return when.strftime("%H:%M:%S" if when.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def _detail(detail: dict[str, Any]) -> str:
+    return ", ".join(duration(value) if key == "seconds" else f"{key} {_plain(value)}" for key, value in detail.items())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}:{inner}" for key, inner in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+NONE = "No such job is in the queue: see drom queue without --user, --me, --state and --name."
+
+
+def lines(choice: Choice, value: dict[str, Any]) -> list[str]:
+    """Return the jobs that were chosen of a queue, one a line."""
+    if any(choice) and not value["jobs"]:
+        return [NONE]
+    shown = queue(value)
+    if value.get("after") is not None:
+        of = f"{len(value['jobs']):,} of {len(value['jobs']) + value['left']:,} jobs"
+        shown.append(f"These are {of}: see all with --limit 0, or choose with --me, --user, --state and --name.")
+    return shown

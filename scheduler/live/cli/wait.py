@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for jobs until they are over, for `drom submit --wait`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from agent.errors import ControlError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+def await_all(numbers: Iterable[int], ask: Callable[[int], dict[str, Any]]) -> int:
+    """Return the largest exit status of some jobs once all are over; `ask` returns what is told of one.
+
+    A scheduler that does not answer may be started again. Raises RefusedError where it will not tell.
+    """
+    return max(exit_status(_await(number, ask)) for number in numbers)
+
+
+def _await(number: int, ask: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """Return what is told of a job once it is over."""
+    from scheduler.live.cluster.jobs import FINAL
+
+    told = ""
+    while True:
+        try:
+            job = ask(number)
+        except RefusedError:
+            raise
+        except ControlError as error:
+            if str(error) != told:
+                typer.echo(f"drom: {error}", err=True)
+            told = str(error)
+        else:
+            told = ""
+            if job["state"] in FINAL:
+                return job
+        time.sleep(1)
+
+
+def exit_status(job: dict[str, Any]) -> int:
+    """Return what a shell would call the status of a job that is over, as sbatch does: 1 where it has none."""
+    status = job["status"]
+    if job["state"] == "completed":
+        return 0
+    return (status if status > 0 else 128 - status) if status else 1

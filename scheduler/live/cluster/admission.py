@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a job can ever run on a cluster, on which nodes, next to whom, and after what. Pure.
+
+Memory and counted resources are not divided between jobs that share a node: a job shares only where any other that may
+share would find room beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.text import counted, duration, in_words
+from scheduler.errors import SchedulerError
+from scheduler.live.cluster.controller import ANYWHERE
+from scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from scheduler.engine.compiler import Policy
+    from scheduler.live.cluster.jobs import Node
+    from scheduler.live.cluster.settings import Settings
+    from scheduler.live.cluster.spec import Dependency, Spec
+
+MOST_KNOWN = 4096
+"""Kinds of jobs of which it is remembered whether they may share nodes."""
+
+
+def group_of(spec: Spec) -> str:
+    """Return a name for all jobs that may be on the same nodes."""
+    wants = [*spec.constraint, *(f"{name}={amount}" for name, amount in sorted(spec.resources.items()))]
+    if spec.memory:
+        wants.append(f"memory={spec.memory}")
+    return ",".join(wants) or ANYWHERE
+
+
+def hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that lack nothing for a job: there may be thousands, and each submission looks at them."""
+    memory, features, amounts = spec.memory, frozenset(spec.constraint), spec.resources.items()
+    found = [node for node in nodes if memory <= node.memory or not node.memory] if memory else list(nodes)
+    if features:
+        found = [node for node in found if features.issubset(node.features)]
+    if amounts:
+        found = [node for node in found if all(node.resources.get(name, 0) >= amount for name, amount in amounts)]
+    return found
+
+
+def _lacks(spec: Spec, node: Node) -> Iterator[str]:
+    """Yield what a node lacks for a job; one whose memory nobody knows has enough."""
+    for feature in spec.constraint:
+        if feature not in node.features:
+            yield f"feature {feature}"
+    if node.memory and spec.memory > node.memory:
+        yield "so much memory"
+    for name, amount in spec.resources.items():
+        if node.resources.get(name, 0) < amount:
+            yield f"{name}={amount}"
+
+
+def why_not_under(policy: Policy, spec: Spec) -> str:
+    """Return why a policy cannot be asked about a job, which one before it may have let in; empty if it can."""
+    if group_of(spec) == ANYWHERE or policy.knows_nodes:
+        return ""
+    return f"policy {policy.name} takes all nodes as equal"
+
+
+def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
+    """Raise SchedulerError, with what is in the way, for a job that can never run on the nodes that `fit` it."""
+    if why_not := why_not_under(policy, spec):
+        msg = f"{why_not}: leave out --constraint, --mem and --resources, or have the scheduler run with --policy sd."
+        raise SchedulerError(msg)
+    if spec.memory and spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
+        msg = (
+            f"the job asks for {in_words(spec.memory)} of memory on each node, and the largest here has "
+            f"{in_words(most)}: ask for less with --mem."
+        )
+        raise SchedulerError(msg)
+    if len(fit) < spec.nodes:
+        lacking = {what for node in nodes for what in _lacks(spec, node)}
+        having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
+        msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."
+        raise SchedulerError(msg)
+    if settings.max_time and spec.time > settings.max_time:
+        longest = duration(settings.max_time)
+        msg = f"the job asks for {duration(spec.time)}, and jobs here may take {longest}: ask for less with --time."
+        raise SchedulerError(msg)
+
+
+def warnings(specs: Iterable[Spec], nodes: Iterable[Node]) -> list[str]:
+    """Return what the user of jobs that are taken in should know, each a sentence."""
+    if any(spec.memory for spec in specs) and not any(node.memory for node in nodes):
+        return ["no node here says how much memory it has, so that --mem does not keep a job from any."]
+    return []
+
+
+_BOUNDS = ("least_factor", "most_factor")
+"""Parameters between which a policy that measures chooses the SharingFactor."""
+
+
+def may_share(spec: Spec, fit: Iterable[Node], policy: Policy, cores: int) -> bool:
+    """Return whether a job may be guest or mate of any other that may, on the nodes that fit it.
+
+    Each task then has a core, and all find room.
+    """
+    names = ("sharing_factor", *(_BOUNDS if policy.measures else ()))
+    factors = [float(policy.options.get(name, 0.5)) for name in names]
+    shares = [int(factor * cores + 1e-9) for factor in factors]
+    if min(*shares, cores - max(shares)) < spec.tasks:
+        return False
+    if not spec.memory and not spec.resources:
+        return True
+    part, amounts = min(*factors, 1 - max(factors)), spec.resources.items()
+    return all(
+        (not node.memory or spec.memory <= part * node.memory)
+        and (not amounts or all(amount <= part * node.resources.get(name, 0) for name, amount in amounts))
+        for node in fit
+    )
+
+
+class Fitting:
+    """Which nodes fit jobs, and which jobs may share them: found out once for those that ask for the same.
+
+    To be cleared when a node comes, changes or goes.
+    """
+
+    def __init__(self) -> None:
+        self._hosts: tuple[str | None, list[Node]] = (None, [])
+        """The nodes that fit the jobs of the group that was asked about last."""
+        self._sharing: dict[tuple[str, int], bool] = {}
+        """Whether jobs may share nodes, by group and by tasks on each node."""
+
+    def clear(self) -> None:
+        """Forget what was found out."""
+        self._hosts = (None, [])
+        self._sharing.clear()
+
+    def hosts(self, spec: Spec, nodes: Iterable[Node]) -> list[Node]:
+        """Return the nodes that lack nothing for a job."""
+        group = group_of(spec)
+        if self._hosts[0] != group:
+            self._hosts = group, hosts(spec, nodes)
+        return self._hosts[1]
+
+    def may_share(self, spec: Spec, group: str, nodes: Iterable[Node], policy: Policy, cores: int) -> bool:
+        """Return whether a job of a group may share nodes; see the function of this name."""
+        asked = group, spec.tasks
+        if asked not in self._sharing:
+            if len(self._sharing) >= MOST_KNOWN:
+                self._sharing.clear()
+            self._sharing[asked] = may_share(spec, self.hosts(spec, nodes), policy, cores)
+        return self._sharing[asked]
+
+
+def dependencies(after: Iterable[Dependency], state_of: Callable[[int], str | None]) -> tuple[list[int], str]:
+    """Return the jobs that one which is to start `after` some still waits for, and why it will do so for good.
+
+    The reason is empty if it need not.
+    """
+    blocking = []
+    for dependency in after:
+        state = state_of(dependency.job)
+        outcome = _met(dependency, state)
+        if outcome is None:
+            blocking.append(dependency.job)
+        elif not outcome:
+            return [], f"it was to start {_WORDS[dependency.kind]} job {dependency.job}, which is {state}"
+    return blocking, ""
+
+
+def check_dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> None:
+    """Raise SchedulerError, with the reason, for a job that waits for one that never was, or would wait for good."""
+    for dependency in spec.after:
+        if state_of(dependency.job) is None:
+            msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
+            raise SchedulerError(msg)
+    _, hopeless = dependencies(spec.after, state_of)
+    if hopeless:
+        msg = f"the job could never start, as {hopeless}: leave that out of --dependency, or name another job."
+        raise SchedulerError(msg)
+
+
+_WORDS = {"after": "after", "afterany": "after", "afterok": "after success of", "afternotok": "after failure of"}
+
+
+def _met(dependency: Dependency, state: str | None) -> bool | None:
+    """Return whether a dependency is fulfilled; None while that is open."""
+    if dependency.kind == "after":
+        return None if state in (PENDING, STARTING) else True
+    if state is not None and state not in FINAL:
+        return None
+    if dependency.kind == "afterany":
+        return True
+    return (state == COMPLETED) == (dependency.kind == "afterok")

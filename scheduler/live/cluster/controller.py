@@ -1,0 +1,529 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of a policy in real time: what happens goes in, who is to be where with how many cores comes out. No I/O.
+
+It carries out what the policy answers with the simulator's own functions, on a world without the ends of jobs: those
+are told to it. Times are whole seconds that never fall. Jobs are known by their numbers, nodes by 0-based indices.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduler.engine import compiler
+from scheduler.engine.end_order import forget, move, pop, remember
+from scheduler.engine.node_shares import (
+    end_job,
+    full_rate,
+    hand_on,
+    note_change,
+    note_neighbours,
+    set_limit,
+    set_off,
+    settle,
+    update_ends,
+)
+from scheduler.engine.policy_errors import naming_errors
+from scheduler.engine.state import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
+from scheduler.errors import SchedulerError
+from scheduler.interface import (
+    AGENT_GONE,
+    ENDED,
+    JOB_ENDED,
+    NEVER,
+    NOBODY,
+    NODE_DOWN,
+    NODE_UP,
+    RESIZE_FAILED,
+    RIGID,
+    RUNNING,
+    SUBMITTED,
+    TICK,
+    WAITING,
+)
+from scheduler.live.cluster import live_state, policy_call
+from scheduler.simulator.measurement import row_of
+from scheduler.simulator.simulation import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from scheduler.engine.compiler import Policy
+    from scheduler.engine.state import World
+    from scheduler.interface import Ints
+
+ROOM = 256
+"""Jobs, places and nodes there is room for at first."""
+GROUPS = 8
+"""Groups there is room for at first."""
+MOST_FAULTS = 16
+"""Things that one answer of the policy has wrong and that are told."""
+OVERRUN = 30
+"""Seconds within which a job that is past its limit is expected to end."""
+ANYWHERE = ""
+"""The name of the group of all nodes."""
+
+
+class Demand(NamedTuple):
+    """What a policy knows of a job. `requested` are seconds; `group` is the name of the nodes that it may be on."""
+
+    nodes: int
+    requested: int
+    cls: int = RIGID
+    priority: int = 0
+    group: str = ANYWHERE
+
+
+class Fault(NamedTuple):
+    """Something that the policy wanted and could not have: the job that it is about, if any, and a clause."""
+
+    job: int | None
+    text: str
+
+
+class Controller:
+    """The cluster as a policy sees it. `cores` are those of every node.
+
+    Raises SchedulerError for a policy that cannot decide here, and for one that cannot be compiled.
+    """
+
+    def __init__(self, policy: Policy, cores: int) -> None:
+        check(policy)
+        self.policy = policy
+        self.cores = cores
+        self.program = compiler.compile_program(policy)
+        self.faults: list[Fault] = []
+        """What the policy wanted and could not have when it was asked last."""
+        self.late: list[int] = []
+        """Jobs that come to their limits within this second, until somebody empties it."""
+        self._options = compiler.values(policy.options)
+        self._world = live_state.vacant(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)
+        self._actions = make_actions(self._world)
+        self._found = np.zeros((MOST_FAULTS, 2), np.int64)
+        self._numbers: list[int] = []
+        self._index: dict[int, int] = {}
+        self._limits: dict[int, int] = {}
+        """The limits of jobs that have come to them, and are expected to end soon."""
+        self._groups: dict[str, int] = {}
+        """The row of each group in what the policy sees."""
+        self._rows: list[int] = []
+        """Rows that no group has."""
+        self._kinds, self._subject, self._count = 0, NOBODY, 0
+        self._told = self._shares()
+        self._pending: set[int] = set()
+        self._ask(TICK, NOBODY)  # compiles what is not in the cache, before anybody waits for it
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> World:
+        """The state, for reading. Jobs are known there by index: see `number`."""
+        return self._world
+
+    @property
+    def wake(self) -> int:
+        """The second at which the policy is to be called at the latest, or a job comes to its limit; NEVER: unsaid."""
+        world = self._world
+        first = world.running[0] if world.scalars[RUNNERS] else NOBODY
+        return int(min(world.scalars[WAKE], NEVER if first == NOBODY else world.jobs.ends[first]))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many jobs wait, and how many run."""
+        return int(self._world.scalars[QUEUED]), int(self._world.scalars[RUNNERS])
+
+    def is_first(self, number: int) -> bool:
+        """Return whether a waiting job is the head of the queue."""
+        return bool(self._world.queue[0] == self._index[number])
+
+    def place(self, number: int) -> int:
+        """Return the place of a waiting job in the queue, from 1."""
+        queue = self._world.queue[: self._world.scalars[QUEUED]]
+        return int(np.flatnonzero(queue == self._index[number])[0]) + 1
+
+    @property
+    def waiting(self) -> list[int]:
+        """The waiting jobs in the order of the queue."""
+        return [self._numbers[job] for job in self._world.queue[: self._world.scalars[QUEUED]]]
+
+    @property
+    def running(self) -> list[int]:
+        """The jobs that have nodes."""
+        return [self._numbers[job] for job in self._world.running[: self._world.scalars[RUNNERS]]]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened since the policy was asked last."""
+        return bool(self._kinds)
+
+    def fault_of(self, number: int) -> str:
+        """Return what was wrong with what the policy wanted for a job when it was asked last; empty if nothing was."""
+        return next((fault.text for fault in self.faults if fault.job == number), "")
+
+    def waits(self, number: int) -> bool:
+        """Return whether a job is in the queue."""
+        return number in self._index and self._world.jobs.state[self._index[number]] == WAITING
+
+    def runs(self, number: int) -> bool:
+        """Return whether a job has nodes."""
+        return number in self._index and self._world.jobs.state[self._index[number]] == RUNNING
+
+    def planned(self, number: int) -> int:
+        """Return when the policy expects a waiting job to start; NEVER if it has not said."""
+        return int(self._world.jobs.planned[self._index[number]])
+
+    def soonest(self) -> Callable[[int], int]:
+        """Return what says when enough nodes for a waiting job are left by who is on them, as long as nothing happens.
+
+        That is NEVER for jobs which may start on too few nodes. Nodes are looked at once for all jobs of a group.
+        """
+        left: dict[int, Ints] = {}
+
+        def soonest_of(number: int) -> int:
+            job = self._index[number]
+            needed, group = int(self._world.jobs.nodes[job]), int(self._world.jobs.partition[job])
+            if group not in left:
+                left[group] = self._ends(group)
+            return int(left[group][needed - 1]) if needed <= len(left[group]) else NEVER
+
+        return soonest_of
+
+    def _ends(self, group: int) -> Ints:
+        """Return when the nodes of a group are left by who is on them, in order."""
+        world, house = self._world, self._world.nodes
+        usable = house.up if group == NOBODY else house.up * house.allowed[group]
+        residents = house.resident[np.flatnonzero(usable)]
+        ends: Ints = np.where(residents == NOBODY, world.scalars[NOW], world.jobs.ends[residents]).max(axis=1)
+        return np.sort(ends)
+
+    def limit(self, number: int) -> int:
+        """Return how many seconds a running job may take."""
+        return self._limits.get(number, int(self._world.jobs.limit[self._index[number]]))
+
+    def nodes_of(self, number: int) -> list[int]:
+        """Return the nodes of a running job, in the order in which it got them."""
+        job, house = self._index[number], self._world.nodes
+        return [int(node) for node in house.place[house.first[job] : house.first[job + 1]]]
+
+    def cores_on(self, number: int, node: int) -> int:
+        """Return the cores that a running job is to have on one of its nodes."""
+        house, job = self._world.nodes, self._index[number]
+        return int(house.share[node][house.resident[node] == job].sum())
+
+    def residents(self, node: int) -> dict[int, int]:
+        """Return the jobs on a node with the cores they are to have, the owner first."""
+        house = self._world.nodes
+        rows = zip(house.resident[node], house.share[node], strict=True)
+        return {self._numbers[job]: int(cores) for job, cores in rows if job != NOBODY}
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def submit(self, number: int, demand: Demand, now: int) -> None:
+        """Let a job join the queue, behind all of its priority with smaller numbers."""
+        job = self._enter(number, demand, now)
+        self._join(job)
+        self._note(SUBMITTED, job)
+
+    def withdraw(self, number: int) -> None:
+        """Take a waiting job out of the queue, for good."""
+        job, s = self._index.pop(number), self._world.scalars
+        queue = self._world.queue
+        rest = queue[: s[QUEUED]][queue[: s[QUEUED]] != job]
+        queue[: len(rest)] = rest
+        s[QUEUED] = len(rest)
+        self._world.jobs.state[job] = ENDED
+        self._note(JOB_ENDED, job)
+
+    def ended(self, number: int, now: int) -> None:
+        """Take in that a job has left all of its nodes: the owners of these have what it had, if they can."""
+        job = self._index.pop(number)
+        self._limits.pop(number, None)
+        self._leave(job, now)
+        self._note(JOB_ENDED, job)
+
+    def refused(self, number: int, now: int) -> None:
+        """Take in that the mates of a job have not shrunk for it: it waits again, and is nobody's guest any more."""
+        job, jobs = self._index[number], self._world.jobs
+        self._limits.pop(number, None)
+        self._leave(job, now)
+        jobs.limit[job] = jobs.requested[job]
+        for column in (jobs.start, jobs.ends, jobs.planned, self._world.end):
+            column[job] = NEVER
+        jobs.lost[job] = jobs.lent[job] = 0
+        jobs.cls[job] = RIGID
+        self._join(job)
+        self._note(RESIZE_FAILED, job)
+
+    def measured(self, number: int, rates: Mapping[int, float]) -> None:
+        """Take in what a job was measured to do in a second, by the cores that it had of each of its nodes."""
+        if self.policy.measures and number in self._index:
+            self._world.rates[self._index[number]] = row_of(rates, self.cores)
+
+    def launched(self, number: int, now: int) -> None:
+        """Take in that a job is asked to begin, or has really begun: its time counts from now on."""
+        job, world = self._index[number], self._world
+        if world.jobs.start[job] >= now:
+            return
+        forget(world, job)
+        world.jobs.limit[job] = self._limits.pop(number, world.jobs.limit[job])
+        world.jobs.start[job], world.jobs.ends[job] = now, now + world.jobs.limit[job]
+        world.jobs.since[job] = now
+        remember(world, job)
+        note_neighbours(world, job)
+        update_ends(world, now)
+
+    def node_up(self, node: int) -> None:
+        """Let jobs start on a node from now on."""
+        self._reach(node)
+        if not self._world.nodes.up[node]:
+            self._world.nodes.up[node] = 1
+            self._count_free(node, 1)
+            self._note(NODE_UP, node)
+
+    def node_down(self, node: int, kind: int = NODE_DOWN) -> None:
+        """Let no job start on a node from now on, for which `kind` says why; who is there stays."""
+        self._reach(node)
+        if self._world.nodes.up[node]:
+            self._count_free(node, -1)
+            self._world.nodes.up[node] = 0
+            self._note(kind, node)
+
+    def allow(self, group: str, nodes: Iterable[int]) -> list[str]:
+        """Say which nodes the jobs of a group may be on; return the groups that are forgotten, as no job is of them."""
+        allowed_nodes = list(nodes)
+        self._reach(max(allowed_nodes, default=0))
+        forgotten = [] if group in self._groups or self._rows else self._reuse_rows()
+        if group not in self._groups:
+            self._groups[group] = self._rows.pop()
+        row = self._world.nodes.allowed[self._groups[group]]
+        row[:] = 0
+        row[allowed_nodes] = 1
+        return forgotten
+
+    def allow_on(self, node: int, groups: Iterable[str]) -> None:
+        """Say for one node the jobs of which groups may be on it: of no others."""
+        self._reach(node)
+        allowed = self._world.nodes.allowed
+        allowed[:, node] = 0
+        allowed[[self._groups[group] for group in groups if group in self._groups], node] = 1
+
+    def restore(self, number: int, demand: Demand, cores: dict[int, int], start: int, limit: int) -> None:
+        """Take in, after a restart, a job that has run since `start`; `cores` are those it has by node.
+
+        The owner of a node comes before its guests.
+        """
+        self._reach(max(cores))
+        job, world = self._enter(number, demand, start), self._world
+        world.jobs.limit[job] = limit
+        world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]] = list(cores)
+        for node, share in cores.items():
+            self._uncounted(node, 1)
+            settle(world, job, node, share)
+        world.scalars[NOW] = max(world.scalars[NOW], start)
+        set_off(world, job, min(cores.values()), start)
+        # What was lost is not written down, but that its limit was stretched for at most as much.
+        world.jobs.lost[job] = max(0, limit - demand.requested) * full_rate(world, job)
+        note_neighbours(world, job)
+        update_ends(world, int(world.scalars[NOW]))
+
+    # --- the policy -----------------------------------------------------------------------------------------------
+
+    def turn(self, now: int) -> list[int]:
+        """Ask the policy if something has happened or it wanted to be asked by now; return who has started."""
+        world = self._world
+        s = world.scalars
+        now = max(now, int(s[NOW]))
+        s[NOW] = now
+        self._extend_overrun(now)
+        if s[WAKE] <= now:
+            self._note(TICK, NOBODY)
+        before = int(s[STARTS])
+        if self._kinds:
+            self.faults = []
+        while self._kinds:
+            subject = self._subject if self._count == 1 else NOBODY
+            kinds, self._kinds, self._subject, self._count = self._kinds, 0, NOBODY, 0
+            self._ask(kinds, subject)
+            if s[WAKE] <= now:
+                self._note(TICK, NOBODY)
+        running = world.running[: s[RUNNERS]]
+        return [self._numbers[job] for job in running[world.order[running] >= before]]
+
+    def changes(self) -> dict[int, dict[int, int]]:
+        """Return each node on which somebody is to have other cores than at the last call, with all that are there."""
+        changed = self._pending | self._changed()
+        self._pending, self._told = set(), self._shares()
+        return {node: self.residents(node) for node in sorted(changed)}
+
+    def _ask(self, kinds: int, subject: int) -> None:
+        world, found = self._world, self._found
+        before = world.nodes.share.sum(axis=1)
+        with naming_errors(self.policy, lambda: int(world.scalars[NOW])):
+            wrong = self._answer(self.program.decide, world, self._options, self._actions, kinds, subject, found)
+        if wrong:
+            self.faults += [self._fault(int(job), int(fault)) for job, fault in found[:wrong]]
+            self._give_back(before)
+
+    def _fault(self, job: int, fault: int) -> Fault:
+        number = self._numbers[job] if 0 <= job < len(self._numbers) else None
+        return Fault(number, f"policy {self.policy.name} {FAULTS[fault]}")
+
+    def _give_back(self, before: Ints) -> None:
+        """Let jobs have again what the policy took from them for a job that it then could not place.
+
+        `before` is how many cores of each node jobs had when the policy was asked.
+        """
+        world, house = self._world, self._world.nodes
+        taken = before - house.share.sum(axis=1)
+        for node in np.flatnonzero(taken > 0):
+            hand_on(world, int(node), int(taken[node]))
+            for job in house.resident[node]:
+                if job != NOBODY:
+                    note_change(world, job)
+        update_ends(world, int(world.scalars[NOW]))
+
+    def _answer(self, *arguments: object) -> int:
+        if not self.program.compiled:
+            return policy_call.answer(*arguments)  # type: ignore[arg-type]
+        return int(compiler.compile_part(policy_call.answer, arguments, (policy_call,))(*arguments))
+
+    # --- keeping the arrays ---------------------------------------------------------------------------------------
+
+    def _enter(self, number: int, demand: Demand, now: int) -> int:
+        """Write down what is known of a job and return its index."""
+        self._make_room(demand.nodes)
+        world, job = self._world, len(self._numbers)
+        jobs, first = world.jobs, world.nodes.first
+        self._numbers.append(number)
+        self._index[number] = job
+        jobs.submit[job], jobs.requested[job], jobs.limit[job] = now, demand.requested, demand.requested
+        jobs.nodes[job], jobs.cores[job], jobs.cls[job] = demand.nodes, demand.nodes * self.cores, demand.cls
+        jobs.least[job], jobs.most[job], jobs.priority[job] = demand.nodes, demand.nodes, demand.priority
+        jobs.partition[job] = self._groups.get(demand.group, NOBODY)
+        world.run[job] = demand.requested
+        first[job + 1 :] = first[job] + demand.nodes
+        return job
+
+    def _join(self, job: int) -> None:
+        """Put a job into the queue, by falling priority, then by number."""
+        queue, s = self._world.queue, self._world.scalars
+        last, rank = int(s[QUEUED]), self._rank(job)
+        is_last = not last or self._rank(int(queue[last - 1])) <= rank
+        place = last if is_last else bisect(queue[:last], rank, key=self._rank)
+        queue[place + 1 : s[QUEUED] + 1] = queue[place : s[QUEUED]].copy()
+        queue[place] = job
+        s[QUEUED] += 1
+        self._world.jobs.state[job] = WAITING
+
+    def arrange(self, numbers: Sequence[int]) -> None:
+        """Put the jobs of the queue, which these are, into this order."""
+        queue = self._world.queue[: self._world.scalars[QUEUED]]
+        new = [self._index[number] for number in numbers]
+        if (queue != new).any():
+            queue[:] = new
+            self._note(TICK, NOBODY)
+
+    def _rank(self, job: int) -> tuple[int, int]:
+        return -int(self._world.jobs.priority[job]), self._numbers[job]
+
+    def _leave(self, job: int, now: int) -> None:
+        """Let a job leave its nodes."""
+        world, house = self._world, self._world.nodes
+        nodes = house.place[house.first[job] : house.first[job + 1]].copy()
+        move(world, job, -1)  # to the top, from where it is taken
+        pop(world)
+        end_job(world, job, now)
+        update_ends(world, now)
+        for node in nodes:
+            self._uncounted(int(node), -1)
+
+    def _uncounted(self, node: int, change: int) -> None:
+        """Count a node that is down as the functions of the simulator, to which all are up, have not done."""
+        if not self._world.nodes.up[node]:
+            self._count_free(node, change)
+
+    def _count_free(self, node: int, change: int) -> None:
+        if live_state.is_vacant(self._world, node):
+            self._world.scalars[FREE] += change
+            self._world.free_in_block[node >> BLOCK_BITS] += change
+
+    def _note(self, kind: int, subject: int) -> None:
+        self._kinds |= kind
+        self._subject = subject
+        self._count += 1
+
+    def _extend_overrun(self, now: int) -> None:
+        """Expect jobs that have come to their limits, and are being ended, to end soon."""
+        world = self._world
+        while world.scalars[RUNNERS] and world.jobs.ends[world.running[0]] <= now:
+            job = int(world.running[0])
+            self.late.append(self._numbers[job])
+            self._limits.setdefault(self._numbers[job], int(world.jobs.limit[job]))
+            set_limit(world, job, now - int(world.jobs.start[job]) + OVERRUN, now)
+            update_ends(world, now)
+
+    def _shares(self) -> tuple[Ints, Ints]:
+        return self._world.nodes.resident.copy(), self._world.nodes.share.copy()
+
+    def _changed(self) -> set[int]:
+        house, (resident, share) = self._world.nodes, self._told
+        differs = (house.resident != resident).any(axis=1) | (house.share != share).any(axis=1)
+        return {int(node) for node in np.flatnonzero(differs)}
+
+    def _reach(self, node: int) -> None:
+        """Have room for a node."""
+        while node >= len(self._world.nodes.up):
+            self._move(2 * len(self._world.nodes.up))
+
+    def _reuse_rows(self) -> list[str]:
+        """Take the rows of groups of which no job waits or runs, which are returned; make more if those are few."""
+        house = self._world.nodes
+        active = live_state.active_jobs(self._world, len(self._numbers))
+        used, size = set(self._world.jobs.partition[active].tolist()), len(house.allowed)
+        forgotten = [group for group, row in self._groups.items() if row not in used]
+        self._rows += [self._groups.pop(group) for group in forgotten]
+        if 2 * len(self._groups) >= size:
+            more = np.zeros((max(GROUPS, size), len(house.up)), np.int64)
+            self._rows += range(size, size + len(more))
+            self._world = self._world._replace(nodes=house._replace(allowed=np.vstack([house.allowed, more])))
+        return forgotten
+
+    def _make_room(self, nodes: int) -> None:
+        world, known = self._world, len(self._numbers)
+        if known == len(world.queue) or world.nodes.first[known] + nodes > len(world.nodes.place):
+            self._move(len(world.nodes.up), nodes)
+
+    def _move(self, nodes: int, more: int = 0) -> None:
+        """Move to arrays with an eighth more room than jobs need now, and `more` places, for so many nodes."""
+        world = self._world
+        self._pending |= self._changed()
+        active = live_state.active_jobs(world, len(self._numbers))
+        places = int(world.jobs.nodes[active].sum()) + more
+        self._world = live_state.moved(world, active, _roomy(len(active)), _roomy(places), nodes)
+        if self._count == 1 and self._kinds & ~(NODE_UP | NODE_DOWN | AGENT_GONE):
+            self._count += 1  # whom it was about has another index now
+        self._numbers = [self._numbers[job] for job in active]
+        self._index = {number: job for job, number in enumerate(self._numbers)}
+        self._actions = make_actions(self._world)
+        self._told = self._shares()
+
+
+def _roomy(count: int) -> int:
+    """Return how much room is made for so many: little more, as a request that comes upon it pays for all of it."""
+    return count + max(ROOM, count // 8)
+
+
+def prepare(policy: Policy) -> None:
+    """Compile a policy, which may take a minute, before anybody waits for it. Raises as `Controller`."""
+    Controller(policy, 1)
+
+
+def check(policy: Policy) -> None:
+    """Raise SchedulerError for a policy that cannot decide on a live cluster."""
+    if policy.pooled:
+        msg = f"policy {policy.name} allots processors of one machine, not nodes: choose another one with --policy."
+        raise SchedulerError(msg)
+    if policy.built_in == "cp":
+        raise SchedulerError("policy cp plans in the simulator only: choose another one with --policy.")

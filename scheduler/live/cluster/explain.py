@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job waits or has the cores it has, in sentences. Pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from agent.text import counted, duration
+from scheduler.interface import NEVER
+from scheduler.live.cluster import admission
+from scheduler.live.cluster.jobs import CANCELLED, ENDING, FAILED, PENDING, RUNNING, STARTING, TIMEOUT, how_it_ended
+from scheduler.live.cluster.lifecycle import MOST_LOSSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from scheduler.live.cluster.cluster import Cluster
+    from scheduler.live.cluster.controller import Controller
+    from scheduler.live.cluster.jobs import Job, Node
+
+
+def why(job: Job, cluster: Cluster) -> str:
+    """Return a few words on why a job is in its state."""
+    if job.state != PENDING:
+        return _survives(job, cluster) or job.reason or _ended(job)
+    if job.held:
+        return _held(job)
+    if others := cluster.waits_for(job.number):
+        return f"waits for {_named(others)}"
+    controller = cluster.controller
+    outside = cluster.why_not(job.spec) or _outside(job, cluster)
+    if why_not := outside or (controller and controller.fault_of(job.number)):
+        return why_not
+    if controller and controller.waits(job.number) and not controller.is_first(job.number):
+        return "others are before it"
+    return _shortage(job, cluster)
+
+
+def _outside(job: Job, cluster: Cluster) -> str:
+    """Return why a job is not before the policy, where its user may not run more; empty if it is."""
+    if not cluster.turns.waits(job):
+        return ""
+    return f"user {job.user.name} may run {counted(cluster.settings.max_running, 'job')} at once here, and has as many"
+
+
+def _survives(job: Job, cluster: Cluster) -> str:
+    """Return where a job does not end although it was killed; empty if it does."""
+    return f"it was killed and does not end on {', '.join(job.left)}" if job.number in cluster.survivors.jobs else ""
+
+
+def _ended(job: Job) -> str:
+    """Return why a job that is over has not ended well, where its program or its limit says so."""
+    if job.state == TIMEOUT:
+        killed = ", and it was killed, as it did not heed SIGTERM" if job.status == -signal.SIGKILL else ""
+        return f"its limit of {_limit(job)} was over{killed}"
+    return f"it {how_it_ended(job.status)}" if job.state == FAILED and job.status is not None else ""
+
+
+def _limit(job: Job) -> str:
+    return f"{job.limit} s" if job.limit < 100 else duration(job.limit)
+
+
+def _held(job: Job) -> str:
+    """Return why a job is held: by somebody, or as it was lost too often."""
+    lost = f", as it was lost {job.losses} times soon after its start" if job.losses >= MOST_LOSSES else ""
+    by = f" by {job.holder}" if job.holder not in ("", job.user.name) else ""
+    return f"held{lost or by}: release it with drom hold --release {job.number}"
+
+
+def _shortage(job: Job, cluster: Cluster) -> str:
+    """Return why there are not enough nodes for a job."""
+    mine = admission.hosts(job.spec, cluster.nodes.values())
+    away, busy = _away(mine), [node.busy for node in mine if node.state == "busy"]
+    if not cluster.nodes:
+        return "no node has joined yet"
+    if len(mine) < job.spec.nodes:
+        return f"the cluster has {counted(len(mine), 'node')} with what it asks for"
+    if len(mine) - away < job.spec.nodes:
+        return f"{away} of its nodes {'is' if away == 1 else 'are'} drained, silent or down"
+    if len(mine) - away - len(busy) < job.spec.nodes:
+        return f"{len(busy)} of its nodes cannot start jobs now: {busy[0].removesuffix('.')}"
+    return "not enough nodes are free"
+
+
+def _away(nodes: Sequence[Node]) -> int:
+    """Return how many of these nodes are drained, silent or down."""
+    return sum(node.state not in ("up", "busy") for node in nodes)
+
+
+MOST_NAMED = 4
+"""Jobs that a sentence names; of more, it names the first and counts the others."""
+
+
+def _named(jobs: Sequence[int]) -> str:
+    some = jobs if len(jobs) <= MOST_NAMED else jobs[: MOST_NAMED - 1]
+    more = f" and {len(jobs) - len(some)} more" if len(jobs) > len(some) else ""
+    return f"{'jobs' if len(jobs) > 1 else 'job'} {', '.join(map(str, some))}{more}"
+
+
+def expected_start(
+    job: Job, cluster: Cluster, now: float, soonest_of: Callable[[int], int] | None = None
+) -> float | None:
+    """Return when a waiting job starts if nothing changes, None where nobody can say.
+
+    `soonest_of` is what `Controller.soonest` returned, for who asks about many jobs.
+
+    That is as the policy has planned it. A policy plans anew only when it could start somebody, so that a plan may be
+    older than the ends of running jobs are now: the first job starts no earlier than these let it, and with what was
+    planned before that for others nobody is served.
+    """
+    controller = cluster.controller
+    if controller is None or not controller.waits(job.number):
+        return None
+    planned, is_first = controller.planned(job.number), controller.is_first(job.number)
+    if planned == NEVER and not is_first:
+        return None
+    soonest = (soonest_of or controller.soonest())(job.number)
+    if is_first:
+        planned = soonest if planned == NEVER else max(planned, soonest)
+    return float(planned) if now < planned < NEVER and soonest <= planned else None
+
+
+def explain(job: Job, cluster: Cluster, now: float) -> list[str]:
+    """Return sentences for the user of a job."""
+    if job.state == PENDING:
+        return _waiting(job, cluster, now)
+    if job.state == ENDING:
+        return [_has(job, cluster), _ending(job, cluster)]
+    if job.state in (STARTING, RUNNING):
+        return _on_nodes(job, cluster, now)
+    took = "" if job.started is None or job.ended is None else f" after {duration(job.ended - job.started)}"
+    about = why(job, cluster).removesuffix(".")
+    return [f"It is over: {job.state}{took}{about and f': {about}'}."]
+
+
+def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
+    said = [f"It waits: {why(job, cluster)}."]
+    if job.reason:
+        said.append(f"Last time: {job.reason.removesuffix('.')}.")
+    controller = cluster.controller
+    if controller and controller.waits(job.number):
+        said += [_place(job, controller), *_share(job, cluster), _room(job, cluster)]
+        expected = expected_start(job, cluster, now)
+        if expected is not None:
+            said.append(f"It is expected to start in {duration(expected - now)}, if nothing changes.")
+        elif not controller.is_first(job.number):
+            said.append("No start is planned for it yet.")
+    return said
+
+
+def _place(job: Job, controller: Controller) -> str:
+    """Return which place in the queue a job has."""
+    waiting, _ = controller.counts
+    if waiting == 1:
+        return "It is the only job that waits."
+    return f"It is number {controller.place(job.number)} of {waiting} jobs that wait."
+
+
+def _share(job: Job, cluster: Cluster) -> list[str]:
+    """Say what the user of a waiting job has used, where that decides who goes first."""
+    usage, controller = cluster.usage, cluster.controller
+    if usage is None or controller is None:
+        return []
+    numbers = controller.waiting
+    before = [cluster.jobs[number] for number in numbers[: numbers.index(job.number)]]
+    others = sum(other.user.uid != job.user.uid for other in before)
+    used = f"{usage.of(job.user.uid) / 3600:.3g} of the {usage.total / 3600:.3g} core-hours that count now"
+    first = f"{counted(others, 'job')} of other users {'goes' if others == 1 else 'go'} first"
+    return [f"User {job.user.name} has used {used}, and {first}."]
+
+
+def _room(job: Job, cluster: Cluster) -> str:
+    """Return how many nodes a job needs, and how many it could have now."""
+    mine = admission.hosts(job.spec, cluster.nodes.values())
+    free = sum(node.state == "up" and not cluster.jobs_on(node.name) for node in mine)
+    where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
+    away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
+    unable = sum(node.state == "busy" for node in mine)
+    away += f", {unable} cannot start jobs now" if unable else ""
+    is_free = f"{free}{where} {'is' if free == 1 else 'are'} free{away}"
+    return f"It needs {counted(job.spec.nodes, 'node')}; {is_free}."
+
+
+def _measured(known: Mapping[int, float], total: int) -> list[str]:
+    """Say how fast a job was with fewer cores, where it was measured with more than one number of them."""
+    if len(known) < 2:
+        return []
+    most = max(known)
+    parts = [f"{known[cores] / known[most]:.2f} with {cores}" for cores in known if cores != most]
+    return [f"Of its speed with {most} of {total} cores it was measured to have {', '.join(parts)}."]
+
+
+def _has(job: Job, cluster: Cluster) -> str:
+    """Return what a job has of the nodes that it has not left."""
+    parts = [f"{job.shares[name]} of {cluster.dispatch.cores} cores of {name}" for name in job.left]
+    return f"It has {', '.join(parts)}."
+
+
+def _ending(job: Job, cluster: Cluster) -> str:
+    """Return why a job ends, and how it is brought to that."""
+    if job.verdict == CANCELLED:
+        ends = f"It was {job.reason}"
+    elif job.verdict == TIMEOUT:
+        ends = f"Its limit of {_limit(job)} is over"
+    elif job.reason:
+        ends = f"It is to end, as {job.reason.removesuffix('.')}"
+    else:
+        ends = "Its own program has ended"
+    if job.number in cluster.survivors.jobs:
+        hangs = "a process of it may hang in the kernel, as on a file system that is gone"
+        survives = "it was killed and does not end, and has its cores until it does"
+        return f"{ends}: {survives}. See its agents' logs: {hangs}."
+    if job.launcher in job.left:
+        return f"{ends}: it was asked to end, and is killed after {duration(cluster.settings.kill_wait)} at the latest."
+    return f"{ends}: what is left of it is killed."
+
+
+def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
+    total = cluster.dispatch.cores
+    said = [_has(job, cluster)]
+    if job.state == STARTING:
+        waits = cluster.dispatch.waiting_for(job.number)
+        said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")
+    others = sorted({other.number for name in job.left for other in cluster.jobs_on(name)} - {job.number})
+    shrunk = any(cores < total for cores in job.shares.values())
+    if shrunk and others:
+        said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
+    said += _measured(cluster.known_rates(job.number), total)
+    if job.started is not None:
+        left = job.started + job.limit - now
+        said.append(f"It may take {duration(max(0.0, left))} more.")
+    return said

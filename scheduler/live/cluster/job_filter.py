@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which jobs of a queue somebody wants to see. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent.errors import ControlError
+from agent.text import WordError
+from scheduler.live.cluster.spec import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from scheduler.live.cluster.jobs import Job
+
+
+class Choice(NamedTuple):
+    """What jobs have in common; an empty one is had by all."""
+
+    users: Collection[str] = ()
+    states: Collection[str] = ()
+    names: Collection[str] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether jobs that are over are wanted by their state."""
+        if not self.states:
+            return False
+        from scheduler.live.cluster.jobs import FINAL
+
+        return not FINAL.isdisjoint(self.states)
+
+    def has(self, job: Job) -> bool:
+        """Return whether a job is one of them."""
+        return self._has(job.user.name, job.state, lambda: name_of(job.spec))
+
+    def of(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return a queue with these jobs only."""
+        return value | {"jobs": [job for job in value["jobs"] if self._has_row(job)]}
+
+    def _has_row(self, job: dict[str, Any]) -> bool:
+        return self._has(job["user"], job["state"], lambda: str(job["name"]))
+
+    def _has(self, user: str, state: str, name: Callable[[], str]) -> bool:
+        """Return whether such a job is one of them; `name` is asked for where it counts."""
+        is_so = (not self.users or user in self.users) and (not self.states or state in self.states)
+        return is_so and (not self.names or name() in self.names)
+
+
+MOST_CHOSEN = 1000
+"""Users, states or names that one order may choose."""
+
+
+def choice_of(order: dict[str, Any]) -> Choice:
+    """Return the jobs that an order is about. Raises ControlError for one that does not say so with lists of texts."""
+    lists = [order.get(name, []) for name in Choice._fields]
+    for given in lists:
+        if not isinstance(given, list) or len(given) > MOST_CHOSEN or any(type(one) is not str for one in given):
+            msg = f"users, states and names are lists of at most {MOST_CHOSEN} texts: use the drom of this version."
+            raise ControlError(msg)
+    return Choice(*map(frozenset, lists))
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names in ``ann,ben``. Raises `WordError`."""
+    names = tuple(text.split(","))
+    if not all(names):
+        msg = f"{text[:40]!r} are no names: write them with commas, as ann,ben."
+        raise WordError(msg)
+    return names
+
+
+def parse_states(text: str) -> tuple[str, ...]:
+    """Return the states in ``pending,running``. Raises `WordError`."""
+    from scheduler.live.cluster.jobs import STATES
+
+    states = tuple(text.lower().split(","))
+    for state in states:
+        if state not in STATES:
+            msg = f"{state[:40]!r} is no state of a job: choose of {', '.join(STATES)}."
+            raise WordError(msg)
+    return states

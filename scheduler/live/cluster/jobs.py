@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and nodes of a live cluster as values: what is written down of them, and the words for their states."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.interface import MALLEABLE, MOLDABLE, RIGID
+
+if TYPE_CHECKING:
+    from scheduler.live.cluster.spec import Spec
+
+PENDING, STARTING, RUNNING, ENDING = "pending", "starting", "running", "ending"
+COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL = "completed", "failed", "cancelled", "timeout", "node_fail"
+STATES = (PENDING, STARTING, RUNNING, ENDING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL)
+CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
+"""The policy's numbers of the classes of jobs."""
+FINAL = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL})
+ON_NODES = frozenset({STARTING, RUNNING, ENDING})
+REQUEUE = "requeue"
+"""What is to become of a job that is being ended: a final state, or back into the queue."""
+
+
+def how_it_ended(status: int) -> str:
+    """Return in words the end of a program: ``returned 3``, ``was ended by SIGKILL``."""
+    if status >= 0:
+        return f"returned {status}"
+    known = -status in set(signal.Signals)
+    return f"was ended by {signal.Signals(-status).name if known else f'signal {-status}'}"
+
+
+class User(NamedTuple):
+    """Whose job it is: numbers and name of the user on the scheduler's node."""
+
+    uid: int
+    gid: int
+    name: str
+
+
+@dataclass(slots=True)
+class Job:
+    """A job and what became of it. Times are unix seconds, None before they are known; `limit` is in seconds.
+
+    `shares` are the cores it is to have by name of node, in the order in which it got them: the first starts it. `left`
+    are the nodes that it has not left yet, `acknowledged` those that have said that they started it. `sizes` are the
+    cores by node that its history says it has. `verdict` is what is to become of it once it has left all, where that is
+    decided before. Its own program was `over` at that second, though it may not have left all nodes. `losses` is how
+    often it was lost soon after its start, since somebody released it last. `holder` is the name of who held it last.
+    """
+
+    number: int
+    spec: Spec
+    user: User
+    submitted: float
+    state: str = PENDING
+    reason: str = ""
+    attempt: int = 0
+    priority: int = 0
+    held: bool = False
+    started: float | None = None
+    ended: float | None = None
+    status: int | None = None
+    limit: int = 0
+    verdict: str = ""
+    shares: dict[str, int] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    over: float | None = None
+    cpu_seconds: float = 0.0
+    max_rss: int = 0
+    losses: int = 0
+    holder: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing will happen to it any more."""
+        return self.state in FINAL
+
+    @property
+    def launcher(self) -> str:
+        """The node that starts it; empty before it has nodes."""
+        return next(iter(self.shares), "")
+
+
+@dataclass(slots=True)
+class Node:
+    """A node as its agent describes it. `index` is its place in the policy's arrays; memory is in bytes (0: unknown).
+
+    `heard` is when its agent spoke last (None: not since this scheduler began), `skew` by how many seconds its clock
+    is ahead. `drained` says why no job is to start there; empty: one may. `busy` says why it could not start one just
+    now: it gets none until `again`, after a `pause` in seconds that grows until it starts one.
+    """
+
+    name: str
+    index: int
+    cores: int
+    cpus_per_core: int = 1
+    memory: int = 0
+    resources: dict[str, int] = field(default_factory=dict)
+    features: list[str] = field(default_factory=list)
+    host: str = ""
+    boot: str = ""
+    emulated: bool = False
+    drained: str = ""
+    heard: float | None = None
+    gone_since: float | None = None
+    down: bool = False
+    skew: float = 0.0
+    busy: str = ""
+    pause: float = 0.0
+    again: float | None = None
+
+    @property
+    def speaks(self) -> bool:
+        """Whether its agent has spoken lately."""
+        return not self.down and self.heard is not None and self.gone_since is None
+
+    @property
+    def state(self) -> str:
+        """One word: up, drained, busy, gone (its agent is silent), down (for so long that its jobs are given up)."""
+        if self.down:
+            return "down"
+        if not self.speaks:
+            return "gone"
+        return "drained" if self.drained else "busy" if self.busy else "up"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what people may want to know."""
+        return {name: getattr(self, name) for name in _OF_NODE} | {"state": self.state}
+
+
+_OF_NODE = tuple(item.name for item in fields(Node))
+
+
+class Entry(NamedTuple):
+    """A line of a job's history: when what happened to it, as one JSON object."""
+
+    job: int
+    at: float
+    what: str
+    detail: dict[str, Any]

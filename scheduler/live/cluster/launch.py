@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent is asked to start for a job: the program itself, or mpirun with it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.execution import protocol as say
+from scheduler.errors import SchedulerError
+from scheduler.live.cluster.jobs import Job
+from scheduler.live.cluster.spec import name_of
+
+if TYPE_CHECKING:
+    from scheduler.live.cluster.jobs import User
+    from scheduler.live.cluster.spec import Spec
+
+
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""Open MPI starts nothing for root who does not insist; a cluster's root has done so by submitting."""
+
+
+def start_of(job: Job, node: str, cores: int) -> say.Start:
+    """Return the message that starts a job on one of its nodes, each of which has so many cores."""
+    spec, launches = job.spec, node == job.launcher
+    mode = "hold" if not launches else "launch" if spec.by_mpirun else "run"
+    return say.Start(
+        job=job.number,
+        attempt=job.attempt,
+        name=name_of(spec),
+        cores=job.shares[node],
+        most=cores if spec.job_class == "malleable" else job.shares[node],
+        uid=job.user.uid,
+        gid=job.user.gid,
+        user=job.user.name,
+        argv=mpi_command(job) if mode == "launch" else spec.command,
+        env=spec.environment | (_AS_ROOT if job.user.uid == 0 else {}),
+        cwd=spec.folder,
+        mode=mode,
+        job_class=spec.job_class,
+        output=spec.output,
+        error=spec.error or None,
+        input=spec.input or None,
+        umask=spec.umask,
+        memory=spec.memory,
+        tasks=spec.tasks,
+        total_tasks=spec.ranks,
+        nodes=tuple(job.shares),
+        script=spec.script,
+    )
+
+
+def check(spec: Spec, user: User) -> None:
+    """Raise SchedulerError for a job whose start no agent would take for a message."""
+    job = Job(1, spec, user, 0.0, attempt=1, shares={"node": max(1, spec.tasks)})
+    try:
+        say.to_agent(say.encode(start_of(job, "node", 1)))
+    except say.MalformedError as error:
+        msg = f"the job cannot be sent to a node: {error}"
+        raise SchedulerError(msg) from error
+
+
+def mpi_command(job: Job) -> tuple[str, ...]:
+    """Return the command line that starts the tasks of a job with Open MPI, each under drom-run.
+
+    Of one node mpirun runs there itself, whatever the node is called.
+    """
+    names = job.shares if len(job.shares) > 1 else ("localhost",)
+    hosts = ",".join(f"{name}:{job.spec.tasks}" for name in names)
+    mpirun = ("mpirun", "--host", hosts, "-n", str(job.spec.ranks), "--bind-to", "none")
+    return (*mpirun, "drom-run", "--await", "--", *job.spec.command)

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a job, from the queue to its end: what is known of all jobs and nodes, and each step between states.
+
+No I/O. What has to be written down is collected in `unsaved` and `entries`, what has to be sent in `messages`. Whoever
+drives it writes first and sends then, so that nothing is asked of a node that a successor would not know of.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from agent.execution import protocol as say
+from agent.text import counted
+from scheduler.errors import SchedulerError
+from scheduler.interface import RIGID
+from scheduler.live.cluster import admission
+from scheduler.live.cluster.controller import ANYWHERE, Demand
+from scheduler.live.cluster.dependencies import Dependencies
+from scheduler.live.cluster.dispatch import Dispatch
+from scheduler.live.cluster.fair_share import Usage
+from scheduler.live.cluster.jobs import (
+    CANCELLED,
+    CLASSES,
+    ENDING,
+    FAILED,
+    FINAL,
+    NODE_FAIL,
+    PENDING,
+    REQUEUE,
+    Entry,
+    Job,
+    Node,
+)
+from scheduler.live.cluster.launch import start_of
+from scheduler.live.cluster.quotas import Holdings, Turns
+from scheduler.live.cluster.spec import remains
+from scheduler.live.cluster.survivors import Survivors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agent.observe.rates import Rates
+    from scheduler.engine.compiler import Policy
+    from scheduler.live.cluster.controller import Controller, Fault
+    from scheduler.live.cluster.dependencies import Wait
+    from scheduler.live.cluster.settings import Settings
+    from scheduler.live.cluster.spec import Spec
+
+
+SOON = 600.0
+"""Seconds from its start within which a loss counts."""
+MOST_LOSSES = 5
+"""How often a job may be lost soon after its start before it is held: it may have been its own doing."""
+STEPS = 200
+"""Jobs that wait for others and are dealt with in one turn: nobody else is heard meanwhile."""
+
+
+class Lifecycle:
+    """Jobs by number and nodes by name, and the policy that brings them together.
+
+    `past` returns the final state of a job that is not kept any more, or None.
+    """
+
+    _steps = STEPS
+    """How many jobs that wait for others may be dealt with before the next turn."""
+
+    def __init__(self, policy: Policy, settings: Settings, past: Callable[[int], str | None] = lambda _: None) -> None:
+        self.policy = policy
+        self.settings = settings
+        self.jobs: dict[int, Job] = {}
+        self.holdings = Holdings()
+        self.turns = Turns(settings.max_running, settings.operators)
+        self.usage = Usage(settings.half_life) if settings.half_life else None
+        """What users have used, where they have equal shares."""
+        self._arranged = 0.0
+        """When the queue was put into their order last."""
+        self.nodes: dict[str, Node] = {}
+        self.messages: list[tuple[str, say.ToAgent]] = []
+        """What is to be sent to which node, once all is written down."""
+        self.unsaved: dict[int, Job] = {}
+        self.entries: list[Entry] = []
+        self.unsaved_nodes: dict[str, Node] = {}
+        self.gone_nodes: list[str] = []
+        """Nodes that are to be deleted from the queue."""
+        self.warnings: list[tuple[str, dict[str, object]]] = []
+        """Events for the log that are no job's, with their fields."""
+        self.controller: Controller | None = None
+        self.dispatch = Dispatch(0)
+        self._past = past
+        self._next = 1
+        self._names: list[str] = []
+        """The nodes by index; empty where none has it."""
+        self._groups: dict[str, Spec] = {}
+        """One job of each group of those that may be on the same nodes."""
+        self._dependencies = Dependencies()
+        self.rates: dict[int, Rates] = {}
+        """What running jobs were measured to do, by job, as far as this scheduler has heard."""
+        self._unsure: dict[int, set[str]] = {}
+        """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
+        self._on: dict[str, dict[int, Job]] = {}
+        """The jobs that have not left a node yet, by its name and their numbers: `left` of all jobs as an index."""
+        self._fitting = admission.Fitting()
+        self._faults: list[Fault] = []
+        """What the policy wanted and could not have, as far as somebody was warned of it."""
+        self._nodes_due = 0.0
+        """When something may follow from the silence of a node, or one is no longer put off: not before."""
+        self._changed: deque[int] = deque()
+        """Jobs that have started or are over, and those that wait for them have yet to be looked at."""
+        self._affected: deque[tuple[int, str]] = deque()
+        """Jobs that wait for nothing any more, or of which a clause says why they never start."""
+        self._began = 0.0
+        """When this scheduler took over, from when on the silence of nodes counts that it has not heard yet."""
+        self.survivors = Survivors(settings.kill_wait)
+        self._strangers: dict[str, set[tuple[int, int]]] = {}
+        """Attempts, by node, that were given up while it was silent and are killed there: no job starts before."""
+
+    def _living(self, number: int) -> Job:
+        job = self.jobs.get(number)
+        if job is None or job.is_final:
+            over = job.state if job else self._past(number)
+            msg = f"job {number} is over: it is {over}." if over else f"there is no job {number}: see drom queue."
+            raise SchedulerError(msg)
+        return job
+
+    def known_rates(self, number: int) -> dict[int, float]:
+        """Return what a running job was measured to do in a second, by cores of each of its nodes, as far as known."""
+        return self.rates[number].known() if number in self.rates else {}
+
+    def jobs_on(self, name: str) -> list[Job]:
+        """Return the jobs that have not left a node yet, in the order of their numbers."""
+        return [job for _, job in sorted(self._on.get(name, {}).items())]
+
+    def _be_on(self, job: Job, names: Iterable[str]) -> None:
+        """Let a job be on these nodes, and on no others."""
+        for name in list(job.left):
+            self._be_off(job, name)
+        job.left = list(names)
+        for name in job.left:
+            self._on.setdefault(name, {})[job.number] = job
+
+    def _be_off(self, job: Job, name: str) -> None:
+        """Let a job have left one of its nodes."""
+        job.left.remove(name)
+        there = self._on[name]
+        del there[job.number]
+        if not there:
+            del self._on[name]
+
+    # --- the queue ------------------------------------------------------------------------------------------------
+
+    def _consider(self, job: Job, now: float) -> None:
+        """Put a waiting job before the policy if it may start, or say that it never will."""
+        if self._offer(job, now):
+            self._tell_dependents(job, now)
+
+    def _offer(self, job: Job, now: float) -> bool:
+        """Put a waiting job before the policy if it may start; return whether it is over now, as it never will."""
+        if job.spec.after and not self._dependencies.join(job):
+            blocking, hopeless = admission.dependencies(job.spec.after, self.state_of)
+            if hopeless:
+                self._conclude(job, CANCELLED, now, hopeless)
+                return True
+            self._dependencies.begin(job, blocking)
+        self._admit(job, now)
+        return False
+
+    def _admit(self, job: Job, now: float) -> None:
+        """Put a waiting job before the policy unless something keeps it from starting."""
+        could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
+        if self.controller and could and not self.controller.waits(job.number) and self.turns.enter(job):
+            self.controller.submit(job.number, self._demand(job), int(now))
+
+    def _look_again(self, other: int, wait: Wait) -> None:
+        """Note which jobs may start, or never will, as another has started or is over that they wait for."""
+        blocking, hopeless = admission.dependencies(wait.open[other], self.state_of)
+        numbers = list(wait.jobs)
+        if hopeless or (not blocking and self._dependencies.met(wait, other, self.jobs[numbers[0]])):
+            self._affected.extend((number, hopeless) for number in numbers)
+
+    def _tell_dependents(self, job: Job, now: float) -> None:
+        """Consider those that wait for a job which has started or is over, and those that wait for what ends by it."""
+        self._changed.append(job.number)
+        self._follow(now)
+
+    def _follow(self, now: float) -> None:
+        """Do what follows for jobs that wait for others, as much of it as a turn allows: the next one goes on."""
+        while self._steps > 0 and (self._affected or self._changed):
+            if not self._affected:
+                other = self._changed.popleft()
+                for wait in self._dependencies.on(other):
+                    self._look_again(other, wait)
+                continue
+            self._steps -= 1
+            number, hopeless = self._affected.popleft()
+            job = self.jobs.get(number)
+            if job is None or job.state != PENDING:
+                continue
+            if hopeless:
+                self._conclude(job, CANCELLED, now, hopeless)
+                self._changed.append(number)
+            else:
+                self._admit(job, now)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is left to do for jobs that wait for others."""
+        return bool(self._affected or self._changed)
+
+    def waits_for(self, number: int) -> list[int]:
+        """Return the jobs that a job is to start after and still waits for."""
+        return self._dependencies.of(self.jobs[number])
+
+    def why_not(self, spec: Spec) -> str:
+        """Return why the policy cannot be asked about a job that was let in before; empty if it can."""
+        if why_not := admission.why_not_under(self.policy, spec):
+            return f"{why_not}, and it asks for certain ones: cancel it, or have the scheduler run with --policy sd"
+        threads = max(1, spec.threads)
+        if self.controller and spec.tasks * threads > self.controller.cores:
+            wants = f"{counted(spec.tasks, 'task')} of {counted(threads, 'core')}"
+            has = counted(self.controller.cores, "core")
+            return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it anew"
+        return ""
+
+    def _demand(self, job: Job) -> Demand:
+        """Return what the policy is told of a job; from now on it knows the nodes on which such jobs may be."""
+        group = admission.group_of(job.spec)
+        if group not in self._groups:
+            self._groups[group] = job.spec
+            self._allow(group)
+        shares = self._fitting.may_share(job.spec, group, self.nodes.values(), self.policy, self.dispatch.cores)
+        cls = CLASSES[job.spec.job_class] if shares else RIGID
+        return Demand(job.spec.nodes, max(1, self.settings.limit(job.spec.time)), cls, job.priority, group)
+
+    def _hosts(self, spec: Spec) -> list[Node]:
+        """Return the nodes that lack nothing for a job."""
+        return self._fitting.hosts(spec, self.nodes.values())
+
+    def _allow(self, group: str) -> None:
+        """Tell the policy on which nodes the jobs of a group may be, unless it is any."""
+        if self.controller and group != ANYWHERE:
+            could = [node.index for node in self._hosts(self._groups[group])]
+            for unused in self.controller.allow(group, could):
+                self._groups.pop(unused)
+
+    def state_of(self, number: int) -> str | None:
+        """Return the state of a job, None if there is none of that number."""
+        job = self.jobs.get(number)
+        return job.state if job else self._past(number)
+
+    def _withdraw(self, job: Job) -> None:
+        self.unsaved[job.number] = job
+        self.turns.leave(job)
+        if self.controller and self.controller.waits(job.number):
+            self.controller.withdraw(job.number)
+
+    def _count_from(self, job: Job, now: float) -> None:
+        """Let the time that a job may take begin now."""
+        if self.controller:
+            self.controller.launched(job.number, int(now))
+
+    def _start_on(self, name: str, job: Job) -> None:
+        """Have a node start its part of a job."""
+        self.messages.append((name, start_of(job, name, self.dispatch.cores)))
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def _end(self, job: Job, verdict: str, now: float) -> None:
+        """Have a job leave its nodes, with a verdict; the first that was given counts."""
+        job.verdict = job.verdict or verdict
+        self.unsaved[job.number] = job
+        if job.number in self.dispatch.placed:
+            self.dispatch.unplace(job.number)
+            self._be_on(job, ())
+        self._leave_where_it_is_not(job)
+        begins = job.state != ENDING
+        if begins and job.left:
+            job.state = ENDING
+            self._record(job, now, "ending", verdict=job.verdict)
+        if job.left:
+            self.survivors.ends(job.number, now)
+        if begins or job.launcher not in job.left:
+            for name in job.left:
+                self._kill(name, job)
+        if not job.left:
+            self._left_all(job, now)
+
+    def _leave_where_it_is_not(self, job: Job) -> None:
+        """Have a job that may have been started leave the nodes that have said that it was not; the others will say."""
+        silent = self._unsure.pop(job.number, None)
+        if silent is not None:
+            for name in [name for name in job.left if name not in silent]:
+                self._be_off(job, name)
+                self.dispatch.gone(self.nodes[name].index, job.number)
+
+    def _kill(self, name: str, job: Job) -> None:
+        """End a job on a node: asked first, then for good; at once where its first node has been left already."""
+        if name == job.launcher or job.launcher in job.left:
+            message = say.Signal(job.number, job.attempt, signal.SIGTERM, self.settings.kill_wait)
+        else:
+            message = say.Signal(job.number, job.attempt, signal.SIGKILL, None)
+        self.messages.append((name, message))
+
+    def _leave(self, node: Node, job: Job) -> None:
+        self._be_off(job, node.name)
+        self.unsaved[job.number] = job
+        self.dispatch.gone(node.index, job.number)
+        self.messages.append((node.name, say.Forget(job.number, job.attempt)))
+
+    def _left_all(self, job: Job, now: float) -> None:
+        if self.controller and self.controller.runs(job.number):
+            self.controller.ended(job.number, int(now))
+        self.rates.pop(job.number, None)
+        self.turns.leave(job)
+        self.survivors.has_ended(job.number)
+        if job.verdict == REQUEUE:
+            self._back_to_queue(job, job.reason, now)
+            self._hold_if_often_lost(job, now)
+            self._consider(job, now)
+        else:
+            self._finish(job, job.verdict, now, job.reason)
+
+    def _hold_if_often_lost(self, job: Job, now: float) -> None:
+        if job.losses >= MOST_LOSSES:
+            job.held = True
+            self._record(job, now, "held", reason=f"it was lost {job.losses} times soon after its start")
+
+    def _finish(self, job: Job, state: str, now: float, reason: str) -> None:
+        self._conclude(job, state, now, reason)
+        self._tell_dependents(job, now)
+
+    def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:
+        self._dependencies.leave(job)
+        if not job.is_final:
+            self.holdings.remove(job)
+        job.state, job.reason, job.ended, job.spec = state, reason, now, remains(job.spec)
+        self._record(job, now, state, **({"reason": reason} if reason else {}))
+
+    def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
+        job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
+        self._be_on(job, ())
+        job.shares, job.acknowledged, job.limit = {}, [], self.settings.limit(job.spec.time)
+        self._record(job, now, "requeued", reason=reason)
+
+    def _after_loss(self, job: Job) -> str:
+        """Return what becomes of a job that its nodes have lost; one that no node was asked to start can begin anew."""
+        return REQUEUE if job.spec.requeue or job.number in self.dispatch.placed else NODE_FAIL
+
+    def _lose(self, job: Job, reason: str, now: float) -> None:
+        """Take in why a job has lost its part on a node: where its launcher has failed meanwhile, that is why."""
+        if job.verdict not in ("", FAILED):
+            return
+        job.reason, job.verdict = reason, self._after_loss(job)
+        asked = job.number not in self.dispatch.placed and job.number not in self._unsure
+        job.losses += asked and job.verdict == REQUEUE and now - (job.started or now) < SOON
+
+    def _lost_on(self, node: Node, job: Job, now: float) -> None:
+        """A node does not know a job any more that ran there."""
+        self._lose(job, f"node {node.name} has lost it", now)
+        self._leave(node, job)
+        self._end(job, job.verdict, now)
+
+    # --- writing down ---------------------------------------------------------------------------------------------
+
+    def _warn(self, event: str, **fields: object) -> None:
+        self.warnings.append((event, fields))
+
+    def _holds(self, name: str, job: Job, cores: int, now: float) -> None:
+        """Take in how many cores of a node a job holds, which is written down where its history says otherwise."""
+        if job.sizes.get(name) != cores:
+            job.sizes[name] = cores
+            self._record(job, now, "resized", node=name, cores=cores)
+
+    def _record(self, job: Job, now: float, what: str, **detail: Any) -> None:  # noqa: ANN401 - JSON values
+        self.unsaved[job.number] = job
+        self.entries.append(Entry(job.number, now, what, detail))
+
+    def needed(self) -> set[int]:
+        """Return the jobs for which others wait, or once waited that may have to know again how they ended."""
+        wanted = {id(job.spec): job.spec.after for job in self.jobs.values() if job.spec.after and not job.is_final}
+        return {dependency.job for after in wanted.values() for dependency in after}
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Drop jobs that are over and were deleted from the queue."""
+        for number in numbers:
+            self.jobs.pop(number, None)
+
+    def forget_final(self, keep: int) -> None:
+        """Drop all but the newest `keep` jobs that are over and written down."""
+        over = [number for number, job in self.jobs.items() if job.state in FINAL and number not in self.unsaved]
+        for number in over[: max(0, len(over) - keep)]:
+            del self.jobs[number]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a policy on a world, and what follows from its answer; machine code where the simulator's engine is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.engine.event_loop import close_ranks, do
+from scheduler.engine.node_shares import update_ends
+from scheduler.engine.state import EVENTS, IN_THE_PAST, NO_FAULT, NOW, SHORTENED, STARTS, TOO_MANY_ROWS, WAKE, view
+from scheduler.interface import NEVER, NOBODY, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.engine.state import World
+    from scheduler.interface import Actions, Floats, Ints, State
+
+
+def answer(  # noqa: PLR0917 - numba wants them by position
+    decide: Callable[[State, Event, Floats, Actions], int],
+    world: World,
+    options: Floats,
+    actions: Actions,
+    kinds: int,
+    subject: int,
+    faults: Ints,
+) -> int:
+    """Ask the policy, carry out each action that can be carried out, and return how many things were wrong.
+
+    The first of these are written into `faults`, of shape ``(most, 2)``: the job, or NOBODY, and what was wrong. After
+    an answer with faults the policy is not called again in the same second, as it would answer the same.
+    """
+    s, wrong = world.scalars, 0
+    now, before = s[NOW], s[STARTS] + s[SHORTENED]
+    s[EVENTS] += 1
+    actions.used[:] = 0
+    s[WAKE] = decide(view(world), Event(kinds, subject), options, actions)
+    rows = actions.used[0]
+    if rows > len(actions.rows) or actions.used[1] > len(actions.nodes):
+        rows, wrong = 0, 1
+        faults[0, 0], faults[0, 1] = NOBODY, TOO_MANY_ROWS
+    for row in actions.rows[:rows]:
+        fault = do(world, row, actions.nodes[row[2] : row[2] + row[3]])
+        if fault != NO_FAULT:
+            if wrong < len(faults):
+                faults[wrong, 0], faults[wrong, 1] = row[1], fault
+            wrong += 1
+    update_ends(world, now)
+    close_ranks(world)
+    if s[WAKE] > now:
+        return wrong
+    if wrong == 0 and (s[WAKE] < now or s[STARTS] + s[SHORTENED] == before):
+        wrong = 1
+        faults[0, 0], faults[0, 1] = NOBODY, IN_THE_PAST
+    if wrong > 0:
+        s[WAKE] = NEVER
+    return wrong

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose orders a scheduler has before it, and what they may."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from agent.control import keys
+from agent.errors import ControlError
+from agent.system import users
+from agent.system.users import DIRECTORY, SilentDirectoryError
+from scheduler.live.cluster.jobs import User
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agent.model.caller import Caller
+    from scheduler.live.cluster.spec import Spec
+
+
+def user_of(caller: Caller) -> User:
+    """Return whose orders these are: the user who called, or the one after whom a key of another node is named.
+
+    Our own key is the scheduler's user. Raises ControlError for a key with any other name, and where the system's
+    directory of users is silent, which does not keep root out.
+    """
+    named = caller.key not in ("", keys.OURSELVES)
+    if caller.uid == 0 and not named:
+        return User(0, 0, "root")
+    try:
+        found = DIRECTORY.ask(users.user_called, caller.key) if named else DIRECTORY.ask(users.user_of, caller.uid)
+    except SilentDirectoryError as error:
+        raise ControlError(str(error)) from error
+    if found:
+        return User(found.pw_uid, found.pw_gid, found.pw_name)
+    if caller.key:
+        msg = f"no user here is called as the key {caller.key}: trust it under a user's name (drom keys trust)."
+        raise ControlError(msg)
+    return User(caller.uid, caller.uid, str(caller.uid))
+
+
+def check_rights(user: User, specs: Iterable[Spec]) -> None:
+    """Raise ControlError if a user may not submit such jobs to this scheduler."""
+    if os.geteuid() not in (0, user.uid):
+        whose = f"this scheduler is of user {os.geteuid()} and takes no jobs of {user.name}"
+        raise ControlError(f"{whose}: have root run one, or run your own (drom scheduler).")
+    if not is_master(user) and any(spec.priority > 0 for spec in specs):
+        who = "only root and the scheduler's own user may put jobs before those of others"
+        raise ControlError(f"{who}: give a --priority of 0 or less.")
+
+
+def is_master(user: User) -> bool:
+    """Return whether a user may change what is not his own."""
+    return user.uid in (0, os.geteuid())

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster as Prometheus sees it: its queue, its nodes, and what its scheduler has done since it began."""
+
+from __future__ import annotations
+
+from collections import Counter
+from http import HTTPStatus
+from threading import Lock
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from agent.observe import http_server
+from agent.observe.counters import Histogram
+from agent.observe.exposition import Exposition
+from agent.observe.http_server import Answer
+from scheduler.live.cluster.jobs import ENDING, FINAL, ON_NODES, PENDING, RUNNING, STARTING
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from scheduler.live.cluster.cluster import Cluster
+    from scheduler.live.cluster.jobs import Entry
+
+NODE_STATES = ("up", "drained", "busy", "gone", "down")
+JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)
+HAPPENED = ("submitted", "placed", "started", "ordered", "resized", "resize_failed", "kill_failed", "requeued")
+EVENTS = (*HAPPENED, *sorted(FINAL))
+
+
+class Counts:
+    """What has happened since the scheduler began.
+
+    `stuck` says whether the queue cannot be written now, `starting` whether the policy is still compiled,
+    `faults` are failures of parts of its loop.
+    """
+
+    def __init__(self) -> None:
+        self.stuck = self.starting = False
+        self.faults: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
+        self.passes = Histogram(0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1)
+        self.waits = Histogram(0.1, 1, 10, 60, 600, 3600, 21600, 86400)
+        self._submitted: dict[int, float] = {}
+
+    def take(self, entries: Iterable[Entry]) -> None:
+        """Count what has been written down."""
+        for entry in entries:
+            self.events[entry.what] += 1
+            if entry.what in ("submitted", "requeued"):
+                self._submitted[entry.job] = entry.at
+            elif entry.what == "started" and entry.job in self._submitted:
+                self.waits.observe(entry.at - self._submitted[entry.job])
+            if entry.what not in ("submitted", "requeued", "placed", "limit", "held", "released"):
+                self._submitted.pop(entry.job, None)
+
+
+class ClusterCollector:
+    """Collects from a cluster whenever Prometheus asks; `lock` keeps its loop from changing it meanwhile.
+
+    `find` returns the cluster, which is another one after a fault.
+    """
+
+    def __init__(self, find: Callable[[], Cluster], counts: Counts, lock: threading.Lock) -> None:
+        from prometheus_client import ProcessCollector
+
+        self._find, self._counts, self._lock = find, counts, lock
+        self._process = ProcessCollector(registry=None)
+
+    @property
+    def serves(self) -> bool:
+        """Whether the policy is compiled, and the queue can be written."""
+        return not (self._counts.stuck or self._counts.starting)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of one moment."""
+        with self._lock:
+            found = [*self._state(), *self._history()]
+        yield from found
+        yield from self._process.collect()
+
+    def _state(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        cluster = self._find()
+        jobs = Counter(job.state for job in cluster.jobs.values())
+        nodes = Counter(node.state for node in cluster.nodes.values())
+        for name, text, states, counted in (
+            ("jobs", "Jobs that are not over, by state.", JOB_STATES, jobs),
+            ("nodes", "Nodes by state.", NODE_STATES, nodes),
+        ):
+            family = GaugeMetricFamily(f"drom_scheduler_{name}", text, labels=["state"])
+            for state in states:
+                family.add_metric([state], counted[state])
+            yield family
+        total = GaugeMetricFamily("drom_scheduler_node_cores", "Cores of a node.", labels=["node"])
+        held = GaugeMetricFamily("drom_scheduler_node_cores_held", "Cores that jobs may hold.", labels=["node"])
+        for node in cluster.nodes.values():
+            total.add_metric([node.name], node.cores)
+            held.add_metric([node.name], cluster.dispatch.held(node.index))
+        stuck = GaugeMetricFamily("drom_scheduler_stuck", "1 while the queue cannot be written, and nothing begins.")
+        stuck.add_metric([], self._counts.stuck)
+        survivors = GaugeMetricFamily("drom_scheduler_unkillable_jobs", "Jobs that were killed and do not end.")
+        survivors.add_metric([], len(cluster.survivors.jobs))
+        yield from (total, held, stuck, survivors)
+        yield from self._running()
+
+    def _running(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        begun = GaugeMetricFamily("drom_scheduler_job_start_time_seconds", "When a job started.", labels=["job_id"])
+        limit = GaugeMetricFamily(
+            "drom_scheduler_job_limit_seconds", "How long a job that has started may take.", labels=["job_id", "class"]
+        )
+        for job in self._find().jobs.values():
+            if job.state in ON_NODES and job.started is not None:
+                begun.add_metric([str(job.number)], job.started)
+                limit.add_metric([str(job.number), job.spec.job_class], job.limit)
+        yield from (begun, limit)
+
+    def _history(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+        events = CounterMetricFamily("drom_scheduler_events", "What has happened to jobs.", labels=["event"])
+        for what in EVENTS:
+            events.add_metric([what], self._counts.events[what])
+        yield events
+        faults = CounterMetricFamily(
+            "drom_scheduler_loop_faults", "Failures of parts of the scheduler's loop.", labels=["part"]
+        )
+        for part, count in sorted(self._counts.faults.items()):
+            faults.add_metric([part], count)
+        yield faults
+        for name, text, histogram in (
+            ("pass_duration_seconds", "Time a turn of the scheduler took.", self._counts.passes),
+            ("wait_seconds", "From submission to start.", self._counts.waits),
+        ):
+            yield HistogramMetricFamily(
+                f"drom_scheduler_{name}", text, buckets=histogram.buckets(), sum_value=histogram.sum
+            )
+
+
+class _Site:
+    """``/metrics`` of a cluster."""
+
+    def __init__(self, collector: ClusterCollector, failed: Callable[[str], None]) -> None:
+        self._collector, self.failed = collector, failed
+        self._turn = Lock()
+
+    def answer(self, target: str, accept: str) -> Answer:
+        """Return the metrics; requests at the same time are answered one after the other."""
+        if urlsplit(target).path != "/metrics":
+            return Answer(b"There is nothing here: ask for /metrics.\n", http_server.PLAIN, HTTPStatus.NOT_FOUND)
+        with self._turn:
+            exposition = Exposition(accept)
+            return Answer(exposition.text(self._collector.collect()), exposition.kind)
+
+    def ready(self) -> bool:
+        """Return whether users and agents are served."""
+        return self._collector.serves
+
+
+def serve(
+    collector: ClusterCollector, host: str, port: int, failed: Callable[[str], None]
+) -> tuple[int, Callable[[], None]]:
+    """Serve ``/metrics`` from threads; return the port and what stops it. Raises OSError.
+
+    `failed` is called with a sentence for a request that could not be answered.
+    """
+    return http_server.serve(_Site(collector, failed), host, port)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and nodes as the texts in the rows of the queue, and what is wrong with those that this drom has not written.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from scheduler.live.cluster.jobs import Entry, Job, Node, User
+from scheduler.live.cluster.spec import Dependency, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAMES = {kind: tuple(item.name for item in fields(kind)) for kind in (Job, Node, Spec)}
+_FORMER = {"not resized": "resize_failed"}
+"""Names of events in histories of earlier versions, and those of today."""
+_COLUMNS = tuple(name for name in _NAMES[Job] if name != "spec")
+_values_of = attrgetter(*_COLUMNS)
+
+
+class DamageError(Exception):
+    """Raised for what no drom has written; the text says which row."""
+
+
+class NewerError(Exception):
+    """Raised for what only a newer drom can have written; the text says what."""
+
+
+def text_of_job(job: Job) -> str:
+    """Return all of a job but what it asks for."""
+    return json.dumps(dict(zip(_COLUMNS, _values_of(job), strict=True)))
+
+
+def text_of_spec(spec: Spec) -> str:
+    """Return what a job asks for."""
+    return json.dumps(spec.to_json())
+
+
+def text_of_node(node: Node) -> str:
+    """Return a node."""
+    return json.dumps(asdict(node))
+
+
+def job_of(number: int, text: str, spec: Spec) -> Job:
+    """Return a job. Raises DamageError or NewerError, as all below."""
+    with _about(f"job {number}"):
+        values = _values(Job, text)
+        return Job(**{**values, "user": User(*values["user"]), "spec": spec})
+
+
+def spec_of(number: int, text: str) -> Spec:
+    """Return what a job asks for."""
+    with _about(f"what job {number} asks for"):
+        values = _values(Spec, text)
+        texts = {name: tuple(values[name]) for name in ("command", "constraint")}
+        after = tuple(dict.fromkeys(Dependency(*pair) for pair in values["after"]))  # older ones may have some twice
+        return Spec(**{**values, **texts, "after": after})
+
+
+def node_of(name: str, text: str) -> Node:
+    """Return a node."""
+    with _about(f"node {name}"):
+        return Node(**_values(Node, text))
+
+
+def entry_of(job: int, at: float, what: str, text: str) -> Entry:
+    """Return what happened to a job."""
+    with _about(f"the history of job {job}"):
+        return Entry(job, at, _FORMER.get(what, what), json.loads(text))
+
+
+@contextlib.contextmanager
+def _about(what: str) -> Iterator[None]:
+    """Say in the errors of a block what is read there."""
+    try:
+        yield
+    except NewerError as error:
+        raise NewerError(f"{what} has the field {error}") from error
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise DamageError(f"{what} cannot be understood") from error
+
+
+def _values(kind: type[Job | Node | Spec], text: str) -> dict[str, Any]:
+    """Return the fields in a text. Raises NewerError with the name of one that is not known."""
+    values: dict[str, Any] = json.loads(text)
+    if unknown := sorted(values.keys() - {*_NAMES[kind]}):
+        raise NewerError(repr(unknown[0]))
+    return values

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of the queue, how they come about, and the texts that jobs share.
+
+What a job asks for may be half a MiB, and a thousand jobs may ask for it in one request: each text is there once, for
+as long as a job refers to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from scheduler.live.server.records import DamageError, NewerError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+SCHEMA = 2
+APPLICATION = int.from_bytes(b"drom", "big")
+"""What the file of a queue says that it is; those of earlier versions do not say it."""
+_SPECS = "CREATE TABLE specs (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, value TEXT NOT NULL);"
+_BY_SPEC = "CREATE INDEX jobs_by_spec ON jobs (spec);"
+_TABLES = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY, state TEXT NOT NULL, uid INTEGER NOT NULL, value TEXT NOT NULL, spec INTEGER NOT NULL
+);
+CREATE INDEX jobs_by_state ON jobs (state);
+{_BY_SPEC}
+{_SPECS}
+CREATE TABLE nodes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (job INTEGER NOT NULL, at REAL NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE INDEX entries_by_job ON entries (job);
+"""
+
+
+def check(db: sqlite3.Connection) -> None:
+    """Raise DamageError, or sqlite3.Error, for a file that is no queue of ours; nothing is changed."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    if application not in (0, APPLICATION) or (tables and "meta" not in tables):
+        raise DamageError("it is not a queue of drom")
+
+
+def prepare(db: sqlite3.Connection) -> None:
+    """Make the tables, the first time, or carry over those of an earlier version.
+
+    Raises DamageError, NewerError or sqlite3.Error for what is no queue of ours: when the connection has been closed
+    then, nothing has changed.
+    """
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        db.execute("BEGIN IMMEDIATE")
+        _run(db, _TABLES)
+        _end_as_ours(db)
+    row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+    if row is None or type(row[0]) is not int or row[0] < 1:
+        raise DamageError("it does not say of which version it is")
+    if row[0] > SCHEMA:
+        raise NewerError(f"its layout is of version {row[0]}, and this drom reads {SCHEMA}")
+    if row[0] == 1:
+        _share_texts(db)
+    if db.execute("PRAGMA application_id").fetchone() != (APPLICATION,):
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+    db.execute("CREATE INDEX IF NOT EXISTS jobs_by_user ON jobs (uid, number)")
+
+
+def _share_texts(db: sqlite3.Connection) -> None:
+    """Carry over a queue of version 1, in which each job had a text of its own, by its number."""
+    db.execute("BEGIN IMMEDIATE")
+    _run(db, f"ALTER TABLE specs RENAME TO texts; {_SPECS} ALTER TABLE jobs ADD COLUMN spec INTEGER NOT NULL DEFAULT 0")
+    for number, text in db.execute("SELECT number, value FROM texts"):
+        db.execute("UPDATE jobs SET spec = ? WHERE number = ?", (row_of(db, text), number))
+    (without,) = db.execute("SELECT min(number) FROM jobs WHERE spec = 0").fetchone()
+    if without is not None:
+        raise DamageError(f"what job {without} asks for is not there")
+    _run(db, f"DROP TABLE texts; {_BY_SPEC}")
+    _end_as_ours(db)
+
+
+def _run(db: sqlite3.Connection, statements: str) -> None:
+    """Run statements within a transaction, which sqlite3's own way of running several would end."""
+    for statement in filter(str.strip, statements.split(";")):
+        db.execute(statement)
+
+
+def _end_as_ours(db: sqlite3.Connection) -> None:
+    """Commit a transaction after which the layout is of our version."""
+    db.execute("REPLACE INTO meta VALUES ('schema', ?)", (SCHEMA,))
+    db.execute("COMMIT")
+
+
+def row_of(db: sqlite3.Connection, text: str) -> int:
+    """Return the number of the row of a text, which is written down if there is none."""
+    digest = hashlib.sha256(text.encode()).digest()
+    db.execute("INSERT OR IGNORE INTO specs (digest, value) VALUES (?, ?)", (digest, text))
+    (row,) = db.execute("SELECT number FROM specs WHERE digest = ?", (digest,)).fetchone()
+    return int(row)
+
+
+def drop_unused(db: sqlite3.Connection, rows: Iterable[int]) -> None:
+    """Delete those of these texts that no job asks for any more."""
+    asked = "DELETE FROM specs WHERE number = ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE spec = specs.number)"
+    db.executemany(asked, [(row,) for row in rows])

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time from the start of a scheduler until its policy is compiled, which may be minutes: it serves nobody yet."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+from agent.errors import NotYetError
+from scheduler.live.cluster.controller import prepare
+
+if TYPE_CHECKING:
+    from agent.model.caller import Caller
+    from scheduler.engine.compiler import Policy
+    from scheduler.live.server.agent_server import Peer
+
+STARTING = "the scheduler is starting and compiles its policy: ask again in a minute."
+STARTING_STATUS = "compiling the policy"
+
+
+class Starting:
+    """Compiles a policy in a thread. `fd` is readable, and `is_over` true, once that has ended.
+
+    `peers` are the connections of agents that have been put off.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.is_over = False
+        self.peers: set[Peer] = set()
+        self._policy = policy
+        self._error: BaseException | None = None
+        self.fd, self._write = os.pipe2(os.O_CLOEXEC)
+        threading.Thread(target=self._compile, daemon=True).start()
+
+    def _compile(self) -> None:
+        try:
+            prepare(self._policy)
+        except BaseException as error:  # noqa: BLE001 - raised by `finish`, in the thread that serves
+            self._error = error
+        self.is_over = True
+        os.close(self._write)
+
+    def finish(self) -> None:
+        """Forget the thread, which has ended. Raises what it has raised: SchedulerError for a policy that is wrong."""
+        os.close(self.fd)
+        if self._error:
+            raise self._error
+
+    def refuse(self, _order: dict[str, object], _caller: Caller) -> NoReturn:
+        """Raise NotYetError: no order is taken yet."""
+        raise NotYetError(STARTING)

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue on disk: every job, every node and what happened to them, in SQLite with a write-ahead log.
+
+A transaction that has been committed survives the end of the process; with `durable` it survives the loss of power as
+well. One scheduler at a time may have a queue open: the file beside it is locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import sqlite3
+import time
+from collections import Counter
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scheduler.errors import SchedulerError
+from scheduler.live.cluster.fair_share import usage_of
+from scheduler.live.cluster.jobs import FINAL
+from scheduler.live.cluster.spec import MOST_JOBS
+from scheduler.live.server import schema
+from scheduler.live.server.records import (
+    DamageError,
+    NewerError,
+    entry_of,
+    job_of,
+    node_of,
+    spec_of,
+    text_of_job,
+    text_of_node,
+    text_of_spec,
+)
+from scheduler.live.server.reserve import Reserve
+from scheduler.live.server.state_folder import LOCK, QUEUE, open_file, open_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from scheduler.live.cluster.fair_share import Usage
+    from scheduler.live.cluster.jobs import Entry, Job, Node
+    from scheduler.live.cluster.spec import Spec
+
+_Written = TypeVar("_Written")
+_ENDED = ",".join("?" * len(FINAL))
+_MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew"
+_LOCKED = "another program has locked it, as a backup does: wait until that has ended"
+LOCK_SECONDS = 0.05
+"""Seconds for which a write waits where another program, as one that makes a backup, has locked the queue."""
+MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 40), (("ordered", "resized", "limit"), 4000)
+"""How many entries of some kinds are kept of a job: then the oldest go."""
+_CUT = (
+    "DELETE FROM entries WHERE rowid IN "
+    "(SELECT rowid FROM entries WHERE job = ? AND what IN ({}) ORDER BY rowid DESC LIMIT -1 OFFSET ?)"
+)
+
+
+class UnreadableError(SchedulerError):
+    """Raised where the queue cannot be read: its disk fails, or it holds what this drom has not written."""
+
+
+class UnwritableError(SchedulerError):
+    """Raised where the queue cannot be written now; `why` says in a few words why, with what to do."""
+
+    def __init__(self, path: Path, error: sqlite3.Error) -> None:
+        self.is_full = isinstance(error, sqlite3.OperationalError) and not _is_locked(error)
+        self.why = f"{error}: {_MEND}"
+        if self.is_full:
+            self.why = f"{error}: make room on its disk"
+        elif _is_locked(error):
+            self.why = _LOCKED
+        super().__init__(f"the queue {path} cannot be written: {self.why}.")
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+
+
+class Store:
+    """The queue in a folder. Raises SchedulerError with what to do where it cannot be opened.
+
+    All that reads raises UnreadableError where that is not possible.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._path = folder / QUEUE
+        self._kept: dict[int, tuple[Spec, int]] = {}
+        """What jobs that are not over ask for as far as it was written down by us, with the row of its text."""
+        self._urgent = False
+        with contextlib.ExitStack() as opened:
+            at = open_folder(folder)
+            opened.callback(os.close, at)
+            try:
+                self._lock = open_file(LOCK, at)
+                opened.callback(os.close, self._lock)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._reserve = Reserve(at)
+                opened.callback(self._reserve.close)
+            except BlockingIOError as error:
+                remedy = "stop it, or give this one another folder with --state"
+                msg = f"another scheduler has the queue in {folder}: {remedy}."
+                raise SchedulerError(msg) from error
+            except OSError as error:
+                msg = f"the queue cannot be kept in {folder}: {error.strerror}: choose another folder with --state."
+                raise SchedulerError(msg) from error
+            try:
+                self._db = self._open(durable=durable)
+                opened.callback(self._db.close)
+                self._over = self._count_over()
+            except (sqlite3.Error, OSError, DamageError, NewerError) as error:
+                raise UnreadableError(self._why_not(error, "opened")) from error
+            self._reserve.fill()
+            self._opened = opened.pop_all()
+
+    def _open(self, *, durable: bool) -> sqlite3.Connection:
+        """Open the queue; on a full disk with what is kept in reserve."""
+        while True:
+            db = sqlite3.connect(self._path, isolation_level=None)
+            try:
+                self._prepare(db, durable=durable)
+            except sqlite3.OperationalError as error:
+                db.close()
+                if _is_locked(error) or not self._reserve.give():
+                    raise
+            except BaseException:
+                db.close()
+                raise
+            else:
+                return db
+
+    def _why_not(self, error: Exception, done: str) -> str:
+        """Return why the queue cannot be opened or read, with what to do."""
+        if isinstance(error, NewerError):
+            return f"the queue {self._path} is of a newer drom: {error}: use that one, or move it away to begin anew."
+        if isinstance(error, sqlite3.Error) and _is_locked(error):
+            return f"the queue {self._path} cannot be {done}: {_LOCKED}."
+        reason = error.strerror if isinstance(error, OSError) else error
+        return f"the queue {self._path} cannot be {done}: {reason}: {_MEND}."
+
+    def _prepare(self, db: sqlite3.Connection, *, durable: bool) -> None:
+        """Set up a connection and, the first time, the tables. Raises an error for what is no queue of ours."""
+        schema.check(db)  # before anything is changed
+        for end in ("", "-wal", "-shm"):  # nobody else reads environments
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self._path}{end}").chmod(0o600)
+        db.execute("PRAGMA temp_store=MEMORY")  # what is sorted is there also when the disk is full
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+        schema.prepare(db)
+        db.execute(f"PRAGMA busy_timeout={round(1000 * LOCK_SECONDS)}")
+
+    def _count_over(self) -> Counter[int]:
+        """Return how many jobs that are over each user has."""
+        asked = f"SELECT uid, count(*) FROM jobs WHERE state IN ({_ENDED}) GROUP BY uid"  # noqa: S608
+        return Counter(dict(self._db.execute(asked, tuple(sorted(FINAL)))))
+
+    def close(self) -> None:
+        """Let another scheduler have the queue."""
+        self._opened.close()
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        jobs: Collection[Job],
+        nodes: Iterable[Node],
+        entries: Iterable[Entry],
+        gone: Iterable[str] = (),
+        usage: Usage | None = None,
+    ) -> None:
+        """Write all of it down, and that nodes are `gone`, or nothing. Raises UnwritableError where that fails."""
+        entries = list(entries)
+        nodes = list(nodes)
+        kept, ended = self._persist(lambda: self._write(jobs, nodes, entries, gone, usage))
+        self._kept.update(kept)
+        self._over += Counter(job.user.uid for job in ended)
+        for job in jobs:
+            if job.is_final:
+                self._kept.pop(job.number, None)
+
+    def _write(
+        self,
+        jobs: Collection[Job],
+        nodes: Iterable[Node],
+        entries: Iterable[Entry],
+        gone: Iterable[str],
+        usage: Usage | None,
+    ) -> tuple[dict[int, tuple[Spec, int]], list[Job]]:
+        """Write all of it down; return what `_write_jobs` does, and the jobs that were not over before."""
+        ended = [job for job in jobs if job.is_final and not self._was_over(job.number)]
+        kept = self._write_jobs(jobs)
+        self._db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in gone])
+        for node in nodes:
+            self._db.execute("REPLACE INTO nodes VALUES (?, ?)", (node.name, text_of_node(node)))
+        self._db.executemany(
+            "INSERT INTO entries VALUES (?, ?, ?, ?)",
+            [(entry.job, entry.at, entry.what, json.dumps(entry.detail)) for entry in entries],
+        )
+        if usage:
+            self._db.execute("REPLACE INTO meta VALUES ('usage', ?)", (json.dumps(usage.to_json()),))
+        for kinds, most in MOST_KEPT:
+            cut = _CUT.format(",".join("?" * len(kinds)))
+            many = {entry.job for entry in entries if entry.what in kinds}
+            self._db.executemany(cut, [(job, *kinds, most) for job in many])
+        return kept, ended
+
+    def _was_over(self, number: int) -> bool:
+        row = self._db.execute("SELECT state FROM jobs WHERE number = ?", (number,)).fetchone()
+        return row is not None and row[0] in FINAL
+
+    def try_writing(self) -> None:
+        """Write something that says nothing. Raises UnwritableError where nothing can be written now."""
+        self._persist(lambda: self._db.execute("REPLACE INTO meta VALUES ('tried', ?)", (time.time(),)))
+
+    @contextlib.contextmanager
+    def urgently(self) -> Iterator[None]:
+        """Write in a block also where the disk is full, with the room that is kept in reserve."""
+        self._urgent = True
+        try:
+            yield
+        finally:
+            self._urgent = False
+            self._reserve.fill()
+
+    def _persist(self, write: Callable[[], _Written]) -> _Written:
+        """Return what a function does in one transaction. Raises UnwritableError where it cannot be written now."""
+        while True:
+            try:
+                with self._transaction():
+                    return write()
+            except UnwritableError as error:  # noqa: PERF203 - tried again
+                if not (self._urgent and error.is_full and self._reserve.give()):
+                    raise
+
+    def forget(self, before: float, needed: Collection[int], most: int) -> list[int]:
+        """Delete up to `most` jobs that were over before that time, and return them.
+
+        Those that are `needed` stay, and so does the newest of all, after whose number comes the next. Raises
+        SchedulerError where that is not possible now.
+        """
+        kept = {*needed, self.next_number - 1}
+        asked = "SELECT job, at, what FROM entries ORDER BY rowid"
+        with self._reading(), contextlib.closing(self._db.execute(asked)) as rows:
+            old = itertools.takewhile(lambda row: row[1] < before, rows)  # what came later stands later
+            gone = list(itertools.islice((job for job, _, what in old if what in FINAL and job not in kept), most))
+        self._delete(gone)
+        return gone
+
+    def forget_surplus(self, keep: int, needed: Collection[int], most: int) -> list[int]:
+        """Delete up to `most` of the oldest jobs of a user who has over `keep` that are over; return as `forget`."""
+        uid, count = max(self._over.items(), key=itemgetter(1), default=(0, 0))
+        if count <= keep:
+            return []
+        kept = {*needed, self.next_number - 1}
+        asked = f"SELECT number FROM jobs WHERE uid = ? AND state IN ({_ENDED}) ORDER BY number"  # noqa: S608
+        with self._reading(), contextlib.closing(self._db.execute(asked, (uid, *sorted(FINAL)))) as rows:
+            old = (number for (number,) in rows if number not in kept)
+            gone = list(itertools.islice(old, min(most, count - keep + keep // 10)))
+        if not gone:  # others wait for all of them
+            self._over[uid] = 0
+        self._delete(gone)
+        return gone
+
+    def _delete(self, gone: Collection[int]) -> None:
+        asked = "SELECT uid FROM jobs WHERE number = ?"
+        with self._transaction():
+            users = Counter(uid for number in gone for (uid,) in self._db.execute(asked, (number,)))
+            texts = self._texts_of(gone)
+            for table, column in (("jobs", "number"), ("entries", "job")):
+                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(job,) for job in gone])  # noqa: S608
+            schema.drop_unused(self._db, texts)
+        self._over -= users
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Have all of a block written down, or nothing. Raises UnwritableError where that is not possible now."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise UnwritableError(self._path, error) from error
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _write_jobs(self, jobs: Iterable[Job]) -> dict[int, tuple[Spec, int]]:
+        """Write jobs down and return what they ask for, which is written only where it is new, with its row."""
+        found: dict[int, tuple[Spec, int]] = {}
+        rows: dict[int, int] = {}
+        before: set[int] = set()
+        values = []
+        for job in jobs:
+            spec, row = self._kept.get(job.number, (None, 0))
+            if spec is not job.spec:  # many that are submitted together have the same
+                before |= self._texts_of([job.number])
+                row = rows.get(id(job.spec)) or schema.row_of(self._db, text_of_spec(job.spec))
+            rows[id(job.spec)] = row
+            found[job.number] = job.spec, row
+            values.append((job.number, job.state, job.user.uid, text_of_job(job), row))
+        self._db.executemany("REPLACE INTO jobs (number, state, uid, value, spec) VALUES (?, ?, ?, ?, ?)", values)
+        schema.drop_unused(self._db, before)
+        return found
+
+    def _texts_of(self, numbers: Iterable[int]) -> set[int]:
+        """Return the rows of the texts to which jobs refer."""
+        asked = "SELECT spec FROM jobs WHERE number = ?"
+        return {row for number in numbers for (row,) in self._db.execute(asked, (number,))}
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[Node]:
+        """Return all nodes in the order of their indices."""
+        with self._reading():
+            rows = self._db.execute("SELECT name, value FROM nodes")
+            return sorted((node_of(name, text) for name, text in rows), key=lambda node: node.index)
+
+    def living(self) -> list[Job]:
+        """Return all jobs that are not over, in the order of their numbers."""
+        return list(self._jobs(f"WHERE state NOT IN ({_ENDED}) ORDER BY number", tuple(sorted(FINAL))))
+
+    def newest(self, count: int, before: int = MOST_JOBS) -> Iterator[Job]:
+        """Yield the newest jobs of those `before` a number, each of which is read when it is asked for."""
+        return self._jobs("WHERE number < ? ORDER BY number DESC LIMIT ?", (before, count))
+
+    def has_before(self, number: int) -> bool:
+        """Return whether there is a job with a smaller number."""
+        return self._first("SELECT 1 FROM jobs WHERE number < ? LIMIT 1", number) is not None
+
+    def job(self, number: int) -> Job | None:
+        """Return one job, None if there never was one of that number."""
+        return next(self._jobs("WHERE number = ?", (number,)), None)
+
+    def state(self, number: int) -> str | None:
+        """Return the final state of a job, None of one that is not over."""
+        row = self._first("SELECT state FROM jobs WHERE number = ?", number)
+        return str(row[0]) if row and row[0] in FINAL else None
+
+    def history(self, first: int = 1, last: int = MOST_JOBS) -> list[Entry]:
+        """Return what happened to the jobs from one number to another, in order."""
+        asked = "SELECT job, at, what, detail FROM entries WHERE job BETWEEN ? AND ? ORDER BY rowid"
+        with self._reading():
+            return [entry_of(*row) for row in self._db.execute(asked, (first, last))]
+
+    def usage(self, half_life: float) -> Usage:
+        """Return what users have used when the last thing was written down."""
+        row = self._first("SELECT value FROM meta WHERE name = 'usage'")
+        try:
+            values = json.loads(row[0]) if row else {}
+        except (TypeError, ValueError):
+            values = {}
+        return usage_of(half_life, values)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next job."""
+        row = self._first("SELECT max(number) FROM jobs")
+        return int((row and row[0]) or 0) + 1
+
+    @property
+    def latest(self) -> float:
+        """When the last thing happened, in unix seconds; 0 if nothing has."""
+        row = self._first("SELECT at FROM entries ORDER BY rowid DESC LIMIT 1")
+        return float(row[0]) if row else 0.0
+
+    def _first(self, asked: str, *values: object) -> tuple[Any, ...] | None:
+        with self._reading():
+            row: tuple[Any, ...] | None = self._db.execute(asked, values).fetchone()
+            return row
+
+    def _jobs(self, where: str, values: tuple[object, ...]) -> Iterator[Job]:
+        """Yield jobs; what several ask for is one object."""
+        specs: dict[int, Spec] = {}
+        with self._reading():
+            asked = f"SELECT number, value, spec FROM jobs {where}"  # noqa: S608 - our own words
+            for number, text, row in self._db.execute(asked, values):
+                if row not in specs:
+                    specs[row] = self._spec(number, row)
+                yield job_of(number, text, specs[row])
+
+    def _spec(self, number: int, row: int) -> Spec:
+        found = self._first("SELECT value FROM specs WHERE number = ?", row)
+        if found is None:
+            raise DamageError(f"what job {number} asks for is not there")
+        return spec_of(number, found[0])
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Read in a block. Raises UnreadableError where the disk, or what is written, is damaged."""
+        try:
+            yield
+        except (sqlite3.Error, DamageError, NewerError) as error:
+            raise UnreadableError(self._why_not(error, "read")) from error

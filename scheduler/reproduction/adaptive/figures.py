@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures 7 to 10 of Kale, Kumar and DeSouza (CCGRID 2002), and contracts on the same jobs: as text, JSON, pictures.
+
+The text of the paper that is at hand gives no number of these figures, so that none stands beside ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scheduler.analysis import plots
+from scheduler.reproduction.adaptive import contracts
+from scheduler.reproduction.adaptive.experiment import JOBS, LOADS, RESPONSE, UTILISATION, Point
+from workloads.figures import COLOURS, blank, name_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from scheduler.analysis.estimates import Estimate
+    from scheduler.reproduction.adaptive.contracts import Level
+
+FIGURES = {
+    ("cluster", RESPONSE): 7,
+    ("cluster", UTILISATION): 8,
+    ("simulation", RESPONSE): 9,
+    ("simulation", UTILISATION): 10,
+}
+_WORDS = {RESPONSE: "mean response, s", UTILISATION: "mean utilisation"}
+
+
+def lines(found: Sequence[Point]) -> Iterator[str]:
+    """Give a table per figure, each value with half of its 95 % interval."""
+    for (experiment, metric), number in FIGURES.items():
+        yield f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
+        yield f"  {'load':>4} {'rigid':>20} {'adaptive':>20} {'difference':>20}         {'weighing costs':>20}"
+        for point in _of(found, experiment, metric):
+            cells = " ".join(f"{_text(value):>20}" for value in (point.rigid, point.adaptive, point.gain))
+            weighing = f"{_text(point.weighing):>20}  {point.verdict_on_weighing}"
+            yield f"  {point.load:4.1f} {cells}  {point.verdict:6} {weighing}"
+        yield ""
+
+
+def contract_lines(found: Sequence[Level]) -> Iterator[str]:
+    """Give a table per metric of contracts, each value with half of its 95 % interval, and whether payoff is better."""
+    for metric, words in contracts.WORDS.items():
+        yield f"Contracts: {words}, {contracts.COUNT:,} jobs"
+        yield f"  {'load':>4} " + " ".join(f"{name:>20}" for name in contracts.POLICIES) + "  payoff against each"
+        for level in (one for one in found if one.metric == metric):
+            cells = " ".join(f"{_text(level.levels[name]):>20}" for name in contracts.POLICIES)
+            verdicts = ", ".join(level.verdict(other) for other in level.gains)
+            yield f"  {level.load:4.1f} {cells}  {verdicts}"
+        yield ""
+
+
+def to_json(found: Sequence[Point], bound: Sequence[Level], seed: int, stall: float) -> dict[str, Any]:
+    """Return all as plain values."""
+    rows = [
+        point._asdict()
+        | {name: getattr(point, name)._asdict() for name in ("rigid", "adaptive", "gain", "weighing", "saved")}
+        | {"figure": FIGURES[point.experiment, point.metric], "verdict": point.verdict, "paper": None}
+        | {"verdict_on_weighing": point.verdict_on_weighing}
+        for point in found
+    ]
+    kept = [
+        {
+            "load": level.load,
+            "metric": level.metric,
+            "levels": {name: value._asdict() for name, value in level.levels.items()},
+            "gains": {name: value._asdict() | {"verdict": level.verdict(name)} for name, value in level.gains.items()},
+        }
+        for level in bound
+    ]
+    return {"schema_version": 3, "seed": seed, "stall_s": stall, "points": rows, "contracts": kept}
+
+
+def draw(found: Sequence[Point], bound: Sequence[Level], folder: Path) -> None:
+    """Write figure-7.png to figure-10.png, and contracts-METRIC.png. Raises WorkloadError without matplotlib."""
+    for (experiment, metric), number in FIGURES.items():
+        title = f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
+        points = list(_of(found, experiment, metric))
+        curves = {name: [getattr(point, name) for point in points] for name in ("rigid", "adaptive", "weighing")}
+        figure = _figure(title, _WORDS[metric], curves, logarithmic=metric == RESPONSE)
+        plots.write(figure, folder / f"figure-{number}.png")
+    for metric, words in contracts.WORDS.items():
+        found_here = [level for level in bound if level.metric == metric]
+        curves = {name: [level.levels[name] for level in found_here] for name in contracts.POLICIES}
+        figure = _figure(f"Contracts, {contracts.COUNT:,} jobs", words, curves)
+        plots.write(figure, folder / f"contracts-{metric}.png")
+
+
+def _figure(title: str, words: str, curves: Mapping[str, list[Estimate]], *, logarithmic: bool = False) -> Figure:
+    """Return a picture of values over the loads."""
+    figure = blank(7, 4.5, title)
+    axes = figure.subplots()
+    for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
+        axes.errorbar(
+            LOADS,
+            [value.mean for value in values],
+            [value.half for value in values],
+            color=colour,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=name,
+        )
+    if logarithmic:
+        axes.set_yscale("log")
+    name_axes(axes, "with 95 % intervals", "load factor", words)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _of(found: Sequence[Point], experiment: str, metric: str) -> Iterator[Point]:
+    return (point for point in found if (point.experiment, point.metric) == (experiment, metric))
+
+
+def _text(value: Estimate) -> str:
+    return (
+        f"{value.mean:,.4g} ± {value.half:.2g}" if abs(value.mean) < 1000 else f"{value.mean:,.0f} ± {value.half:,.0f}"
+    )

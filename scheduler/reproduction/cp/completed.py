@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulations of `drom reproduce cp` that are done, a line of a file each, so that a stopped run goes on where it was.
+
+The first line says what they rest on. Each line begins with its line break: one that was cut off spoils no other.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from scheduler.errors import SchedulerError
+from scheduler.reproduction.cp.metrics import Metrics
+from scheduler.reproduction.cp.tasks import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scheduler.cp.platform import Platform
+
+NAME = "runs.jsonl"
+
+
+class Kept:
+    """The file of simulations in a folder, and what it has."""
+
+    def __init__(self, folder: Path, platform: Platform) -> None:
+        """Open the file, or begin one. Raises SchedulerError where that cannot be, or it rests on something else."""
+        self._path = folder / NAME
+        basis = {name: metadata.version(name) for name in ("drom", "ortools")} | {"platform": platform}
+        basis = json.loads(json.dumps(basis))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            told = list(_values(self._path.read_text(encoding="utf-8"))) if self._path.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise SchedulerError(f"{self._path} cannot be read: name another --out.") from error
+        if len(told) < 2:  # no simulation is lost
+            self._append(basis, "w")
+        elif told[0] != basis:
+            msg = f"{self._path} is of another version of drom or OR-tools, or of another machine: name another --out."
+            raise SchedulerError(msg)
+        try:
+            self.done = {Task(**line["task"]): _metrics(line["metrics"]) for line in told[1:]}
+        except (KeyError, TypeError) as error:
+            raise SchedulerError(f"{self._path} has lines that are no simulations: name another --out.") from error
+
+    def keep(self, task: Task, metrics: Metrics) -> None:
+        """Add a simulation. Raises SchedulerError where the file cannot be written."""
+        self.done[task] = metrics
+        self._append({"task": task._asdict(), "metrics": metrics._asdict()})
+
+    def _append(self, value: Any, mode: str = "a") -> None:  # noqa: ANN401 - JSON
+        try:
+            with self._path.open(mode, encoding="utf-8") as stream:
+                stream.write("\n" + json.dumps(value))
+        except OSError as error:
+            raise SchedulerError(f"{self._path} cannot be written: {error.strerror}: name another --out.") from error
+
+
+def _metrics(told: dict[str, Any]) -> Metrics:
+    """Return the metrics of a line. Raises TypeError where they are no numbers."""
+    found = Metrics(**told)
+    if not all(isinstance(value, int | float) for value in found):
+        raise TypeError(found)
+    return found
+
+
+def _values(text: str) -> Iterator[Any]:
+    """Give the values of all lines that are whole."""
+    for line in text.splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)

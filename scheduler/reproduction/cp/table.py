@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table 1 of Bridi et al. beside ours: as text, as JSON, as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scheduler.analysis import plots
+from scheduler.analysis.estimates import Estimate, estimate
+from scheduler.reproduction.cp.experiment import PAPER, Contest, contests, tests_in, values
+from scheduler.reproduction.cp.tasks import EURORA, SCHEDULERS, Task
+from workloads.errors import counted
+from workloads.figures import COLOURS, blank, name_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from scheduler.cp.platform import Platform
+    from scheduler.reproduction.cp.generate import Case
+    from scheduler.reproduction.cp.metrics import Metrics
+
+WORDS = {"wqt": "WQT", "nl": "NL", "tr": "TR, s", "ao": "AO, s"}
+
+
+def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform: Platform) -> Iterator[str]:
+    """Give the tables, each value of ours with half of its 95 % interval, and how often CP did better."""
+    nodes = counted(platform.capacity.shape[0], "node")
+    for test in tests_in(found):
+        count = min(first, test.jobs)
+        which = f"{count} jobs" if count == test.jobs else f"the first {count} of {test.jobs} jobs"
+        yield f"{test.name}: {which} on {nodes}, {len(seeds)} seeds"
+        yield f"  {'':12}" + "".join(f"{word:>13}{'paper':>12}" for word in WORDS.values())
+        for name in SCHEDULERS:
+            cells = "".join(_cell(found, test, name, metric) for metric in WORDS)
+            yield f"  {name:12}{cells}".rstrip()
+        yield ""
+    yield "CP beside the rules: wins/ties/losses over the seeds, mean difference with its 95 % interval"
+    for one in contests(found):
+        record = f"{one.wins}/{one.ties}/{one.losses}"
+        gap = f"{_number(one.difference.mean)} ± {_number(one.difference.half)}"
+        change = "" if one.change is None else f"{one.change:9.1%}"
+        yield f"  {one.test}  {one.metric.upper():4}{one.rule:12}{record:>9}{gap:>26}{change}"
+    if platform.name != EURORA:
+        yield f"note: the paper's numbers are of {EURORA}, these of {platform.name}."
+
+
+def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform: Platform) -> dict[str, Any]:
+    """Return all as plain values."""
+    return {
+        "schema_version": 1,
+        "platform": platform.name,
+        "seeds": list(seeds),
+        "tests": [
+            {
+                "name": test.name,
+                "jobs": min(first, test.jobs),
+                "paper": {name: row._asdict() for name, row in PAPER[test.name].items()},
+                "schedulers": {name: {m: _told(found, test, name, m) for m in WORDS} for name in SCHEDULERS},
+            }
+            for test in tests_in(found)
+        ],
+        "contests": [_contest(one) for one in contests(found)],
+    }
+
+
+def draw(found: dict[Task, Metrics], folder: Path) -> None:
+    """Write cp.png. Raises WorkloadError when matplotlib is missing."""
+    figure = blank(12, 6.5, "Constraint programming beside PBS's rules, with 95 % intervals; crosses: the paper")
+    tests = tests_in(found)
+    axes = figure.subplots(len(tests), len(WORDS), squeeze=False)
+    for row, test in zip(axes, tests, strict=True):
+        for one, (metric, word) in zip(row, WORDS.items(), strict=True):
+            ours = [_estimate(found, test, name, metric) for name in SCHEDULERS]
+            colours = [COLOURS[i % len(COLOURS)] for i in range(len(ours))]
+            one.bar(SCHEDULERS, [e.mean for e in ours], yerr=[e.half for e in ours], color=colours, capsize=3)
+            theirs = {name: getattr(given, metric) for name, given in PAPER[test.name].items()}
+            one.plot(list(theirs), list(theirs.values()), "kx", markersize=7)
+            name_axes(one, f"{test.name}: {word}", "", "")
+            one.tick_params(axis="x", rotation=40, labelsize=7)
+    plots.write(figure, folder / "cp.png")
+
+
+def _estimate(found: dict[Task, Metrics], test: Case, name: str, metric: str) -> Estimate:
+    return estimate(values(found, test, name, metric))
+
+
+def _told(found: dict[Task, Metrics], test: Case, name: str, metric: str) -> dict[str, Any]:
+    return _estimate(found, test, name, metric)._asdict() | {"values": values(found, test, name, metric).tolist()}
+
+
+def _contest(one: Contest) -> dict[str, Any]:
+    return one._asdict() | {"difference": one.difference._asdict()}
+
+
+def _cell(found: dict[Task, Metrics], test: Case, name: str, metric: str) -> str:
+    paper = PAPER[test.name].get(name)
+    given = "" if paper is None else _number(getattr(paper, metric))
+    ours = _estimate(found, test, name, metric)
+    return f"{_number(ours.mean):>13}{given:>12}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

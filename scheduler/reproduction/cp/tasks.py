@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulations of `drom reproduce cp`: which there are, and how one is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.cp.jobs import table_of
+from scheduler.cp.planner import Planner, Portfolio
+from scheduler.cp.platform import load_platform
+from scheduler.cp.rules import FIFO, WALLTIME
+from scheduler.cp.simulation import simulate
+from scheduler.reproduction.cp.generate import TESTS, jobs_of
+from scheduler.reproduction.cp.metrics import Metrics, metrics_of
+
+if TYPE_CHECKING:
+    from scheduler.cp.jobs import Jobs
+    from scheduler.cp.platform import Platform
+    from scheduler.cp.simulation import Scheduler
+
+
+CP, PORTFOLIO, GREEDY = "CP", "portfolio", "greedy"
+
+
+RULES = (FIFO.name, WALLTIME.name)
+
+
+SCHEDULERS = (*RULES, CP, PORTFOLIO, GREEDY)
+
+
+EURORA = "eurora"
+
+
+class Task(NamedTuple):
+    """A simulation: a test by its number from 0 on, a seed, a scheduler by name, how many jobs of the test, and where.
+
+    `platform` is as `load_platform` takes it.
+    """
+
+    test: int
+    seed: int
+    scheduler: str
+    first: int = 1000
+    platform: str = EURORA
+
+
+def scheduler_of(name: str, platform: Platform) -> Scheduler:
+    """Return a new scheduler: one of a rule has no memory, one that plans begins without a plan."""
+    planners: dict[str, Scheduler] = {
+        CP: Planner(platform),
+        PORTFOLIO: Portfolio(Planner(platform)),
+        GREEDY: Planner(platform, window=0, name=GREEDY),
+    }
+    return (planners | {rule.name: rule for rule in (FIFO, WALLTIME)})[name]
+
+
+def setting(task: Task) -> tuple[Platform, Jobs]:
+    """Return the machine and the jobs of a simulation. Raises SchedulerError for jobs that cannot run there."""
+    platform = load_platform(task.platform)
+    return platform, table_of(jobs_of(TESTS[task.test], platform, task.seed)[: task.first], platform)
+
+
+def measure(task: Task) -> Metrics:
+    """Return the metrics of a simulation. Raises SchedulerError as `setting` does."""
+    platform, jobs = setting(task)
+    outcome = simulate(jobs, platform.capacity, scheduler_of(task.scheduler, platform))
+    return metrics_of(jobs, platform, outcome.start, outcome.seconds, outcome.calls)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figure 2 of Polyakov and Dubenskaya (GRID 2018) with and without filling, and the gain: as text, JSON, pictures.
+
+The text of the paper that is at hand gives no number of its figure, so that none stands beside ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scheduler.analysis import plots
+from scheduler.reproduction.gap_filling.experiment import (
+    ACCURACIES,
+    DEPTH,
+    NODES,
+    NONE,
+    PAUSES,
+    TIME_SLOTS,
+    A,
+    B,
+    Point,
+)
+from workloads.figures import COLOURS, blank, name_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from scheduler.analysis.estimates import Estimate
+
+_SHOWN = 0.5
+"""The accuracy of the table of gains."""
+_WAYS = ((NONE, 1, 0), (A, 60, 5), (B, 1, 5))
+"""Policy, T and t of the lines of the figure."""
+
+
+def lines(found: Sequence[Point], days: int) -> Iterator[str]:
+    """Give both tables, each value with half of its 95 % interval."""
+    yield f"Figure 2: mean load over the accuracy p of requests, {NODES} slots, {days} days"
+    yield f"  {'p':>4} " + " ".join(f"{_way(*way):>19}" for way in _WAYS)
+    for accuracy in ACCURACIES:
+        cells = (_text(_find(found, accuracy, *way).load) for way in _WAYS)
+        yield f"  {accuracy:4.2f} " + " ".join(f"{cell:>19}" for cell in cells)
+    yield ""
+    yield f"Gain in utilisation by a filler queue that is always full, p = {_SHOWN:g}, c = 1; times in minutes"
+    heads = ("regular", "idle slots", "gain", "0.1 (1 - t) c", "both", "delayed jobs", "delay, s")
+    yield f"  {'policy':6} {'T':>3} {'t':>3} " + " ".join(f"{head:>17}" for head in heads)
+    for point in _of(found, _SHOWN):
+        yield f"  {_cells(point)}"
+
+
+def _cells(point: Point) -> str:
+    slot, pause = (str(value) if point.policy in who else "-" for value, who in _numbers(point))
+    bound = "-" if point.bound is None else f"{point.bound:.4f}"
+    whole = _text(point.whole) if point.policy == A else "-"
+    both = f"{point.regular.mean + point.gain.mean:.4f}"
+    values = (_text(point.regular), whole, _text(point.gain), bound, both)
+    delays = (f"{value.mean:,.0f} ± {value.half:,.0f}" for value in (point.delayed, point.delay_s))
+    return f"{point.policy:6} {slot:>3} {pause:>3} " + " ".join(f"{cell:>17}" for cell in (*values, *delays))
+
+
+def _numbers(point: Point) -> Iterator[tuple[int, str]]:
+    yield point.slot_min, A
+    yield point.pause_min, A + B
+
+
+def to_json(found: Sequence[Point], seed: int, days: int) -> dict[str, Any]:
+    """Return all as plain values."""
+    names = ("regular", "whole", "load", "gain", "delayed", "delay_s")
+    rows = [
+        point._asdict() | {name: getattr(point, name)._asdict() for name in names} | {"bound": point.bound}
+        for point in found
+    ]
+    return {"schema_version": 1, "seed": seed, "days": days, "slots": NODES, "depth": DEPTH, "points": rows}
+
+
+def draw(found: Sequence[Point], folder: Path) -> None:
+    """Write figure-2.png and gain.png. Raises WorkloadError when matplotlib is missing."""
+    plots.write(_load_figure(found), folder / "figure-2.png")
+    plots.write(_gain_figure(found), folder / "gain.png")
+
+
+def _load_figure(found: Sequence[Point]) -> Figure:
+    figure = blank(7, 4.5, "Figure 2: load over the accuracy of requests")
+    axes = figure.subplots()
+    for colour, way in zip(COLOURS, _WAYS, strict=False):
+        loads = [_find(found, accuracy, *way).load for accuracy in ACCURACIES]
+        means, halves = zip(*loads, strict=True)
+        axes.errorbar(ACCURACIES, means, halves, color=colour, marker="o", markersize=4, capsize=3, label=_way(*way))
+    name_axes(axes, "with 95 % intervals; T and t in minutes", "accuracy p", "mean load")
+    axes.legend(frameon=False)
+    return figure
+
+
+def _gain_figure(found: Sequence[Point]) -> Figure:
+    figure = blank(9, 4.5, f"Gain in utilisation, p = {_SHOWN:g}")
+    axes = figure.subplots()
+    ways = [(A, slot) for slot in TIME_SLOTS] + [(B, 1)]
+    for colour, (policy, slot) in zip(COLOURS, ways, strict=False):
+        shown = [p for p in _of(found, _SHOWN) if (p.policy, p.slot_min) == (policy, slot)]
+        pauses = [point.pause_min for point in shown]
+        gains = [point.gain for point in shown]
+        label = f"A, T = {slot}" if policy == A else B
+        axes.errorbar(
+            pauses, [g.mean for g in gains], [g.half for g in gains], color=colour, marker="o", capsize=3, label=label
+        )
+        if policy == A:
+            bounds = [point.bound or 0.0 for point in shown]
+            axes.plot(pauses, bounds, color=colour, linestyle="--", label=f"0.1 (1 - t) c, T = {slot}")
+    axes.set_xticks(PAUSES)
+    name_axes(axes, "with 95 % intervals", "restore and save, minutes", "useful work, share of the machine")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _way(policy: str, slot: int, pause: int) -> str:
+    return {NONE: "without filling", A: f"A, T = {slot}, t = {pause}", B: f"B, t = {pause}"}[policy]
+
+
+def _of(found: Sequence[Point], accuracy: float) -> Iterator[Point]:
+    return (point for point in found if point.accuracy == accuracy)
+
+
+def _find(found: Sequence[Point], accuracy: float, policy: str, slot: int, pause: int) -> Point:
+    return next(point for point in found if point[:4] == (accuracy, policy, slot, pause))
+
+
+def _text(value: Estimate) -> str:
+    return f"{value.mean:.4f} ± {value.half:.4f}"

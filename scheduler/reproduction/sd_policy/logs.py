@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs of each experiment as a file: a real log where there is one, a model's jobs, or a sample that stands in."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.errors import SchedulerError
+from scheduler.reproduction.sd_policy.settings import Real
+from workloads.making import make
+from workloads.swf import write_swf
+from workloads.tables import read_log
+from workloads.where import matching
+
+if TYPE_CHECKING:
+    from scheduler.reproduction.sd_policy.settings import Experiment
+    from workloads.making import Recipe
+    from workloads.workload import Workload
+
+
+class Source(NamedTuple):
+    """Jobs to simulate, and the machine they are for."""
+
+    log: Path
+    nodes: int
+    cores: int
+    note: str
+    """What they are, as a sentence."""
+    stands_in: bool = False
+    """Whether they are others than the paper's, so that its numbers say nothing about them."""
+
+
+def source_of(experiment: Experiment, named: Path | None, scratch: Path, seed: int) -> Source:
+    """Return the jobs of an experiment; those that are no file yet are written into `scratch`.
+
+    A real log is the `named` one or, where none is, lies in the folder that the environment variable DROM_WORKLOADS
+    names; `seed` is the model's. Raises WorkloadError for a log that cannot be read, SchedulerError for another one
+    than the paper's, and when `scratch` cannot be written.
+    """
+    nodes, cores, target = experiment.nodes, experiment.cores, scratch / f"workload-{experiment.number}.swf.gz"
+    if not isinstance(experiment.jobs, Real):
+        recipe = replace(experiment.jobs, seed=seed)
+        return Source(_written(make(recipe), target), nodes, cores, _about(recipe))
+    found = named or _in_folder(experiment.jobs)
+    if found is not None:
+        return Source(_selected(experiment.jobs, found, target), nodes, cores, f"The jobs are of {found.name}.")
+    stand_in = experiment.jobs.stand_in
+    note = (
+        f"A synthetic sample of {stand_in.jobs} jobs stands in, about which the paper says nothing. The workload is "
+        f"{experiment.jobs.source}: name it with --log, or its folder with DROM_WORKLOADS."
+    )
+    return Source(_written(make(stand_in), target), stand_in.nodes, stand_in.cores, note, stands_in=True)
+
+
+def _about(recipe: Recipe) -> str:
+    return (
+        f"The jobs are of a Cirne-like model fitted anew ({recipe.fit}, seed {recipe.seed}), not of the model and the "
+        f"ANL arrivals that the paper used."
+    )
+
+
+def _in_folder(real: Real) -> Path | None:
+    folder = Path(os.environ.get("DROM_WORKLOADS", "/nonexistent"))
+    return next((folder / name for name in real.names if (folder / name).is_file()), None)
+
+
+def _selected(real: Real, log: Path, target: Path) -> Path:
+    """Return a log with no other jobs than those that are meant: the one that is there, or a part of it."""
+    work = read_log(log)
+    which = matching(work, real.condition)
+    if int(which.sum()) != real.jobs:
+        msg = (
+            f"{log} is not the log of this workload: {which.sum():,} of its jobs have {real.condition}, not "
+            f"{real.jobs:,}. Name {real.source}."
+        )
+        raise SchedulerError(msg)
+    return log if which.all() else _written(work.take(which), target)
+
+
+def _written(work: Workload, target: Path) -> Path:
+    try:
+        write_swf(work, target)
+    except OSError as error:
+        msg = f"{target} cannot be written: {error.strerror}: name another folder with --out."
+        raise SchedulerError(msg) from error
+    return target

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has come of the experiments: the rows of each workload, from its folders of results."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.analysis.results import load, load_schedule
+from scheduler.errors import SchedulerError
+from scheduler.reproduction.sd_policy.classes import class_rows, day_rows
+from scheduler.reproduction.sd_policy.settings import EXPERIMENTS, MAXSD_10, SETTINGS, STATIC
+from scheduler.reproduction.sd_policy.tables import Row, figure_7, figure_8, figures_1_to_3, lines, table_1
+from scheduler.simulator.batch import Run
+from workloads.errors import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scheduler.reproduction.sd_policy.logs import Source
+    from scheduler.reproduction.sd_policy.tables import Metrics
+
+SCHEMA = 1
+
+
+class Outcome(NamedTuple):
+    """A workload with its rows; `runs` has the metrics of every setting that ran to its end."""
+
+    number: int
+    title: str
+    notes: list[str]
+    stands_in: bool
+    runs: dict[str, Metrics]
+    rows: list[Row]
+    complete: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return self._asdict() | {"rows": [row.to_json() for row in self.rows]}
+
+    def lines(self) -> list[str]:
+        """Return it as text."""
+        notes = textwrap.wrap(" ".join(self.notes), 112, initial_indent="  ", subsequent_indent="  ")
+        return [f"Workload {self.number}: {self.title}", *notes, *lines(self.rows)]
+
+
+def runs_of(number: int, source: Source, folder: Path) -> list[Run]:
+    """Return the simulations of a workload, with a folder of results for each setting."""
+    return [
+        Run(source.log, source.nodes, source.cores, setting.options, folder_of(folder, number, setting.name))
+        for setting in SETTINGS
+    ]
+
+
+def folder_of(folder: Path, number: int, setting: str) -> Path:
+    """Return the folder of results of one simulation."""
+    return folder / f"workload-{number}" / setting
+
+
+def outcome_of(number: int, source: Source, folder: Path) -> Outcome:
+    """Return what has come of a workload; settings without whole results count as not run."""
+    told = {setting.name: _whole(folder_of(folder, number, setting.name)) for setting in SETTINGS}
+    runs = {name: one["metrics"] for name, one in told.items() if one is not None}
+    rows = [*table_1(number, runs), *figures_1_to_3(number, runs)]
+    if number == 4:
+        rows += _classes_and_days(runs, folder)
+    rows += figure_8(number, runs)
+    notes = [f"{_size(told)}on {counted(source.nodes, 'node')} of {counted(source.cores, 'core')}. {source.note}"]
+    missing = [setting.label for setting in SETTINGS if setting.name not in runs]
+    if missing:
+        notes.append(f"Partial: {', '.join(missing)} did not run to the end.")
+    return Outcome(number, EXPERIMENTS[number].title, notes, source.stands_in, runs, rows, not missing)
+
+
+def _classes_and_days(runs: dict[str, Metrics], folder: Path) -> list[Row]:
+    """Return Figures 4 to 7, which are about workload 4."""
+    if not {STATIC.name, MAXSD_10.name} <= runs.keys():
+        return figure_7(runs)
+    pair = [load_schedule(folder_of(folder, 4, setting.name)) for setting in (STATIC, MAXSD_10)]
+    return [*class_rows(*pair), *figure_7(runs), *day_rows(*pair)]
+
+
+def _whole(folder: Path) -> dict[str, Any] | None:
+    """Return the summary of a folder of results; None where a run did not come to its end."""
+    try:
+        told = load(folder)
+    except SchedulerError:
+        return None
+    return told if told["complete"] else None
+
+
+def _size(told: dict[str, dict[str, Any] | None]) -> str:
+    sizes = {one["cleaning"]["jobs_out"] for one in told.values() if one is not None}
+    return f"{counted(sizes.pop(), 'job')} " if len(sizes) == 1 else "jobs "

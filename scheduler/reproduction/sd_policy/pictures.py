@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures 1 to 8 as pictures, and all results as one HTML page. Imports matplotlib when drawing."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.analysis import plots
+from scheduler.analysis.metrics import FIGURES
+from scheduler.analysis.page import image, write_page
+from scheduler.analysis.results import load_schedule
+from scheduler.analysis.series import NODES
+from scheduler.reproduction.sd_policy import paper
+from scheduler.reproduction.sd_policy.outcome import folder_of
+from scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
+from scheduler.reproduction.sd_policy.tables import cells
+from workloads.figures import COLOURS, blank, name_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from scheduler.reproduction.sd_policy.outcome import Outcome
+    from scheduler.reproduction.sd_policy.settings import Setting
+
+_METRICS = (paper.MAKESPAN, paper.RESPONSE, paper.SLOWDOWN)
+
+
+def write_all(outcomes: Sequence[Outcome], folder: Path) -> None:
+    """Write the figures as figure-*.png and report.html into a folder that has the results.
+
+    Raises SchedulerError when they cannot be written, WorkloadError when matplotlib is missing.
+    """
+    figures = dict(_figures(outcomes, folder))
+    for name, figure in figures.items():
+        plots.write(figure, folder / f"{name}.png")
+    pieces = ["<h1>SD-Policy, reproduced</h1>"]
+    for outcome in outcomes:
+        pieces += _table(outcome)
+    pieces += [image(figure, name) for name, figure in figures.items()]
+    write_page(folder / "report.html", "drom reproduce sd-policy", pieces, "--out")
+
+
+def _figures(outcomes: Sequence[Outcome], folder: Path) -> Iterator[tuple[str, Figure]]:
+    simulated = [outcome for outcome in outcomes if STATIC.name in outcome.runs]
+    if simulated:
+        for number, key in enumerate(_METRICS, 1):
+            yield f"figure-{number}", _bars(f"Figure {number}: {FIGURES[key]}", simulated, CUTOFFS, (key,))
+        yield "figure-8", _bars("Figure 8: runtime models", simulated, (DYNAMIC, DYNAMIC_WORST), _METRICS)
+    if any(outcome.number == 4 and {STATIC.name, MAXSD_10.name} <= outcome.runs.keys() for outcome in simulated):
+        runs = {setting.label: load_schedule(folder_of(folder, 4, setting.name)) for setting in (STATIC, MAXSD_10)}
+        one, two = runs.items()
+        yield "figures-4-to-6", plots.ratio_figure(one, two, NODES)
+        yield "figure-7", plots.days_figure(runs)
+
+
+def _bars(title: str, outcomes: Sequence[Outcome], settings: Sequence[Setting], metrics: Sequence[str]) -> Figure:
+    """Draw metrics under several settings, relative to static backfilling, with what the paper gives of them."""
+    figure = blank(6 + 3 * len(metrics), 4.5, f"{title}, relative to static backfilling")
+    for axes, key in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+        for place, setting in enumerate(settings):
+            ratios = [_ratio(outcome.runs, setting.name, key) for outcome in outcomes]
+            x = np.arange(len(outcomes)) + (place - (len(settings) - 1) / 2) * 0.8 / len(settings)
+            axes.bar(x, ratios, 0.8 / len(settings), color=COLOURS[place], label=setting.label)
+            _mark(axes, x, [paper.CHANGES.get((outcome.number, setting.name, key)) for outcome in outcomes])
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(outcomes)), [f"{o.number}{', sample' if o.stands_in else ''}" for o in outcomes])
+        name_axes(axes, FIGURES[key], "workload", "ratio to static")
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _mark(axes: Axes, x: np.ndarray, given: Sequence[paper.Given | None]) -> None:
+    """Mark what the paper gives."""
+    known = [(place, 1 + one.value / 100) for place, one in zip(x, given, strict=True) if one is not None]
+    if known:
+        places, values = zip(*known, strict=True)
+        axes.scatter(places, values, marker="D", color="black", s=24, zorder=3, label="paper")
+
+
+def _ratio(runs: Mapping[str, dict[str, float]], name: str, key: str) -> float:
+    return runs[name][key] / runs[STATIC.name][key] if name in runs else np.nan
+
+
+def _table(outcome: Outcome) -> Iterator[str]:
+    yield f"<h2>Workload {outcome.number}: {escape(outcome.title)}</h2>"
+    for note in outcome.notes:
+        yield f"<p>{escape(note)}</p>"
+    head = "".join(f"<th>{name}</th>" for name in ("", "", "paper", "here", "deviation"))
+    rows = ("".join(f"<td>{escape(cell)}</td>" for cell in cells(row)) for row in outcome.rows)
+    yield f"<table><tr>{head}</tr>" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "</table>"

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`drom reproduce sd-policy --workload 5`: which runs there are to make, making them one after the other, resuming."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.analysis.results import prepare, write_value
+from scheduler.engine.compiler import compile_program
+from scheduler.errors import SchedulerError
+from scheduler.reproduction.sd_policy.outcome import Outcome
+from scheduler.reproduction.sd_policy.real import completed, report
+from scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of, policy_of
+from scheduler.reproduction.sd_policy.real.figures import result_of
+from scheduler.reproduction.sd_policy.real.measured import Amount, calibrate, enough_cores
+from scheduler.reproduction.sd_policy.real.running import Task, run
+from scheduler.reproduction.sd_policy.real.settings import CORES, NODES, POLICIES, REHEARSED, SCALES, SEEDS
+from scheduler.reproduction.sd_policy.tables import workload_5
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from scheduler.reproduction.sd_policy.real.report import Pair
+
+REHEARSAL = "rehearsal"
+PARTS = (REHEARSAL, CORES.name, NODES.name)
+"""What may be asked for: simulations of the live scheduler, and the two scales."""
+CALIBRATION = "calibration.json"
+
+
+class Wanted(NamedTuple):
+    """What is asked for; None: as the settings say."""
+
+    parts: Sequence[str] = PARTS
+    seed: int = SEEDS[0]
+    seeds: int | None = None
+    first: int | None = None
+    compression: float | None = None
+    curves: str = "mixed"
+
+    def tasks(self) -> list[Task]:
+        """Return the runs, the two of a seed one after the other."""
+        scales = [SCALES[part] for part in PARTS if part in self.parts and part in SCALES]
+        return [
+            Task(
+                scale.name,
+                self.seed + number,
+                policy,
+                min(self.first or scale.jobs, scale.jobs),
+                self.compression or scale.compression if scale.name == NODES.name else scale.compression,
+                self.curves if scale.name == NODES.name else "mixed",
+            )
+            for scale in scales
+            for number in range(self.seeds or scale.seeds)
+            for policy in POLICIES
+        ]
+
+
+def left(wanted: Wanted, out: Path) -> list[Task]:
+    """Return the runs that are yet to be made, with folders for them.
+
+    Raises SchedulerError where what is there is of other options, and where results cannot be written.
+    """
+    tasks = [task for task in wanted.tasks() if completed.find(out, task) is None]
+    if any(task.scale == CORES.name for task in tasks) and not enough_cores():
+        raise SchedulerError("programs on real cores need two of them: leave them out with --scale nodes.")
+    for task in tasks:  # before hours have passed
+        prepare(completed.folder_of(out, task))
+    return tasks
+
+
+def make_all(tasks: Sequence[Task], out: Path, show: Callable[[float], None]) -> None:
+    """Make runs and keep each. Raises SchedulerError, ControlError, and KeyboardInterrupt on Ctrl-C."""
+    weights = [task.seconds() for task in tasks]
+    done = 0.0
+    for task, weight in zip(tasks, weights, strict=True):
+        before = done
+
+        def part(fraction: float, before: float = before, weight: float = weight) -> None:
+            show((before + weight * fraction) / sum(weights))
+
+        completed.keep(out, task, run(task, _amounts(out) if task.scale == CORES.name else {}, part))
+        done += weight
+
+
+def _amounts(out: Path) -> dict[str, Amount]:
+    """Return what the programs on real cores do in a second: measured once, as all runs are to have the same work."""
+    amounts = _measured(out)
+    if not amounts:
+        amounts = calibrate()
+        write_value({name: amount._asdict() for name, amount in amounts.items()}, out / "workload-5" / CALIBRATION)
+    return amounts
+
+
+def _measured(out: Path) -> dict[str, Amount]:
+    """Return what has been measured, nothing if nothing has."""
+    path = out / "workload-5" / CALIBRATION
+    if not path.exists():
+        return {}
+    try:
+        return {name: Amount(**one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError) as error:
+        msg = f"{path} cannot be read: remove it, or name another --out."
+        raise SchedulerError(msg) from error
+
+
+def rehearse(wanted: Wanted, out: Path, show: Callable[[float], None]) -> dict[str, list[Pair]]:
+    """Return simulations of the live scheduler by curves, for each seed; also with those measured, where they are."""
+    if REHEARSAL not in wanted.parts:
+        return {}
+    for name in REHEARSED:
+        compile_program(policy_of(name))
+    first, compression = wanted.first or NODES.jobs, wanted.compression or NODES.compression
+    seeds = [wanted.seed + number for number in range(wanted.seeds or len(SEEDS))]
+    found: dict[str, list[Pair]] = {}
+    half = {name: amount.half for name, amount in _measured(out).items()}
+    steps = [(curves, seed) for curves in curves_of(half) for seed in seeds]
+    for step, (curves, seed) in enumerate(steps, 1):
+        static, *others = (
+            result_of(told, told["made"], 1.0)
+            for policy in (REHEARSED if curves.name == "mixed" else POLICIES)
+            for told in [Rehearsal(seed, policy, curves, first, compression).run()]
+        )
+        for name, shared in zip((curves.name, f"{curves.name} with feedback"), others, strict=False):
+            found.setdefault(name, []).append(report.Pair(static, shared))
+        show(step / len(steps))
+    return found
+
+
+def outcome(out: Path, seed: int, rehearsed: dict[str, list[Pair]] | None = None) -> Outcome:
+    """Return what there is to say of workload 5, from the runs in a folder. Raises SchedulerError."""
+    runs = completed.all_in(out)
+    found = report.pairs(runs)
+    whole = [run for run in runs if run.task.scale == NODES.name and run.task.first == NODES.jobs]
+    static = next((run.result.metrics for run in whole if run.task.policy == "static"), {})
+    about = (
+        "Programs of ours stand for the applications: primes for PILS, stream for STREAM, jacobi for CoreNeuron, "
+        "numpy_blas for NEST, mpi_openmp for Alya; on emulated nodes one that sleeps, and progresses at the speed of "
+        "its cores."
+    )
+    rows = [*workload_5(seed, static), *report.rows(found, rehearsed or {})]
+    simulated = ["Simulated: the live scheduler itself, with nodes that answer at once."] if rehearsed else []
+    notes = [about, *report.notes(runs), *simulated]
+    return Outcome(5, "Cirne-like model as real applications", notes, False, {}, rows, complete=True)

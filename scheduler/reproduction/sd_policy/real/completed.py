@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of workload 5 that are done, a folder each: what was written down, also as `drom compare` reads it."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.analysis.results import write_schedule, write_value
+from scheduler.errors import SchedulerError
+from scheduler.reproduction.sd_policy.real.figures import Result, latencies, result_of
+from scheduler.reproduction.sd_policy.real.running import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from workloads.workload import Floats
+
+SCHEMA = 1
+NAME = "run.json"
+
+
+class Kept(NamedTuple):
+    """A run: what was asked for, what came of it, the seconds that each job lost, and the joules that RAPL counted."""
+
+    task: Task
+    result: Result
+    latencies: Floats
+    joules: float | None
+
+
+def folder_of(out: Path, task: Task) -> Path:
+    """Return where the results of a run are."""
+    return out / "workload-5" / task.scale / f"seed-{task.seed}" / task.policy
+
+
+def keep(out: Path, task: Task, told: Mapping[str, Any]) -> None:
+    """Write down what a scheduler has told of a run. Raises SchedulerError where that cannot be."""
+    folder, found = folder_of(out, task), _result(task, told)
+    write_schedule(found.schedule, found.work, found.summary, folder)
+    write_value(_basis(task) | {"told": told}, folder / NAME)
+
+
+def find(out: Path, task: Task) -> Kept | None:
+    """Return a run that is there. Raises SchedulerError for one of other options, or that cannot be read."""
+    path = folder_of(out, task) / NAME
+    if not path.exists():
+        return None
+    value = _read(path)
+    if {name: value.get(name) for name in _basis(task)} != _basis(task):
+        msg = f"{path} is of other options or of another version of drom: name another --out."
+        raise SchedulerError(msg)
+    return _kept(task, value)
+
+
+def all_in(out: Path) -> list[Kept]:
+    """Return all runs in a folder. Raises SchedulerError for one that cannot be read."""
+    values = [_read(path) for path in sorted(out.glob(f"workload-5/*/seed-*/*/{NAME}"))]
+    return [_kept(Task(**value["task"]), value) for value in values]
+
+
+def _basis(task: Task) -> dict[str, Any]:
+    return {"schema_version": SCHEMA, "drom": metadata.version("drom"), "task": task._asdict()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        readable = value["schema_version"] == SCHEMA and bool(Task(**value["task"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        msg = f"{path} cannot be read: remove it, or name another --out."
+        raise SchedulerError(msg) from error
+    if not readable:
+        msg = f"{path} is of another version of drom: name another --out."
+        raise SchedulerError(msg)
+    return value
+
+
+def _kept(task: Task, value: Mapping[str, Any]) -> Kept:
+    told = value["told"]
+    said = {int(number): words for number, words in told["said"].items()}
+    return Kept(task, _result(task, told), latencies(told, said), told["joules"])
+
+
+def _result(task: Task, told: Mapping[str, Any]) -> Result:
+    numbers = sorted(job["job"] for job in told["jobs"])
+    return result_of(told, dict(zip(numbers, task.jobs(), strict=True)), task.compression)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paper's tables and figures as rows: what it gives, what came out here, and how far that is apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from scheduler.analysis.metrics import FIGURES
+from scheduler.reproduction.sd_policy import paper
+from scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
+from workloads.mix import TABLE_2, applications
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from scheduler.reproduction.sd_policy.paper import Given
+
+Metrics = dict[str, Any]
+"""The metrics of a summary.json."""
+CHANGE, SHARE = "%", "% of jobs"
+"""The units whose deviation is in points."""
+
+
+class Row(NamedTuple):
+    """A number of the paper and ours; None where the paper does not give it, or it was not simulated."""
+
+    place: str
+    """The table or figure of the paper."""
+    what: str
+    unit: str
+    paper: Given | None
+    here: float | None
+
+    def deviation(self) -> float | None:
+        """Return how far `here` is from the paper: points for changes, else percent; None where one is missing.
+
+        From a bound it is how far the size of `here` is beyond it.
+        """
+        if self.paper is None or self.here is None:
+            return None
+        if self.paper.bound:
+            return max(0.0, abs(self.here) - self.paper.value)
+        if self.unit in {CHANGE, SHARE}:
+            return self.here - self.paper.value
+        return change(self.here, self.paper.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        given = {"paper": self.paper and self.paper.value, "paper_is_bound": bool(self.paper and self.paper.bound)}
+        head = {"place": self.place, "what": self.what, "unit": self.unit}
+        return head | given | {"here": self.here, "deviation": self.deviation()}
+
+
+def change(value: float | None, base: float | None) -> float | None:
+    """Return by how many percent a value is above a base; None where one is missing or the base is 0."""
+    return None if value is None or not base else 100 * (value / base - 1)
+
+
+def table_1(workload: int, runs: Mapping[str, Metrics]) -> list[Row]:
+    """Return the figures of static backfilling; `runs` are the metrics of whole runs, by setting."""
+    static = runs.get(STATIC.name, {})
+    return [
+        Row("Table 1", f"{STATIC.label}: {FIGURES[key]}", "s" if key.endswith("_s") else "", given, static.get(key))
+        for key, given in paper.STATIC[workload].items()
+    ]
+
+
+def figures_1_to_3(workload: int, runs: Mapping[str, Metrics]) -> Iterator[Row]:
+    """Give the changes under every value of MAX_SLOWDOWN, then the best one of the slowdown."""
+    for number, key in enumerate((paper.MAKESPAN, paper.RESPONSE, paper.SLOWDOWN), 1):
+        for setting in CUTOFFS:
+            given = paper.CHANGES.get((workload, setting.name, key))
+            here = _change(runs, setting.name, STATIC.name, key)
+            yield Row(f"Figure {number}", f"{setting.label}: {FIGURES[key]}", CHANGE, given, here)
+    found = [_change(runs, setting.name, STATIC.name, paper.SLOWDOWN) for setting in CUTOFFS]
+    known = [value for value in found if value is not None]
+    best = min(known) if len(known) == len(CUTOFFS) else None
+    yield Row("Figure 3", "best setting: slowdown", CHANGE, paper.BEST_SLOWDOWN[workload], best)
+
+
+def figure_8(workload: int, runs: Mapping[str, Metrics]) -> list[Row]:
+    """Return the changes from the ideal to the worst-case model."""
+    return [
+        Row(
+            "Figure 8",
+            f"{DYNAMIC.label}, worst case to ideal: {FIGURES[key]}",
+            CHANGE,
+            given,
+            _change(runs, DYNAMIC_WORST.name, DYNAMIC.name, key),
+        )
+        for key, given in paper.MODELS[workload].items()
+    ]
+
+
+def figure_7(runs: Mapping[str, Metrics]) -> list[Row]:
+    """Return how often malleability was used in workload 4."""
+    run = runs.get(MAXSD_10.name, {})
+    given = {"malleable starts": (paper.STARTS, "malleable_starts"), "mates": (paper.MATES, "distinct_mates")}
+    return [
+        Row("Figure 7", f"{MAXSD_10.label}: {name}", "jobs", number, run.get(key))
+        for name, (number, key) in given.items()
+    ]
+
+
+def workload_5(seed: int, static: Metrics) -> list[Row]:
+    """Return what the paper says about static backfilling on a real machine, and the mix of applications made here."""
+    made = np.bincount(applications(np.arange(1, paper.REAL_JOBS + 1), seed), minlength=len(TABLE_2)) / paper.REAL_JOBS
+    return [
+        *table_1(5, {STATIC.name: static}),
+        *(
+            Row("Table 2", f"jobs that run {row.name}", SHARE, paper.Given(row.share), float(100 * share))
+            for row, share in zip(TABLE_2, made, strict=True)
+        ),
+    ]
+
+
+def _change(runs: Mapping[str, Metrics], name: str, base: str, key: str) -> float | None:
+    return change(runs.get(name, {}).get(key), runs.get(base, {}).get(key))
+
+
+def cells(row: Row) -> tuple[str, str, str, str, str]:
+    """Return a row as text: place, what, paper, here, deviation."""
+    here = "not run" if row.here is None else _text(row, row.here)
+    return row.place, row.what, _given(row), here, _apart(row)
+
+
+def lines(rows: Iterable[Row]) -> list[str]:
+    """Return a table for people."""
+    table = [("PLACE", "WHAT", "PAPER", "HERE", "DEVIATION"), *map(cells, rows)]
+    return [f"  {place:12}{what:48}{given:>14}{here:>14}{apart:>16}" for place, what, given, here, apart in table]
+
+
+def _given(row: Row) -> str:
+    if row.paper is None:
+        return "not given"
+    return f"below {row.paper.value:g} {row.unit}" if row.paper.bound else _text(row, row.paper.value)
+
+
+def _text(row: Row, value: float) -> str:
+    if row.unit == CHANGE:
+        return f"{value:+.1f} %"
+    if row.unit == SHARE:
+        return f"{value:.1f} %"
+    if row.unit:
+        return f"{value:,.0f} {row.unit}"
+    return f"{value:,.1f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _apart(row: Row) -> str:
+    deviation = row.deviation()
+    if deviation is None:
+        return "-"
+    return f"{deviation:+.1f} {'points' if row.unit in {CHANGE, SHARE} else '%'}"

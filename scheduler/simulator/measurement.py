@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a simulation measures of its jobs for policies that go by it: their speed, at the sizes at which they run.
+
+Nothing is known of a size at which a job has not run so far. A job that has fewer cores on some of its nodes is not
+measured, as on real nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.engine.state import CORES, RUNNERS
+from scheduler.policies.scaling import SCALE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.engine.state import World
+    from scheduler.interface import Ints
+
+
+def measure(world: World) -> None:
+    """Write down how fast the running jobs of a simulation are: in proportion to their cores, in both its models."""
+    running, cores = world.running[: world.scalars[RUNNERS]], world.scalars[CORES]
+    whole = world.rate[running] == world.jobs.nodes[running] * cores
+    world.rates[running[whole], cores] = SCALE
+    for job in running[~whole]:
+        if size := size_of(world, int(job)):
+            world.rates[job, size] = size * SCALE // cores
+
+
+def size_of(world: World, job: int) -> int:
+    """Return how many cores a job has on each of its nodes; 0 where these are not as many on all."""
+    house = world.nodes
+    nodes = house.place[house.first[job] : house.first[job + 1]]
+    shares = set(house.share[nodes][house.resident[nodes] == job].tolist())
+    return int(shares.pop()) if len(shares) == 1 else 0
+
+
+def row_of(known: Mapping[int, float], cores: int) -> Ints:
+    """Return rates by cores as policies read them; the greatest is SCALE."""
+    row = np.zeros(cores + 1, np.int64)
+    most = max(known.values(), default=0.0)
+    for size, rate in known.items():
+        if 0 < size <= cores and rate > 0:
+            row[size] = max(1, round(SCALE * (rate / most)))
+    return row

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulation from a cleaned workload to a schedule; it can stop at a time, be saved, and go on to the same result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from scheduler.engine.compiler import Policy, Program, compile_program, values
+from scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, next_instant
+from scheduler.engine.policy_errors import naming_errors
+from scheduler.engine.state import (
+    BAD_SHARE,
+    CULPRIT,
+    EVENT_RULES,
+    FAULT,
+    IN_THE_PAST,
+    NO_ROOM,
+    NOT_ITS_NODE,
+    NOT_RUNNING,
+    NOT_WAITING,
+    NOW,
+    PENDING,
+    QUEUED,
+    RUNTIME_MODELS,
+    STARTS,
+    TOO_MANY_ROWS,
+    TOO_SHORT,
+    UNKNOWN_ACTION,
+    WRONG_CLASS,
+    WRONG_MACHINE,
+    WRONG_PARTITION,
+    World,
+    make_actions,
+    make_world,
+)
+from scheduler.errors import SchedulerError
+from scheduler.interface import MALLEABLE, NEVER
+from scheduler.predictors.knowledge import PREDICTORS, USER
+from scheduler.simulator.adaptive import Adaptive
+from scheduler.simulator.contracts import table_of
+from scheduler.simulator.evolving import with_phases
+from scheduler.simulator.measurement import measure
+from scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
+from workloads.errors import counted
+from workloads.files import replacing
+from workloads.places import check_writable
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator
+
+    from scheduler.interface import Actions, Floats, Ints
+    from workloads.contracts import Contracts
+    from workloads.workload import Workload
+
+
+BUDGET = 5000
+"""The most instants between two looks at progress and at Ctrl-C."""
+SLICE_S = 0.2
+"""How long they are to take, where a policy is slow."""
+
+FAULTS = {
+    TOO_MANY_ROWS: "wants more done at one call than there is room for",
+    UNKNOWN_ACTION: "wants something that is no action, or names a job that is not there",
+    NOT_WAITING: "starts or plans a job that does not wait",
+    NO_ROOM: "starts a job on nodes that have no room for it",
+    NOT_RUNNING: "resizes or extends a job that does not run",
+    NOT_ITS_NODE: "resizes a job on a node that is not its own",
+    BAD_SHARE: "gives a job less than one core of a node, or more than there are",
+    TOO_SHORT: "gives a job a limit that has passed",
+    IN_THE_PAST: (
+        "wants to be called again at a time that is not in the future, without having started a job or shortened a "
+        "limit"
+    ),
+    WRONG_CLASS: "gives a rigid job another size than it asks for, or resizes one that is not malleable",
+    WRONG_PARTITION: "starts a job on nodes that may not be of its partition",
+    WRONG_MACHINE: "allots processors without POOL = True, or starts and resizes jobs on nodes with it",
+}
+
+
+class Machine(NamedTuple):
+    """What is simulated beside the jobs: so many nodes of so many cores, and under which rules."""
+
+    nodes: int
+    cores: int = 1
+    event_rule: str = "instant"
+    runtime_model: str = "worst"
+    layers: int = 2
+    """Jobs that may share a node, at least 2."""
+    partitions: Partitions = ()
+    """On which nodes the jobs of a partition of the log may be; of others on all."""
+    slot: int = 1
+    """The policy is called at multiples of so many seconds, and requested times count in whole slots."""
+
+
+@dataclass
+class Simulation:
+    """A simulation that can be run on. `work` is cleaned, in order of submission, then of job number.
+
+    The machine of a policy that allots processors is a pool of all its cores, as nodes of one core.
+    """
+
+    work: Workload
+    machine: Machine
+    policy: Policy
+    program: Program
+    world: World
+    given: Machine
+    """The machine before its cores became a pool."""
+    seconds: float = 0.0
+    adaptive: Adaptive | None = None
+    """How jobs are that share a pool."""
+    evolving: str = ""
+    """Which of them evolve."""
+    predictor: str = USER
+    """Whose run times the policy plans with."""
+    guide: Callable[[World, int], Floats] | None = None
+    """What is told to the policy beside its parameters, asked before each call with its second."""
+    observer: Callable[[Simulation], None] | None = None
+    """Who looks at the world after each call."""
+    measure: Callable[[World], None] = measure
+    """What is measured of running jobs after each call, for a policy that goes by it."""
+    budget: int = 1
+    """Instants until the next look at progress and at Ctrl-C."""
+
+    @classmethod
+    def of(
+        cls,
+        work: Workload,
+        machine: Machine,
+        policy: Policy,
+        classes: Ints | None = None,
+        adaptive: Adaptive | None = None,
+        *,
+        evolving: str = "",
+        seed: int = 1,
+        contracts: Contracts | None = None,
+        predictor: str = USER,
+    ) -> Simulation:
+        """Return a simulation before its first event; jobs submitted together are in order of job number.
+
+        `classes` and `contracts` are in the order of `work`; by default all jobs are malleable. `adaptive` and
+        `evolving`, a fraction of the jobs by `seed` or a file, are for policies that allot processors.
+        Raises SchedulerError for rules and predictors that are not there or not for this policy, and for a policy that
+        cannot be compiled.
+        """
+        check_predictor(predictor, machine, policy)
+        _check_machine(machine, policy)
+        order, pool, given = np.lexsort((work.job, work.submit)), None, machine
+        terms = None if contracts is None else table_of(contracts, work.submit)[order]
+        work = work.take(order)
+        classes = np.full(len(work), MALLEABLE, np.int64) if classes is None else classes[order].astype(np.int64)
+        if policy.pooled:
+            adaptive = adaptive or Adaptive()
+            machine = machine._replace(nodes=machine.nodes * machine.cores, cores=1)
+            seconds = np.maximum(work.run_time, work.requested_time)
+            pool = adaptive.pool(work.allocated, seconds, classes, machine.nodes)
+            pool = with_phases(pool, work, classes, evolving, seed) if evolving else pool
+        allowed = nodes_of_partitions(machine.partitions, machine.nodes)
+        world = make_world(
+            work,
+            machine.nodes,
+            machine.cores,
+            EVENT_RULES[machine.event_rule],
+            cls=classes,
+            layers=machine.layers,
+            model=RUNTIME_MODELS[machine.runtime_model],
+            allowed=allowed,
+            pool=pool,
+            slot=machine.slot,
+            contracts=terms,
+            foresees=predictor != USER,
+            measured=policy.measures,
+        )
+        world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
+        if machine.partitions and not policy.knows_nodes:
+            msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
+            raise SchedulerError(msg)
+        program, adaptive = compile_program(policy, predictor), adaptive if policy.pooled else None
+        run = cls(
+            work, machine, policy, program, world, given, adaptive=adaptive, evolving=evolving, predictor=predictor
+        )
+        run.guide = guide_of(run)
+        return run
+
+    @property
+    def now(self) -> int:
+        """The time of the last event."""
+        return int(self.world.scalars[NOW])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every job has ended."""
+        return self.done == len(self.work)
+
+    @property
+    def done(self) -> int:
+        """How many jobs have ended."""
+        return int(self.world.scalars[STARTS] - self.world.scalars[PENDING])
+
+    def run(self, until: int = NEVER - 1, progress: Callable[[float], None] | None = None) -> None:
+        """Handle all events until a time (included).
+
+        `progress` is called now and then with the fraction of the jobs that have ended; where it raises, the simulation
+        stays at a point from which it can go on. Raises SchedulerError when the policy wants
+        something impossible, or leaves jobs waiting for good.
+        """
+        options, actions, outcome = values(self.policy.options), make_actions(self.world), MORE
+        begun = time.perf_counter()
+        try:
+            while outcome == MORE:
+                since = time.perf_counter()
+                with naming_errors(self.policy, lambda: self.now):
+                    outcome = self._advance(options, actions, until)
+                self.budget = next_budget(self.budget, time.perf_counter() - since)
+                if progress:
+                    progress(self.done / len(self.work))
+        finally:
+            self.seconds += time.perf_counter() - begun
+        if outcome == FAILED:
+            raise SchedulerError(self._fault())
+        waiting = int(self.world.scalars[QUEUED])
+        if outcome == OVER and waiting:
+            first = self.work.job[self.world.queue[0]]
+            msg = f"Policy {self.policy.name} leaves {counted(waiting, 'job')} waiting for good, the first is {first}."
+            raise SchedulerError(msg)
+
+    def _advance(self, options: Floats, actions: Actions, until: int) -> int:
+        """Go on; where somebody is asked before a call of the policy, or looks after it, as far as that."""
+        advance, decide, predict, _ = self.program
+        turn = next_turn(self) if self.guide or self.observer or self.policy.measures else NEVER
+        if turn > until or turn == NEVER:
+            return advance(decide, predict, self.world, options, actions, until, self.budget)
+        if self.guide:
+            options = np.concatenate((options, self.guide(self.world, turn)))
+        outcome = advance(decide, predict, self.world, options, actions, turn, self.budget)
+        if self.policy.measures:
+            self.measure(self.world)
+        if self.observer:
+            self.observer(self)
+        return MORE if outcome == STOPPED else outcome
+
+    def _fault(self) -> str:
+        s = self.world.scalars
+        culprit = int(s[CULPRIT])
+        about = f" (job {self.work.job[culprit]})" if 0 <= culprit < len(self.work) and s[FAULT] != IN_THE_PAST else ""
+        return f"Policy {self.policy.name}, at {self.now} s: it {FAULTS[int(s[FAULT])]}{about}."
+
+    def digest(self) -> str:
+        """Return a name for the jobs as they are simulated: their numbers, times and sizes."""
+        work = self.work
+        return _digest(work.job, work.submit, work.run_time, work.requested_time, work.allocated)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a saved run to go on."""
+        return {
+            "machine": self.machine._asdict(),
+            "policy": self.policy.name,
+            "policy file": self.policy.digest,
+            "predictions": self.predictor,
+            "parameters": self.policy.parameters(),
+            "adaptive": self.adaptive and self.adaptive._asdict(),
+            "evolving": self.evolving,
+            "phases of evolving jobs": _digest(self.world.phases),
+            "job classes": _digest(self.world.jobs.cls),
+            "contracts": _digest(self.world.contracts),
+            "jobs": len(self.work),
+            "workload": self.digest(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the simulation to a file, whole or not at all. Raises SchedulerError where that cannot be written."""
+        check_saving(Path(path))
+        text = json.dumps(self.identity())
+        arrays: dict[str, Any] = dict(_arrays(self.world))
+        try:
+            with replacing(path) as stream:
+                np.savez_compressed(stream, identity=np.array(text), **arrays)
+        except OSError as error:
+            raise _not_saved(path, error.strerror) from error
+
+    def resume(self, path: str | os.PathLike[str]) -> None:
+        """Go on where a saved simulation of the same jobs, machine and policy stopped.
+
+        Raises SchedulerError for any other file.
+        """
+        strange = f"{path} is not a saved simulation of this version: write one with --save."
+        try:
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as saved:
+                found = dict(json.loads(str(saved["identity"])))
+                arrays = {name: saved[name] for name, _ in _arrays(self.world)}
+        except (ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            raise SchedulerError(strange) from error
+        except OSError as error:
+            msg = f"The saved simulation {path} cannot be read: {error.strerror}: name another file with --resume."
+            raise SchedulerError(msg) from error
+        difference = _difference(found, json.loads(json.dumps(self.identity())))
+        if difference:
+            msg = f"{path} was saved with {difference}: give the same log and options."
+            raise SchedulerError(msg)
+        if any(
+            (arrays[name].shape, arrays[name].dtype) != (mine.shape, mine.dtype) for name, mine in _arrays(self.world)
+        ):
+            raise SchedulerError(strange)
+        for name, mine in _arrays(self.world):
+            mine[...] = arrays[name]
+
+
+def next_budget(budget: int, seconds: float) -> int:
+    """Return how many instants to handle next, where the last `budget` took so long: at most twice as many."""
+    return max(1, min(BUDGET, 2 * budget, int(budget * SLICE_S / max(seconds, SLICE_S / BUDGET))))
+
+
+def check_saving(path: Path) -> None:
+    """Raise SchedulerError where a simulation cannot be saved."""
+    if path.suffix == ".gz":
+        raise _not_saved(path, "its format is not gzip")
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise _not_saved(path, error.strerror) from error
+
+
+def _not_saved(path: str | os.PathLike[str], reason: str | None) -> SchedulerError:
+    return SchedulerError(f"The simulation cannot be saved to {path}: {reason}: name another file with --save.")
+
+
+def next_turn(run: Simulation) -> int:
+    """Return the second of the next call of the policy; NEVER if there is none."""
+    now, slot = next_instant(run.world), run.machine.slot
+    return NEVER if now == NEVER else -(-now // slot) * slot
+
+
+def guide_of(run: Simulation) -> Callable[[World, int], Floats] | None:
+    """Return what is called before each call of the policy; None for a policy that decides by itself.
+
+    Raises SchedulerError where OR-tools is missing, for partitions, and for event rules other than `instant`.
+    """
+    if run.policy.built_in != "cp":
+        return None
+    from scheduler.cp.guide import Guide
+
+    if run.machine.event_rule != "instant" or run.machine.partitions:
+        raise SchedulerError("The policy cp plans for the instant rule and the whole machine: omit the option.")
+    return Guide(run.world, run.policy.options)
+
+
+def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 - values of JSON
+    """Return the first thing that is not the same, with both values; empty if all is."""
+    if not (isinstance(saved, dict) and isinstance(mine, dict)):
+        return "" if saved == mine else f"{name} {saved}, not {mine}"
+    found = (_difference(saved.get(key), value, f"{name} {key}".strip()) for key, value in mine.items())
+    return next(filter(None, found), "")
+
+
+def _digest(*columns: Ints | Floats) -> str:
+    """Return a short name for what arrays hold."""
+    return hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
+
+
+def _check_machine(machine: Machine, policy: Policy) -> None:
+    """Refuse a machine and its rules where a policy cannot be simulated on it."""
+    _choice("event rule", machine.event_rule, EVENT_RULES)
+    _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
+    _check_slot(machine, policy)
+    if policy.pooled and machine.event_rule == "pyss":
+        msg = (
+            f"Under the pyss rule nobody is called for a job that does not fit, and {policy.name} has jobs shrink for "
+            "it: choose --event-rule instant or cqsim."
+        )
+        raise SchedulerError(msg)
+    if machine.layers - 1 > machine.cores:
+        msg = (
+            f"A node of {counted(machine.cores, 'core')} has no room for {machine.layers - 1:,} guests: "
+            "set fewer guests, or more --cores."
+        )
+        raise SchedulerError(msg)
+
+
+def _check_slot(machine: Machine, policy: Policy) -> None:
+    """Refuse time slots in which a policy with passes of its own would make none."""
+    interval, phase = (int(policy.options.get(name, 0)) for name in ("interval", "phase"))
+    if machine.slot > 1 and interval and (machine.slot % interval or phase % interval):
+        msg = (
+            f"{policy.name} makes passes at {phase} + k * {interval} s, not at the end of each slot of "
+            f"{machine.slot} s: choose a slot that is a multiple of {interval} s, and phase=0."
+        )
+        raise SchedulerError(msg)
+
+
+def _choice(what: str, name: str, known: dict[str, int]) -> None:
+    if name not in known:
+        msg = f"{name!r} is no {what}: choose {', '.join(known)}."
+        raise SchedulerError(msg)
+
+
+def _arrays(value: Any, name: str = "world") -> Iterator[tuple[str, Ints]]:  # noqa: ANN401 - tuples of tuples
+    """Give every array of a world with its name."""
+    for field in value._fields:
+        inner = getattr(value, field)
+        if isinstance(inner, tuple):
+            yield from _arrays(inner, f"{name}.{field}")
+        else:
+            yield f"{name}.{field}", inner
+
+
+PLANLESS = ("fcfs", "firstfit")
+"""The policies that do the same with any prediction."""
+
+
+def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
+    """Raise SchedulerError for a predictor that is not there, and where predictions mean nothing."""
+    if name not in PREDICTORS:
+        msg = f"{name!r} is no prediction: choose {', '.join(PREDICTORS)}."
+    elif name == USER:
+        return
+    elif machine.event_rule != "instant":
+        msg = f"--predict {name} is for --event-rule instant, not {machine.event_rule}: leave one of them out."
+    elif machine.slot > 1:
+        msg = f"--predict {name} is for machines without time slots: leave one of them out."
+    elif policy.pooled or policy.built_in == "cp":
+        msg = f"--predict {name} is for policies that plan with run times: choose easy, conservative, slurm or sd."
+    elif policy.options.get("recompute", 0):
+        msg = f"--predict {name} and recompute=1 both change limits of running jobs: leave one of them out."
+    else:
+        return
+    raise SchedulerError(msg)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of one's own on this machine: a scheduler, an agent with emulated or real cores per node, and a client.
+
+Whatever happens to us its processes are ended, but for those of jobs if we are killed. They are of sessions of their
+own, so that Ctrl-C reaches only who runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from agent.control import messages
+from agent.errors import ControlError, NotYetError
+from agent.ipc import cpu_locks
+from agent.system import python_command
+from agent.system.unix_signals import WITH_US
+from agent.testbed.stage import clean_environment
+from scheduler.live.cluster.jobs import COMPLETED
+from scheduler.live.cluster.paging import whole
+from scheduler.live.cluster.spec import LONGEST_REQUEST, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+Process = subprocess.Popen[bytes]
+PATIENCE = 300.0
+"""Seconds until a part that does not answer is given up."""
+LOOK_S, ANSWER_MS = 0.01, 200
+"""Between two looks at a condition, and while an answer is awaited."""
+
+
+class Client:
+    """One connection to a scheduler, for many orders. Raises ControlError where it has ended, is silent, or refuses."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], state: Path, process: Process) -> None:
+        self._context, self._state, self._process = context, state, process
+        self._sock = self._connect()
+
+    def _connect(self) -> zmq.Socket[bytes]:
+        sock: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.connect(messages.endpoint(self._state, "control"))
+        return sock
+
+    def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
+        """Give an order and return the answer."""
+        return whole(self._ask, name, **fields)
+
+    def _ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
+        try:
+            self._sock.send(messages.request(name, LONGEST_REQUEST, **fields))
+            await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
+            answer = json.loads(self._sock.recv())
+        except BaseException:  # the answer is yet to come, and would be taken for that of the next order
+            self._sock.close()
+            self._sock = self._connect()
+            raise
+        if not answer["ok"]:
+            raise (NotYetError if answer.get("again") else ControlError)(answer["error"])
+        return answer["value"]
+
+    def is_served(self) -> bool:
+        """Return whether the scheduler takes orders: it does not while it compiles its policy."""
+        try:
+            self.ask("nodes")
+        except NotYetError:
+            return False
+        return True
+
+    def submit(self, home: Path, *command: str, **more: object) -> int:
+        """Submit a job and return its number."""
+        spec = Spec(command=command, folder=str(home), time=600, environment={"PATH": os.environ["PATH"]})
+        jobs = self.ask("submit", jobs=[spec.to_json() | more])["jobs"]
+        return int(jobs[0])
+
+    def await_nodes(self, count: int, agents: Sequence[Process] = ()) -> None:
+        """Wait until so many nodes are up, as long as all these agents run."""
+        await_that(lambda: sum(node["state"] == "up" for node in self.ask("nodes")["nodes"]) == count, agents)
+
+    def await_end(self, job: int) -> None:
+        """Wait until a job is over. Raises ControlError if it did not end well."""
+        await_that(lambda: self.ask("job", job=job)["ended"] is not None)
+        state = self.ask("job", job=job)["state"]
+        if state != COMPLETED:
+            msg = f"a job is {state}: {self.ask('job', job=job)['reason']}."
+            raise ControlError(msg)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sock.close()
+
+
+def await_that(predicate: Callable[[], bool], processes: Sequence[Process] = ()) -> None:
+    """Wait until something is so. Raises ControlError if it does not come to be, or one of the processes has ended."""
+    deadline = time.monotonic() + PATIENCE
+    while not predicate():
+        if time.monotonic() > deadline:
+            raise ControlError("a part of the cluster does not answer: is this machine very busy?")
+        if any(process.poll() is not None for process in processes):
+            raise ControlError("a part of the cluster has ended: its last words stand above.")
+        time.sleep(LOOK_S)
+
+
+@contextlib.contextmanager
+def scheduler(home: Path, *options: str) -> Iterator[Client]:
+    """Run a scheduler with its state in the new folder `home` and give a connection to it."""
+    home.mkdir()
+    words = ["scheduler", "--state", str(home), *options]
+    with _process(home / "scheduler.log", *words) as process, zmq.Context() as context:
+        await_that((home / "control").exists, [process])
+        client = Client(context, home, process)
+        try:
+            await_that(client.is_served, [process])
+            yield client
+        finally:
+            client.close()
+
+
+@contextlib.contextmanager
+def agents(home: Path, count: int, options: Sequence[str]) -> Iterator[list[Process]]:
+    """Run the agents of the nodes n0, n1, ... for the scheduler whose state is in `home`, all with these options.
+
+    Those of emulated cores claim none of this machine's.
+    """
+    claimed = home / "claims"
+    claimed.mkdir()
+    about = {cpu_locks.VARIABLE: str(claimed)} if "--emulate" in options else {}
+    started: list[Process] = []
+    with contextlib.ExitStack() as stack:
+        for number in range(count):
+            words = [*options, "--scheduler", f"ipc://{home}/agents"]
+            words += ["--runtime-dir", str(home / f"n{number}"), "--node", f"n{number}"]
+            started.append(stack.enter_context(_process(home / f"n{number}.log", "agent", *words, **about)))
+        try:
+            yield started
+        finally:
+            for process in started:  # all at once: each takes a while
+                process.terminate()
+
+
+@contextlib.contextmanager
+def _process(log: Path, *words: str, **about: str) -> Iterator[Process]:
+    environment = clean_environment() | about
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*WITH_US, *python_command.drom(*words)], stderr=stream, env=environment, start_new_session=True
+        )
+    try:
+        yield process
+    except ControlError:
+        if process.poll() is not None:
+            sys.stderr.write("".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[-1:]))
+        raise
+    finally:
+        process.terminate()
+        process.wait()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules import no module above theirs, none in a circle, and pure packages nothing that reads the world."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = (
+    "dromlib",
+    "workloads",
+    "agent.errors",
+    "agent.text",
+    "agent.model",
+    "agent.policy",
+    "agent.system",
+    "agent.topology",
+    "agent.placement",
+    "agent.node",
+    "agent.ipc",
+    "agent.control",
+    "agent.config",
+    "agent.enforcement",
+    "agent.observe",
+    "agent.execution",
+    "agent.daemon",
+    "agent.cli",
+    "agent.testbed",
+    "agent.bench",
+    "agent.demo",
+    "scheduler.errors",
+    "scheduler.interface",
+    "scheduler.policies",
+    "scheduler.predictors",
+    "scheduler.engine",
+    "scheduler.cp",
+    "scheduler.simulator",
+    "scheduler.analysis",
+    "scheduler.gap_filling",
+    "scheduler.live.cluster",
+    "scheduler.live.accounting",
+    "scheduler.live.server",
+    "scheduler.cli",
+    "scheduler.live.cli",
+    "scheduler.testbed",
+    "scheduler.comparison",
+    "scheduler.demo",
+    "scheduler.bench",
+    "scheduler.reproduction",
+    "drom",
+)
+"""From the ground up. A module imports from its own package and from those before it."""
+PURE = (
+    "agent.model",
+    "agent.policy",
+    "agent.placement",
+    "agent.node",
+    "scheduler.interface",
+    "scheduler.policies",
+    "scheduler.predictors",
+    "scheduler.engine",
+)
+WORLD = ("os", "time", "socket", "select", "selectors", "random", "secrets", "subprocess", "threading", "psutil")
+COMPILE = {
+    "agent.placement.kernel.background",
+    "agent.placement.kernel.distributor",
+    "scheduler.engine.compiler",
+    "scheduler.engine.policy_errors",
+}
+"""Modules of pure packages that compile: numba's cache is in files, and one compiles in a process of its own."""
+FLAT = {"agent": {"errors", "text"}, "scheduler": {"errors", "interface"}}
+
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a module."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax trees of all modules by name."""
+    tops = ("dromlib", "workloads", "agent", "scheduler", "drom")
+    paths = [path for top in tops for path in (ROOT / top).rglob("*.py") if "native" not in path.parts]
+    return {name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of all modules that a module imports, also for types alone and within functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            known = [name for name in whole if name in modules()]
+            yield from known
+            if len(known) < len(whole):
+                yield node.module
+
+
+def layer_of(name: str) -> int:
+    """Return the place of a module in `LAYERS`; that of a package without a place of its own is 0."""
+    found = [i for i, layer in enumerate(LAYERS) if name == layer or name.startswith(f"{layer}.")]
+    return found[0] if found else 0
+
+
+def test_every_module_has_a_layer() -> None:
+    """All packages of agent and scheduler are in `LAYERS`; the packages above them have no code."""
+    without = [name for name in modules() if not any(name == one or name.startswith(f"{one}.") for one in LAYERS)]
+
+    assert sorted(without) == ["agent", "scheduler", "scheduler.live"]
+    assert [name for name in without if list(imported(modules()[name]))] == []
+
+
+def test_imports_run_downwards() -> None:
+    """No module imports one of a package above its own."""
+    arrows = [(name, other) for name, tree in modules().items() for other in imported(tree) if other in modules()]
+
+    assert [(name, other) for name, other in arrows if layer_of(other) > layer_of(name)] == []
+
+
+def test_there_is_no_circle() -> None:
+    """No module imports itself through others."""
+    graph = {name: {other for other in imported(tree) if other in modules()} for name, tree in modules().items()}
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+
+    assert len(order) == len(graph)
+
+
+def test_pure_packages_read_nothing_of_the_world() -> None:
+    """They import no clock, file, socket, process or randomness, and open nothing."""
+    pure = {name: tree for name, tree in modules().items() if name.startswith(PURE) and name not in COMPILE}
+    imports = [(name, other) for name, tree in pure.items() for other in imported(tree) if other.split(".")[0] in WORLD]
+    calls = [
+        (name, ast.unparse(node.func))
+        for name, tree in pure.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rsplit(".", 1)[-1] in {"open", "read_text", "getenv"}
+    ]
+
+    assert len(pure) > 50
+    assert (imports, calls) == ([], [])
+
+
+@pytest.mark.parametrize("top", FLAT)
+def test_modules_lie_in_packages(top: str) -> None:
+    """Beside its packages a top folder has only the modules that all of them need."""
+    assert {path.stem for path in (ROOT / top).glob("*.py")} == {"__init__", *FLAT[top]}
