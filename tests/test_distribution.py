@@ -380,24 +380,20 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     @pytest.mark.timeout(600)
     def test_cache_that_lost_its_files(self, tmp_path: Path) -> None:
         """A cache that is called complete and is not is filled again."""
-        files = [Path(str(importlib.import_module(name).__file__)) for name in distributor.MODULES]
-        package = tmp_path / "agent"
-        package.mkdir()
-        others = [files[0].with_name(name) for name in ("__init__.py", "numba_cache.py")]
-        for file in [*files, *others, Path(str(distributor.__file__))]:
-            shutil.copy2(file, package)
+        root = Path(__file__).parents[1]
+        shutil.copytree(root / "agent", tmp_path / "agent", ignore=shutil.ignore_patterns("__pycache__"))
         script = (
             "import os, sys, importlib.machinery as m\n"
             f"os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path / 'cache')!r}\n"
             "sys.meta_path = [m.BuiltinImporter, m.FrozenImporter, m.PathFinder]\n"
             f"sys.path.insert(0, {str(tmp_path)!r})\n"
-            "from agent.placement.reachable.kernel import distributor as distribution\n"
+            "from agent.placement.kernel import distributor as distribution\n"
             "modules = [distribution.importlib.import_module(name) for name in distribution.MODULES]\n"
             "distribution._mark(modules).touch()\n"
             "print(distribution.__file__, distribution.is_cached(), distribution.kernel().compiled)\n"
         )
 
-        assert self.run(script) == f"{package / 'distribution.py'} True True\n"
+        assert self.run(script) == f"{tmp_path / 'agent/placement/kernel/distributor.py'} True True\n"
         assert list((tmp_path / "cache").rglob("distribution_search.place*.nbi"))
 
     def test_cache_belongs_to_the_very_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,4 +413,7 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
 
     def test_import_is_light(self) -> None:
         """Importing the module brings in neither numpy nor numba."""
-        assert self.run("import sys, agent.distribution; print({'numpy', 'numba'} & set(sys.modules))") == "set()\n"
+        assert (
+            self.run("import sys, agent.placement.kernel.distributor; print({'numpy', 'numba'} & set(sys.modules))")
+            == "set()\n"
+        )

@@ -440,7 +440,7 @@ def test_an_error_in_plain_python(log: Path, tmp_path: Path) -> None:
 def test_a_full_disk(log: Path, tmp_path: Path) -> None:
     """What could not be written whole is not there, and nothing says that it is complete."""
     drom("simulate", log, "--nodes", "64")  # compiles, where that was not done before
-    limited = f"ulimit -f 1; trap '' XFSZ; exec {sys.executable} -m agent simulate {log} --nodes 64 --out {tmp_path}/r"
+    limited = f"ulimit -f 1; trap '' XFSZ; exec {sys.executable} -m drom simulate {log} --nodes 64 --out {tmp_path}/r"
     done = subprocess.run(["bash", "-c", limited], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1

@@ -166,7 +166,7 @@ def test_an_agent_changes_cpus_and_documented_variables_alone(
 def test_a_pipe_that_nobody_reads_ends_a_program(tmp_path: Path, launcher: list[str], ignored: bool) -> None:
     """SIGPIPE ends a program under ``drom run`` as it does without, and only where the caller does not ignore it.
 
-    Python, which nothing but ``python -m agent run`` starts, cannot know whether the caller did.
+    Python, which nothing but ``python -m drom run`` starts, cannot know whether the caller did.
     """
     env = environment(DROM_RUNTIME_DIR=str(tmp_path / "none"))
     with subprocess.Popen(

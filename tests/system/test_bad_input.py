@@ -744,7 +744,7 @@ def test_lying_about_a_shrink_is_found_out(tmp_path: Path, start: Programs, prog
 def test_a_closed_log_does_not_end_the_agent(tmp_path: Path, start: Programs) -> None:
     """`drom agent 2>&1 | head -1`: when nobody reads the log any more the agent goes on without it."""
     runtime_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "agent", "agent", "--runtime-dir", str(runtime_dir), *TWO]
+    command = [sys.executable, "-m", "drom", "agent", "--runtime-dir", str(runtime_dir), *TWO]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(NUMBA_DISABLE_JIT="1"))
     try:
         assert process.stderr

@@ -99,7 +99,7 @@ def test_events_of_the_past_and_from_now_on(tmp_path: Path, start: Programs) -> 
     assert re.search(r"task_started      b             - -> 0-1  task=0 pid=\d+ reason=arrival$", told[1])
     assert drom("events", "--file", file, "--since", "2099-01-01").stdout == ""
 
-    command = [sys.executable, "-m", "agent", "events", "--file", str(file), "--follow", "--json", "--job", "c"]
+    command = [sys.executable, "-m", "drom", "events", "--file", str(file), "--follow", "--json", "--job", "c"]
     following = start.start(*command)
     with start_agent(tmp_path, *TWO, "--events-file", str(file)) as agent:
         start.start(*agent.run("--job", "c", "--", "true"))
@@ -111,7 +111,7 @@ def test_who_reads_only_the_first_events_is_no_error(tmp_path: Path) -> None:
     """`drom events | head -1` says nothing on stderr."""
     line = json.dumps({"time": "2026-11-21T20:00:00.000Z", "event": "x"}) + "\n"
     (tmp_path / "events").write_text(line * 20_000, encoding="utf-8")
-    shell = f"set -o pipefail; {sys.executable} -m agent events --file {tmp_path}/events --json | head -1"
+    shell = f"set -o pipefail; {sys.executable} -m drom events --file {tmp_path}/events --json | head -1"
     done = subprocess.run(["bash", "-c", shell], env=environment(), capture_output=True, text=True, check=False)
 
     assert (done.stdout, done.stderr) == (line, "")

@@ -83,7 +83,7 @@ def test_two_cooperative_programs_share_two_cores_and_give_them_back(
 ) -> None:
     """The first program has both cores, shrinks by itself for the second, and has both again; as people start it."""
     with start_agent(tmp_path, *TWO, *SERVES_METRICS, compiled=True) as agent, Watcher(agent.dir):
-        drom_run: list[str | Path] = [sys.executable, "-m", "agent", "run", "--runtime-dir", agent.dir]
+        drom_run: list[str | Path] = [sys.executable, "-m", "drom", "run", "--runtime-dir", agent.dir]
         a = start.start(*drom_run, "--job", "a", "--cpus", "2", "--", program)
         a.await_out("cpus 0,1")
         agent.await_tasks(a="0-1")

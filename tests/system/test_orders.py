@@ -383,7 +383,7 @@ def test_the_page_about_orders_is_right(agent: Agent, start: Programs, program: 
 
 def test_ps_is_watched(agent: Agent, start: Programs) -> None:
     """The table comes again and again until somebody ends it."""
-    watch = start.start(sys.executable, "-m", "agent", "ps", "--watch", "1", "--runtime-dir", agent.dir)
+    watch = start.start(sys.executable, "-m", "drom", "ps", "--watch", "1", "--runtime-dir", agent.dir)
     watch.await_out(r"(?s)No task runs here.*No task runs here")
     watch.process.terminate()
     watch.wait()

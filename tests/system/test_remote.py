@@ -34,7 +34,7 @@ def test_who_has_a_key_commands_and_who_has_none_gets_a_sentence(tmp_path: Path,
         agent.await_tasks(calm="0-3")
         shrunk = drom("resize", "calm", "2", "--remote", where, "--remote-keys", ben.folder)
         rows = json.loads(drom("ps", "--json", "--remote", where, DROM_REMOTE_KEYS=str(ben.folder)).stdout)["tasks"]
-        command = [sys.executable, "-m", "agent", "top", "--remote", where, "--remote-keys", str(ben.folder)]
+        command = [sys.executable, "-m", "drom", "top", "--remote", where, "--remote-keys", str(ben.folder)]
         with terminal(command, environment()) as screen:
             screen.await_screen(has(r"drom top, 127\.0\.0\.1: 1 job, .* 2 of 4 cores in use$", r"^A calm "))
             screen.type("\n")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.system
 
 def command(agent: Agent, *words: str) -> list[str]:
     """Return the command line of `drom top`."""
-    return [sys.executable, "-m", "agent", "top", "--runtime-dir", str(agent.dir), *words]
+    return [sys.executable, "-m", "drom", "top", "--runtime-dir", str(agent.dir), *words]
 
 
 @pytest.fixture

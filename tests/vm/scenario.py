@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DIRECTORY = Path(os.environ.get("DROM_RUNTIME_DIR", "/tmp/drom"))
-DROM = [sys.executable, "-m", "agent"]
+DROM = [sys.executable, "-m", "drom"]
 LIMIT = 600.0
 """Seconds until a condition has to hold; an emulated machine is slow."""
 

@@ -40,7 +40,7 @@ def install() -> None:
         (UNITS / unit).write_text((Path.cwd() / unit).read_text(encoding="utf-8"), encoding="utf-8")
     (UNITS / f"{NAME}.d/slow.conf").write_text(SLOW, encoding="utf-8")
     DROM.parent.mkdir(parents=True)
-    DROM.write_text(f'#!/bin/sh\nPYTHONPATH={Path.cwd()} exec {sys.executable} -m agent "$@"\n', encoding="utf-8")
+    DROM.write_text(f'#!/bin/sh\nPYTHONPATH={Path.cwd()} exec {sys.executable} -m drom "$@"\n', encoding="utf-8")
     DROM.chmod(0o755)
 
 

@@ -86,7 +86,7 @@ def assert_shape(topology: dict[str, Any], shape: tuple[int, int, int, int]) -> 
 @pytest.mark.parametrize("shape", [(1, 3, 2, 1)], ids=str)
 def test_the_topology_is_the_one_that_was_booted(rig: str, tree: Path, shape: tuple[int, int, int, int]) -> None:
     """Sockets, cores, hardware threads and NUMA nodes are what the machine was given."""
-    (topology,) = run_in(rig, tree, shape, "-m agent topology --json")
+    (topology,) = run_in(rig, tree, shape, "-m drom topology --json")
     assert_shape(topology, shape)
 
 
