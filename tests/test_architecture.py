@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -158,3 +159,21 @@ def test_pure_packages_read_nothing_of_the_world() -> None:
 def test_modules_lie_in_packages(top: str) -> None:
     """Beside its packages a top folder has only the modules that all of them need."""
     assert {path.stem for path in (ROOT / top).glob("*.py")} == {"__init__", *FLAT[top]}
+
+
+def test_the_scheduler_decides_nothing_by_code_of_the_agent() -> None:
+    """It uses what carries messages, logs and looks at the system; never what decides about the cores of a node."""
+    apart = ("agent.policy", "agent.placement", "agent.node", "agent.enforcement", "agent.daemon", "agent.demo")
+    arrows = [(name, other) for name, tree in modules().items() for other in imported(tree)]
+
+    assert [arrow for arrow in arrows if arrow[0].startswith("scheduler.") and arrow[1].startswith(apart)] == []
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_modules_that_a_page_names_are_there(page: str) -> None:
+    """A path in backquotes is that of a file or a folder."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:agent|dromlib|scheduler|workloads|drom|tests)/[\w/.]*)`", text))
+
+    assert len(paths) > 5
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []

@@ -308,7 +308,7 @@ def test_an_enforced_change_is_told_loudly() -> None:
 
 def test_a_line_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """On a machine of two CPUs no line is wider than 80 columns."""
-    paper = run.Paper(silent=False)
+    paper = run.ChangesPaper(silent=False)
     paper.head_changes(synthetic_topology("pack:2 core:1"))
     paper.change(Told(11.9, "primes", "start", 0, 2, "started", 0.123, "on what jacobi gave up"))
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.config.addresses import metrics_address
 from agent.config.options import Options
 from agent.config.sources import Sources
 from agent.daemon import startup
-from agent.daemon.startup import metrics_address
 from agent.errors import ControlError
 from agent.topology.detect import find_machine
 from agent.topology.machine import warnings_of

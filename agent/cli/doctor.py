@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.cli import doctor_checks
 from agent.cli.doctor_checks import Finding
+from agent.config import addresses
 from agent.control.client import order
 from agent.daemon import startup
 from agent.errors import ControlError
@@ -110,11 +111,11 @@ def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
     if options.scheduler is not None:
         yield doctor_checks.spool(options.spool_path, uid)
     if options.metrics is not None:
-        host, port = startup.metrics_address(options.metrics)
+        host, port = addresses.metrics_address(options.metrics)
         bind = partial(doctor_checks.bind_tcp, host, port)
         yield doctor_checks.unguarded(doctor_checks.address("metrics", options.metrics, bind, taken=runs), host)
     if options.remote_listen is not None:
-        bind = partial(doctor_checks.bind_zmq, startup.zmq_address(options.remote_listen))
+        bind = partial(doctor_checks.bind_zmq, addresses.zmq_address(options.remote_listen))
         yield doctor_checks.address("remote-listen", options.remote_listen, bind, taken=runs)
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.config.addresses import metrics_address, zmq_address
 from agent.config.exclusions import find_users
 from agent.config.options import Options, resources_of
 from agent.config.sources import Sources
@@ -259,18 +260,6 @@ def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
 
     pidfd = os.pidfd_open(placer.compiler.pid)
     daemon.watch(pidfd, load)
-
-
-def metrics_address(text: str) -> tuple[str, int]:
-    """Return host and port of ADDRESS:PORT; without an address it is this machine alone."""
-    host, _, port = text.rpartition(":")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def zmq_address(text: str) -> str:
-    """Return ADDRESS:PORT as ZeroMQ wants it."""
-    host, port = metrics_address(text)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from contextlib import suppress
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agent import errors
+from agent.cli.console import Paper
 from agent.observe.timeline import Change, PictureError, draw_text
 from agent.system import proc
 from agent.testbed.stage import DemoError, Stage, opened
@@ -260,43 +260,6 @@ class Story:
 # --- telling ---
 
 
-class Paper:
-    """Lines for people on stdout; bold and colour only on a terminal, nothing at all when the answer is JSON."""
-
-    def __init__(self, *, silent: bool) -> None:
-        terminal = sys.stdout.isatty()
-        self.colour = terminal and not os.environ.get("NO_COLOR")
-        self.width = max(60, min(shutil.get_terminal_size((80, 24)).columns, 120)) if terminal else 80
-        self._silent = silent
-        self._list_width = 1
-
-    def write(self, text: str) -> None:
-        """Write text as it is."""
-        if not self._silent:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-
-    def ink(self, text: str, code: str) -> str:
-        """Return text in an ANSI style where that can be seen."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
-
-    def heading(self, text: str) -> None:
-        """Write a heading after an empty line."""
-        self.write(f"\n{self.ink(text, '1')}\n")
-
-    def head_changes(self, machine: Topology) -> None:
-        """Write the heading over the changes."""
-        self._list_width = min(len(format_cpulist(machine.allowed)), 12)
-        self.heading(f"    time  who     {'CPUs':^{2 * self._list_width + 4}}  change  in force          why")
-
-    def change(self, told: Told) -> None:
-        """Write the line of a change."""
-        wide = self._list_width
-        moved = f"{format_cpulist(told.old) or '-':>{wide}} -> {format_cpulist(told.new) or '-':<{wide}}"
-        line = f"{told.time_s:6.1f} s  {told.job:<6}  {moved}  {self.ink(f'{told.action:<6}', '1')}  "
-        self.write(f"{line}{told.effect():<17} {self.ink(f'({told.why})', '2')}\n")
-
-
 class Patience:
     """Tells on stderr why the first start takes long: a counter on a terminal, one line elsewhere."""
 
@@ -338,7 +301,7 @@ def _run(out: Path, seconds: float, *, as_json: bool) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DemoError(f"cannot write to {out}: {os.strerror(error.errno or 0)}: choose another --out.") from error
-    paper = Paper(silent=as_json)
+    paper = ChangesPaper(silent=as_json)
     paper.write(introduce(machine, words))
     with opened() as stage:
         patient = Patience()
@@ -404,3 +367,23 @@ def _draw(path: Path, changes: list[Change], cores: list[tuple[int, int]], end_s
     except OSError as error:
         return {"png": None, "png_missing": f"Cannot write {path}: {os.strerror(error.errno or 0)}."}
     return {"png": str(path), "png_missing": None}
+
+
+class ChangesPaper(Paper):
+    """Lists changes of grants as well."""
+
+    def __init__(self, *, silent: bool) -> None:
+        super().__init__(silent=silent)
+        self._list_width = 1
+
+    def head_changes(self, machine: Topology) -> None:
+        """Write the heading over the changes."""
+        self._list_width = min(len(format_cpulist(machine.allowed)), 12)
+        self.heading(f"    time  who     {'CPUs':^{2 * self._list_width + 4}}  change  in force          why")
+
+    def change(self, told: Told) -> None:
+        """Write the line of a change."""
+        wide = self._list_width
+        moved = f"{format_cpulist(told.old) or '-':>{wide}} -> {format_cpulist(told.new) or '-':<{wide}}"
+        line = f"{told.time_s:6.1f} s  {told.job:<6}  {moved}  {self.ink(f'{told.action:<6}', '1')}  "
+        self.write(f"{line}{told.effect():<17} {self.ink(f'({told.why})', '2')}\n")

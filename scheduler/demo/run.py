@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.demo.run import Paper
+from agent.cli.console import Paper
 from agent.errors import ControlError
 from scheduler.analysis import comparison, plots, results
 from scheduler.demo import story

@@ -167,7 +167,7 @@ def scheduler(
 
 
 def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
-    from agent.daemon.startup import metrics_address
+    from agent.config.addresses import metrics_address
     from scheduler.live.server.metrics import ClusterCollector, serve
 
     try:
