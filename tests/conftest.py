@@ -32,6 +32,32 @@ settings.load_profile("same")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SLOWEST = (
+    "test_simulate_cli",
+    "test_distribution",
+    "test_simulate_page",
+    "test_live_cluster",
+    "test_reproduce_cp",
+    "test_cluster",
+    "test_examples_mpi",
+    "test_compare_policies",
+    "test_dynavgsd",
+    "test_predictions",
+    "test_reproduction",
+    "test_bad_input",
+    "test_equipartition",
+    "test_filling",
+)
+"""Modules that take a minute or nearly, the longest first."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the slowest modules first, so that no worker is left with one of them when the others are done."""
+    rank = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(SLOWEST)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _claims_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let what tests start claim its CPUs apart from agents of this machine."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import SLOWEST
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -177,3 +179,8 @@ def test_modules_that_a_page_names_are_there(page: str) -> None:
 
     assert len(paths) > 5
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
+def test_modules_that_start_first_are_there() -> None:
+    """The list of the slowest test modules names modules."""
+    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= set(SLOWEST)
