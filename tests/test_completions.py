@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from agent.cli import orders
-from agent.control import server
+from agent.control import client
 from drom.app import app
 from dromlib import native
 from tests.agents import SECONDS, Programs, drom, environment, programs, start_agent, wait_until
@@ -49,7 +49,7 @@ HOSTILE = r"\$(touch touched)", "`touch touched`", "$(touch touched)", "a;touch 
 
 CARELESS = """
 import re, atexit
-from agent.control import server as control
+from agent.control import client as control
 from agent.cli import orders as cli_orders
 control.order = lambda *_: {{"tasks": {tasks}}}
 cli_orders._PLAIN = re.compile(".*")
@@ -123,7 +123,7 @@ def test_jobs_are_those_of_the_running_agent(tmp_path: Path, shell: str) -> None
 def test_names_that_a_shell_could_take_for_more_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Users choose the names of their jobs, and root completes them."""
     names = ["sd-1", "a.b:c@d,e+f=g%1", *HOSTILE, "a b", "=ls", "~root", "", "caf\u00e9"]
-    monkeypatch.setattr(server, "order", lambda *_: {"tasks": [{"job": name} for name in names]})
+    monkeypatch.setattr(client, "order", lambda *_: {"tasks": [{"job": name} for name in names]})
     context = typer.Context(typer.main.get_command(app))
 
     assert orders._job_names(context, "") == ["a.b:c@d,e+f=g%1", "sd-1"]

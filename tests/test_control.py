@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from agent.control import messages
-from agent.control import server as control
+from agent.control import client, messages
 from agent.control.client import order, signals
 from agent.control.messages import endpoint
 from agent.control.server import Server
@@ -298,7 +297,7 @@ class TestOrders:
         self, server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A socket behind which nobody serves is not waited for without end."""
-        monkeypatch.setattr(control, "TIMEOUT_MS", 1)
+        monkeypatch.setattr(client, "TIMEOUT_MS", 1)
 
         with pytest.raises(ControlError, match=rf"^the agent in {folder} has not answered for 0.001 s: "):
             order(folder, "ps")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
+from agent.control import client, keys, messages
 from agent.control import gate as remote
-from agent.control import keys, messages
+from agent.control import remote as remote_module
 from agent.control import server as control
 from agent.control.client import order
 from agent.control.gate import Gate, origin_of
@@ -367,7 +368,7 @@ class TestAddresses:
 
     def test_who_says_nothing_is_not_waited_for(self, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server of something else that waits for its client to speak."""
-        monkeypatch.setattr(remote, "HANDSHAKE_MS", 1)
+        monkeypatch.setattr(remote_module, "HANDSHAKE_MS", 1)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             where = Remote(f"127.0.0.1:{silent.getsockname()[1]}", own.folder)
             with pytest.raises(ControlError, match=r"^no agent listens at "):
@@ -412,7 +413,7 @@ class TestAddresses:
 
 def test_silence_is_told_as_on_a_node(server: Server, gate: Gate, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that lets us in and then does not answer is given up."""
-    monkeypatch.setattr(control, "TIMEOUT_MS", 1)
+    monkeypatch.setattr(client, "TIMEOUT_MS", 1)
     with pytest.raises(ControlError, match=rf"^the agent at 127.0.0.1:{gate.port} has not answered for 0.001 s: "):
         order(remote_with(gate, own), "ps")
     assert SECONDS

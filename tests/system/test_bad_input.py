@@ -607,7 +607,7 @@ def test_orders_of_other_users_are_refused(agent: Agent) -> None:
         pytest.skip("needs root to be somebody else")
     code = (
         "import os,sys; sys.path[:0]=sys.argv[2:]; from pathlib import Path\n"
-        "from agent.control import server as control\n"
+        "from agent.control import client as control\n"
         "os.setresuid(65534,65534,65534)\n"
         "print(len(control.order(Path(sys.argv[1]), 'ps')['tasks']))\n"
         "try: control.order(Path(sys.argv[1]), 'resize', job='bystander', cpus=1)\n"

@@ -34,7 +34,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be some
 STRANGER = """
 import json, os, sys
 from pathlib import Path
-from agent.control import server as control
+from agent.control import client as control
 run, uid, asked = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 os.setgroups([])
 os.setresuid(uid, uid, uid)
