@@ -61,6 +61,39 @@ def test_a_32_bit_program_starts_without_a_word(tmp_path: Path, narrow: Path, wa
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 
+def script(path: Path, *lines: str) -> Path:
+    """Return a new script of these lines."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("line", ["#!{}", "#! {}", "#!\t{} -a  b", "#!{}\t"])
+@pytest.mark.parametrize("scripts", [1, 5])
+def test_a_script_of_a_32_bit_interpreter_starts_without_a_word(
+    tmp_path: Path, narrow: Path, line: str, scripts: int
+) -> None:
+    """The interpreter line counts as the kernel reads it, through as many scripts as the kernel follows."""
+    program = narrow
+    for i in range(scripts):
+        program = script(tmp_path / f"script{i}", line.format(program))
+    for words in (["sh", "-c", "$0; exit $?"], WAYS["subprocess"]):
+        done = run_granted(tmp_path, "--", *words, program)
+        assert (done.returncode, done.stdout, done.stderr) == (7, "", ""), words
+
+    done = run_granted(tmp_path, "--", program)
+    reason = "is for another processor or word size: it is bound from outside."
+    assert (done.returncode, done.stderr) == (7, f"drom: '{program}' is run by '{narrow}', which {reason}\n")
+
+
+@pytest.mark.parametrize("line", ["", "#!", "#! \t", "# !{}", "#!/bin/sh", "#!/" + 260 * "/" + "{}"])
+def test_other_scripts_find_the_library(tmp_path: Path, narrow: Path, line: str) -> None:
+    """A first line counts that names a 32-bit interpreter within the bytes that the kernel reads; no other one does."""
+    program = script(tmp_path / "script", line.format(narrow), 'test "$LD_PRELOAD" && echo found')
+    done = run_granted(tmp_path, "--", "sh", "-c", f"{program}; exit $?")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "found\n", "")
+
+
 def test_what_the_user_loads_stays(tmp_path: Path, narrow: Path) -> None:
     """A library of the user's is named to a 32-bit program as ever."""
     done = run_granted(tmp_path, "--", "env", narrow, LD_PRELOAD="/nowhere/users.so")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program starts finds this library in LD_PRELOAD. Where the loader could not open it (a 32-bit program, a root or
- * container without the file), it would print an error in each process: there the variable is passed on without it. Any of
+/* What a program starts finds this library in LD_PRELOAD. Where the loader could not open it (a 32-bit program, or a script
+ * that one runs, a root or container without the file), it would print an error in each process: there the variable is passed on without it. Any of
  * these may run in a child of vfork(): nothing but the stack is written to. */
 #include <dlfcn.h>
 #include <elf.h>
@@ -37,7 +37,8 @@ __attribute__((constructor)) static void know_own_path(void)
 static bool is_of_other_word_size(const char *path)
 {
     unsigned char ident[EI_NIDENT];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    char name[DROMI_FIRST_LINE + 1];
+    int fd = open(dromi_interpreter(path, name), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     ssize_t length = fd < 0 ? 0 : read(fd, ident, sizeof ident);
     if (fd >= 0)
         close(fd);

@@ -83,6 +83,13 @@ static bool gains_rights(const char *path)
            (geteuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0);
 }
 
+static bool is_foreign(const char *path)
+{
+    struct program program;
+    read_program(&program, path);
+    return program.foreign;
+}
+
 static const char *why_not(const struct program *program, const char *path)
 {
     if (gains_rights(path))
@@ -193,7 +200,7 @@ void preload_nothing(void)
 bool preload(const struct options *options, bool malleable)
 {
     static const char *const names[] = {"auto", "next-region", "bind-only"};
-    char library[PATH_MAX], command[PATH_MAX];
+    char library[PATH_MAX], command[PATH_MAX], name[DROMI_FIRST_LINE + 1];
     struct program program;
     setenv("DROM_MALLEABILITY", names[options->malleability], 1);
     preload_nothing();
@@ -203,8 +210,14 @@ bool preload(const struct options *options, bool malleable)
     if (!find_command(options->command[0], command))
         return false;
     read_program(&program, command);
-    const char *reason = why_not(&program, command);
-    if (reason)
+    const char *interpreter = dromi_interpreter(command, name);
+    bool is_script = interpreter != command;
+    if (is_script)
+        program.foreign = is_foreign(interpreter);
+    const char *reason = why_not(&program, interpreter);
+    if (reason && is_script)
+        dromi_say("'%.200s' is run by '%.200s', which %s: it is bound from outside.", options->command[0], interpreter, reason);
+    else if (reason)
         dromi_say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
     else if (!find_part("lib/" LIBRARY, library))
         dromi_say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);

@@ -141,6 +141,10 @@ uint64_t dromi_now_ns(void);
 void dromi_log(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A sentence for the program's user. */
 void dromi_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The file that the kernel runs for `path`: `path` itself, or the interpreter that a script's first line names, which is put in
+ * `name`. That may be a script, too. May be called in a child of vfork(). */
+enum { DROMI_FIRST_LINE = 256 };
+const char *dromi_interpreter(const char *path, char name[DROMI_FIRST_LINE + 1]);
 size_t dromi_cpu_list(const uint64_t *mask, uint32_t mask_words, char *out, size_t size);
 
 #endif

@@ -75,6 +75,37 @@ static bool has(const uint64_t *mask, uint32_t mask_words, uint32_t cpu)
 }
 
 /* The kernel's list grammar, "0-3,8". Returns the length without the NUL; longer than size - 1 means it was cut. */
+/* Return the interpreter in the first line of a script, NULL where the file is no script that the kernel runs. It reads as many
+ * bytes (binfmt_script.c). */
+static const char *read_interpreter(const char *path, char line[DROMI_FIRST_LINE + 1])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    ssize_t length = fd < 0 ? 0 : read(fd, line, DROMI_FIRST_LINE);
+    if (fd >= 0)
+        close(fd);
+    line[length > 0 ? length : 0] = '\0';
+    if (strncmp(line, "#!", 2) != 0)
+        return NULL;
+    char *name = line + 2 + strspn(line + 2, " \t");
+    size_t size = strcspn(name, " \t\n");
+    if (size == 0 || name + size == line + DROMI_FIRST_LINE) /* none, or one that is cut off */
+        return NULL;
+    name[size] = '\0';
+    return name;
+}
+
+const char *dromi_interpreter(const char *path, char name[DROMI_FIRST_LINE + 1])
+{
+    enum { MOST_SCRIPTS = 5 }; /* of the kernel, which refuses more with ELOOP */
+    char line[DROMI_FIRST_LINE + 1];
+    const char *found;
+    for (int i = 0; i < MOST_SCRIPTS && (found = read_interpreter(path, line)); i++) {
+        memcpy(name, found, strlen(found) + 1);
+        path = name;
+    }
+    return path;
+}
+
 size_t dromi_cpu_list(const uint64_t *mask, uint32_t mask_words, char *out, size_t size)
 {
     size_t used = 0;
