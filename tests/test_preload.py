@@ -101,6 +101,20 @@ def test_a_command_that_is_not_to_change_itself_is_left_as_it_is(tmp_path: Path,
     assert run_granted(tmp_path, *words, "--", *PRELOAD).stdout == "\n"
 
 
+@pytest.mark.parametrize("words", ["--malleability bind-only", "--class rigid", "--class moldable"])
+def test_open_mpi_is_told_to_yield_only_where_the_program_follows_its_grant(tmp_path: Path, words: str) -> None:
+    """A launch that does not follow takes out what one above it has set, and leaves what the user has set."""
+    show = ["sh", "-c", "echo [$OMPI_MCA_mpi_yield_when_idle]"]
+    below = ["sh", "-c", f"{native.run_path()} {words} -- sh -c '{show[-1]}'"]
+    mine = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+
+    assert run_granted(tmp_path, "--", *show).stdout == "[1]\n"
+    assert run_granted(tmp_path, *words.split(), "--", *show).stdout == "[]\n"
+    assert run_granted(tmp_path, *words.split(), "--", *show, **mine).stdout == "[1]\n"
+    assert run_granted(tmp_path, "--", *below).stdout == "[]\n"
+    assert run_granted(tmp_path, "--", *below, **mine).stdout == "[1]\n"
+
+
 @pytest.mark.parametrize("path", [None, "", "/nowhere:"])
 def test_the_command_is_found_where_the_kernel_is_told_to_look(tmp_path: Path, path: str | None) -> None:
     """Without PATH that is where the system keeps its commands; an empty part of it is the folder one is in."""

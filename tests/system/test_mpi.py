@@ -215,7 +215,7 @@ def test_ranks_that_share_a_cpu_give_way_while_they_wait(start: Programs, tmp_pa
 
 
 def test_only_a_launch_that_shares_its_cpus_is_told_to_yield(agent: Agent, start: Programs) -> None:
-    """drom-run sets it for Open MPI unless it is a rank itself, or the user has said what he wants."""
+    """drom-run sets it for Open MPI unless it launches a rank, or the user has set it."""
     words = agent.run("--", "sh", "-c", "echo [$OMPI_MCA_mpi_yield_when_idle]")
     rank = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
     for environment, said in (({}, "[1]\n"), ({"OMPI_MCA_mpi_yield_when_idle": "0"}, "[0]\n"), (rank, "[]\n")):

@@ -157,7 +157,7 @@ int run_command(const char *called, int argc, char **argv)
     struct options options;
     struct drom_request_message request;
     parse_options(&options, called, argc, argv);
-    bool malleable = options.job_class == DROM_CLASS_MALLEABLE, is_loaded, follows;
+    bool malleable = options.job_class == DROM_CLASS_MALLEABLE, is_loaded, follows, yields;
     int error = find_directory(options.runtime_dir, dir);
     fill_request(&request, &options);
     enum verdict verdict = error ? VERDICT_NO_AGENT : ask_for_cpus(dir, &request, &answer, options.wait, &error);
@@ -171,8 +171,8 @@ int run_command(const char *called, int argc, char **argv)
         is_loaded = preload(&options, malleable);
         follows = malleable && options.malleability != MALLEABILITY_BIND_ONLY;
         export_most(follows ? answer.reply.max_cpus : 0, is_loaded);
-        if (request.local_size == 0) /* ranks below the command share its CPUs: one that waits gives way */
-            setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+        yields = follows && request.local_size == 0; /* ranks below the command share its CPUs: one that waits gives way */
+        export_number("OMPI_MCA_mpi_yield_when_idle", yields ? 1 : 0);
         break;
     case VERDICT_REFUSED: dromi_say("refused: %s", answer.reply.text); return EXIT_REFUSED;
     case VERDICT_UNMANAGED: dromi_say("running unmanaged: %s", answer.reply.text); break;
