@@ -149,7 +149,8 @@ def _failed(error: Exception) -> int | str:
         typer.echo(failure(f"drom: {error}"), err=True)
         return os.EX_TEMPFAIL
     if isinstance(error, EXPECTED):
-        return "\n".join(f"drom: {line}" for line in str(error).splitlines())
+        said = os_errors.NO_CURRENT_FOLDER if os_errors.lacks_current_folder(error) else str(error)
+        return "\n".join(f"drom: {line}" for line in said.splitlines())
     if isinstance(error, MemoryError):
         return "drom: There is not enough memory for what was asked: ask for less, or where there is more."
     if isinstance(error, OSError):

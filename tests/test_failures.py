@@ -49,7 +49,9 @@ def test_an_answer_that_cannot_be_written_is_a_failure(tmp_path: Path, words: st
             "agent --emulate core:1 --runtime-dir x",
             "explain --runtime-dir x 1",
         ),
-        *("doctor --runtime-dir x", "agent --config x", "top --runtime-dir x"),
+        *("doctor --runtime-dir x", "agent --config x", "top --runtime-dir x", "config check x"),
+        *("keys make --dir x", "keys show --dir x/y", "keys trust x name --dir x", "events --file x"),
+        *("demo --out x", "reproduce cp --out x", "workload info x", "compare x y"),
     ],
 )
 def test_a_folder_that_was_deleted_is_named(tmp_path: Path, words: str) -> None:

@@ -102,8 +102,11 @@ def make(folder: Path) -> Keys:
 
 def load(folder: Path) -> Keys:
     """Return the keys in `folder`. Raises `KeysError` when there are none, or others may read or replace them."""
-    if not (folder / SECRET).exists():
-        raise KeysError(f"there are no keys in {folder}: make them with `drom keys make --dir {folder}`.")
+    try:
+        (folder / SECRET).stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = f"there are no keys in {folder}: make them with `drom keys make --dir {folder}`."
+        raise KeysError(msg) from error
     for place in (folder, folder / PEERS):
         if place.exists():
             _check(place, place.stat(), _PUBLIC_BITS)

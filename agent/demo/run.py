@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from agent import errors
 from agent.cli.console import Paper
 from agent.observe.timeline import Change, PictureError, draw_text
-from agent.system import proc
+from agent.system import os_errors, proc
 from agent.testbed.stage import DemoError, Stage, opened
 from agent.topology.machine import halves, usable_cores
 from agent.topology.synthetic import TopologyError, synthetic_topology
@@ -288,7 +288,8 @@ def run(out: Path, seconds: float, *, as_json: bool) -> int:
     try:
         return _run(out, seconds, as_json=as_json)
     except (DemoError, errors.ControlError, FileNotFoundError) as error:
-        sys.stderr.write(f"drom: {error}\n")
+        lost = os_errors.lacks_current_folder(error)
+        sys.stderr.write(f"drom: {os_errors.NO_CURRENT_FOLDER if lost else error}\n")
         return 1
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 
 OUTPUT = "standard output"
+NO_CURRENT_FOLDER = "the current folder does not exist any more: change to one that does (cd)."
 REMEDIES = {
     errno.ENOENT: "check its name",
     errno.ENOTDIR: "check its name",
@@ -64,13 +65,23 @@ def reason_of(error: OSError) -> str:
 
 def sentence_of(error: OSError) -> str:
     """Return what an error of the system says to a user."""
-    if isinstance(error, FileNotFoundError) and not error.filename and _is_lost():
-        return "the current folder does not exist any more: change to one that does (cd)."
+    if lacks_current_folder(error):
+        return NO_CURRENT_FOLDER
     if error.filename is None:
         why = error.strerror or str(error) or type(error).__name__
         return f"the system refuses what drom needs ({why}): {REMEDIES.get(error.errno or 0, 'see drom doctor')}."
     name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else f"descriptor {error.filename}"
     return f"{name}: {reason_of(error)}."
+
+
+def lacks_current_folder(error: BaseException | None) -> bool:
+    """Return whether an error, or one that caused it, comes from a current folder that was deleted."""
+    while error is not None:
+        if isinstance(error, FileNotFoundError):
+            name = error.filename or ""
+            return isinstance(name, (str, bytes)) and not os.path.isabs(name) and _is_lost()  # noqa: PTH117 - or bytes
+        error = error.__cause__
+    return False
 
 
 def _is_lost() -> bool:
