@@ -49,5 +49,5 @@ if __name__ == "__main__":
     guarded.LASTING = float(lasting)
     for word in words[:split]:
         break_down(word, Path(folder))
-    sys.argv = ["drom", *words[words.index("agent", split) + 1 :]]
+    sys.argv = ["drom", *words[words.index("drom", split) + 1 :]]
     __main__.main()
