@@ -100,6 +100,33 @@ class TestMake:
 
         assert first < second < third
 
+    @pytest.mark.parametrize(
+        ("number", "remedy"),
+        [
+            (errno.EDQUOT, "free space there"),
+            (errno.EMFILE, "allow the agent more open files (ulimit -n)"),
+            (errno.EROFS, "check the directory"),
+        ],
+    )
+    def test_the_remedy_fits_the_error(
+        self, boxes: Mailboxes, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+    ) -> None:
+        """Space is asked for only where space is missing."""
+
+        def fail(*_: object) -> int:
+            raise OSError(number, "fails")
+
+        monkeypatch.setattr(os, "open", fail)
+        with pytest.raises(MailboxError) as failure:
+            boxes.make(UID, 0)
+        assert str(failure.value) == f"cannot make a mailbox in {boxes.directory}: {os.strerror(number)}: {remedy}."
+
+    def test_a_directory_that_was_removed_needs_another_agent(self, boxes: Mailboxes) -> None:
+        """The agent makes the directory when it starts."""
+        boxes.directory.rmdir()
+        with pytest.raises(MailboxError, match=r": No such file or directory: restart the agent, which makes the dir"):
+            boxes.make(UID, 0)
+
     @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "open"])
     def test_a_full_disk_is_a_sentence(self, boxes: Mailboxes, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
         """Where a mailbox cannot be made none is left."""

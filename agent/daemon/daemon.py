@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent import errors
@@ -198,16 +199,20 @@ class Daemon:
         runtime_dir.remove_sockets(self.settings.runtime_dir)
 
     def abandon(self) -> None:
-        """Close the sockets and leave programs and registry, as a crash would, for the next agent."""
-        self.admission.close()
-        self.control.close()
-        self._unlock()
+        """Close the sockets and leave programs and registry, as a crash would, for the next agent.
 
-    def _unlock(self) -> None:
-        self.steward.close()
+        A part that fails is logged, and the others are done.
+        """
+        guard = Guard(self.log, ())
+        guard.run("door", self.admission.close)
+        guard.run("order", self.control.close)
+        self._unlock(guard)
+
+    def _unlock(self, guard: Guard) -> None:
+        guard.run("scheduler", self.steward.close)
         if self._claims:
-            self._claims.close()
-        self.log.close()
+            guard.run("claims", self._claims.close)
+        guard.run("log", self.log.close)
         os.close(self._lock_fd)
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -453,23 +458,29 @@ class Daemon:
                 affinity.restore(self.following.processes_of(task), ours, task.arrival.restore)
 
     def _leave(self) -> None:
-        """Stop: give back the affinity that is still ours, tell programs, remove the sockets."""
+        """Stop: give back the affinity that is still ours, tell programs, remove the sockets.
+
+        A part that fails is logged, whatever has been logged before, and the others are done.
+        """
         with self.lock:
+            guard, path = Guard(self.log, ()), self.settings.runtime_dir
             tasks = list(self.node.tasks.values())
-            self.give_back(tasks)
-            self.registry.retire()
-            self.give_back(tasks)
-            self.mailboxes.remove_all_but(set())
-            self.admission.close()
-            self.control.close()
-            runtime_dir.remove_sockets(self.settings.runtime_dir)
-            self.mailboxes.close()
-            self.following.close()
+            for task in tasks:
+                guard.run("binding", partial(self.give_back, [task]))
+            guard.run("registry", self.registry.retire)
+            for task in tasks:
+                guard.run("binding", partial(self.give_back, [task]))
+            guard.run("mail", lambda: self.mailboxes.remove_all_but(set()))
+            guard.run("door", self.admission.close)
+            guard.run("order", self.control.close)
+            guard.run("sockets", lambda: runtime_dir.remove_sockets(path))
+            guard.run("mailboxes", self.mailboxes.close)
+            guard.run("following", self.following.close)
             with contextlib.suppress(OSError):  # somebody has put files of his own there
-                (self.settings.runtime_dir / "mail").rmdir()
-            self._selector.close()
+                (path / "mail").rmdir()
+            guard.run("selector", self._selector.close)
             self.log("stopped")
-            self._unlock()
+            self._unlock(guard)
 
     # --- looking --------------------------------------------------------------------------------------------------
 

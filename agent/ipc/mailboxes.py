@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import stat
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 _MOST_SPACE = 4 * layout.MAILBOX_SIZE
 """Bytes a mailbox may take up, or one block where blocks are larger: some may be allocated behind the file's end."""
 _NAME = re.compile("[1-9][0-9]{0,18}")
+_REMEDIES = {
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there",
+    errno.ENOENT: "restart the agent, which makes the directory again",
+    errno.EMFILE: "allow the agent more open files (ulimit -n)",
+    errno.ENFILE: "close programs: the whole machine has too many files open",
+}
+"""What to do where no mailbox can be made, by the number of the error."""
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
@@ -69,7 +78,7 @@ class Mailboxes:
         self._next = 1 + max((int(path.name) for path in directory.iterdir() if _NAME.fullmatch(path.name)), default=0)
 
     def make(self, uid: int, slot: int) -> int:
-        """Make a mailbox for a task of user `uid`; return its number. Raises `MailboxError` when there is no room."""
+        """Make a mailbox for a task of user `uid`; return its number. Raises `MailboxError` where it cannot be made."""
         number = self._next
         self._next += 1
         path = self.directory / str(number)
@@ -86,15 +95,15 @@ class Mailboxes:
                 with suppress(PermissionError):  # an agent without root serves its own user only
                     os.fchown(fd, uid, -1)
         except OSError as error:
-            path.unlink()
+            path.unlink(missing_ok=True)
             raise self._cannot_make(error) from error
         finally:
             os.close(fd)
         return number
 
     def _cannot_make(self, error: OSError) -> MailboxError:
-        reason = os.strerror(error.errno or 0)
-        return MailboxError(f"cannot make a mailbox in {self.directory}: {reason}: free space there.")
+        reason, remedy = os.strerror(error.errno or 0), _REMEDIES.get(error.errno or 0, "check the directory")
+        return MailboxError(f"cannot make a mailbox in {self.directory}: {reason}: {remedy}.")
 
     def open(self, number: int) -> int:
         """Return a read-write descriptor of mailbox `number` to hand to its program; the caller closes it."""

@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,9 +170,13 @@ def _start_of(name: str, folder: int, flags: int, most: int) -> bytes:
 
 
 def remove_sockets(path: Path) -> None:
-    """Remove the sockets of an agent that ends; anything else of their names stays. Raises OSError."""
-    for name in SOCKETS:
-        connections.remove(path / name)
+    """Remove the sockets of an agent that ends; anything else of their names stays.
+
+    Raises OSError for one that cannot be removed, once the others are.
+    """
+    with ExitStack() as stack:
+        for name in SOCKETS:
+            stack.callback(connections.remove, path / name)
 
 
 def freezes(file: Path) -> bool:

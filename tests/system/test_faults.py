@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,16 @@ MORE = {
     "order": "agent.observe.snapshot:Snapshot.to_json",
     "plan": "agent.node.grants:Grants._step",
 }
+LEAVING = {
+    "give_back": "agent.daemon.daemon:Daemon.give_back",
+    "retire": "agent.ipc.registry:Registry.retire",
+    "remove_all_but": "agent.ipc.mailboxes:Mailboxes.remove_all_but",
+    "admission": "agent.daemon.registrar:Admission.close",
+    "control": "agent.control.server:Server.close",
+    "following_close": "agent.daemon.process_watch:Following.close",
+    "steward": "agent.execution.executor:Nobody.close",
+}
+"""Functions that an agent calls when it stops."""
 LONG = "1000"
 
 
@@ -63,7 +75,7 @@ class Breakable:
         self.folder.mkdir()
         self._lasting = lasting
         options = Options(runtime_dir=str(folder / "run"), topology="pack:2 core:1", metrics=SERVES_METRICS[1])
-        targets = [f"{name}={where}" for name, where in (PARTS | MORE).items()]
+        targets = [f"{name}={where}" for name, where in (PARTS | MORE | LEAVING).items()]
         within = (sys.executable, "-m", "tests.faulty_agent", str(self.folder), lasting, *targets, "--")
         self.agent = launch_agent(folder / "run", served=options, within=within)
 
@@ -178,6 +190,45 @@ def test_descriptors_may_run_out(tmp_path: Path, start: Programs, program: Path)
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (soft, hard))
         agent.await_tasks(b="0-1")
         agent.assert_clean()
+
+
+@pytest.mark.parametrize("stops", [signal.SIGTERM, signal.SIGUSR1])
+def test_each_part_of_stopping_may_fail(tmp_path: Path, start: Programs, program: Path, stops: signal.Signals) -> None:
+    """Each failure is in the log with its place, the other parts are done, and the agent ends as told."""
+    breakable = Breakable(tmp_path)
+    agent = breakable.agent
+    start.start(*agent.run("--job", "a", "--", program))
+    agent.await_tasks(a="0-1")
+    for name in LEAVING:
+        breakable.breaks(name)
+    try:
+        os.kill(agent.pid, stops)
+        assert agent.process.wait(60) == 0, agent.log
+    finally:
+        agent.discard()
+    parts = re.findall(r'event=fault part=(\w+) error="OSError: \[Errno 5\] made to fail" at=', agent.log)
+    left = {path.name for path in agent.dir.iterdir()}
+    if stops == signal.SIGTERM:
+        assert parts == ["binding", "registry", "mail", "door", "order", "following", "scheduler"]
+        assert "event=stopped" in agent.log
+        assert not left & {"door", "control", "signals"}
+    else:
+        assert parts == ["door", "order", "scheduler"]
+        assert "event=handed_over" in agent.log
+        assert "registry" in left
+
+
+def test_an_agent_without_its_mailboxes_stops_in_good_order(tmp_path: Path, start: Programs, program: Path) -> None:
+    """The log has the failure, newcomers are told to restart the agent, and no socket stays."""
+    with start_agent(tmp_path, "--topology", "pack:2 core:1") as agent:
+        start.start(*agent.run("--job", "a", "--", program))
+        agent.await_tasks(a="0-1")
+        shutil.rmtree(agent.dir / "mail")
+        refused = start.start(*agent.run("--job", "b", "--", program))
+        assert refused.wait() == 1
+        remedy = "No such file or directory: restart the agent, which makes the directory again"
+        assert refused.err == f"drom: refused: cannot make a mailbox in {agent.dir}/mail: {remedy}.\n"
+    assert re.search(r"event=fault part=mail error=\"FileNotFoundError: .*\n.*event=stopped\n", agent.log), agent.log
 
 
 def test_a_part_that_fails_for_good_ends_the_agent(tmp_path: Path, start: Programs, program: Path) -> None:
