@@ -169,8 +169,46 @@ class TestItsShare:
 
         assert story.told("a", "share")[0] == (
             "Its equal share is 6 of the 8 CPUs here: 2 users share them equally, and user 1000 has 1 running job; "
-            "one of the others keeps what it has."
+            "b keeps its 2."
         )
+
+    def test_beside_many_jobs_of_another_user(self) -> None:
+        """Minima that are more together than a user's equal part are counted with what rigid jobs of that user keep."""
+        story = Story([1 << cpu for cpu in range(100)])
+        story.arrive("a")
+        story.arrive("d", job_class="rigid", max_cpus=50)
+        story.arrive("b")
+        story.arrive("n", BEN)
+
+        assert story.told("n", "share") == [
+            (
+                "Its equal share is 48 of the 100 CPUs here: 2 users share them equally, and user 1001 has 1 running "
+                "job; the 3 jobs of user 1000 keep at least 52 together."
+            )
+        ]
+        assert story.told("a", "share") == [
+            (
+                "An equal share would be less than its minimum, so 1 of the 100 CPUs here is due to it: "
+                "2 users share them equally, and user 1000 has 3 running jobs; d keeps its 50."
+            )
+        ]
+
+    def test_beside_jobs_that_can_use_less(self) -> None:
+        """What another user, or another job of the same user, cannot use is shared by the others."""
+        story = Story([1 << cpu for cpu in range(32)])
+        story.arrive("a")
+        story.arrive("b", max_cpus=3)
+        for name in ("c", "d"):
+            story.arrive(name, BEN, max_cpus=2)
+        story.arrive("e", CLO, max_cpus=5)
+
+        assert story.told("a", "share") == [
+            (
+                "Its equal share is 20 of the 32 CPUs here: 3 users share them equally, and user 1000 has 2 running "
+                "jobs; the 2 jobs of user 1001 can use no more than 4 together, e can use no more than 5 and "
+                "b can use no more than 3."
+            )
+        ]
 
     def test_under_a_cap(self) -> None:
         """A site's cap bounds the share."""

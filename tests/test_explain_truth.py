@@ -145,14 +145,37 @@ class Reader:
         many = re.search(r" (has|would have) (\d+) running jobs?", text)
         assert many, text
         assert (many[1] == "has", int(many[2])) == (bool(self.job.cores), len(self.of_user())), text
-        fixed = [view.name for view in self.others if view.fixed]
-        kept = re.search(r"; (one|\d+)(?: of the)? others (?:keeps what it has|keep theirs)", text)
-        assert (0 if not kept else 1 if kept[1] == "one" else int(kept[1])) == len(fixed), text
-        for name, least in re.findall(r"(\S+) needs at least (\d+)", text):
-            (view,) = [view for view in self.others if view.name == name]
-            assert view.minimum == int(least) == self.shares[name] > self.share, text
+        self.unequal(text)
         if "may have" in text:
             assert f"which may have {self.cap} CPU" in text
+
+    def unequal(self, text: str) -> None:
+        """Each reason why a part is not equal is true, and one is there wherever a part is not."""
+        mine = sum(self.shares[view.name] for view in self.of_user())
+        by_name = {view.name: view for view in self.others}
+        for name, cpus in re.findall(r"(\S+) keeps its (\d+)", text):
+            assert by_name[name].fixed, text
+            assert by_name[name].cores == int(cpus), text
+        for name, cpus in re.findall(r"(\S+) needs at least (\d+)", text):
+            assert by_name[name].minimum == int(cpus) == self.shares[name] > self.share, text
+        for name, cpus in re.findall(r"(?<!\d )(?!jobs)(\S+) can use no more than (\d+)(?! together)", text):
+            assert by_name[name].maximum == int(cpus) == self.shares[name], text
+        for many, uid, verb, cpus in re.findall(
+            r"the (\d+) jobs of user (\d+) (keep at least|can use no more than) (\d+) together", text
+        ):
+            theirs = [view for view in self.others if view.user == int(uid) != self.job.user]
+            bounds = [(v.cores, v.cores) if v.fixed else (v.minimum, v.maximum) for v in theirs]
+            least, most = (sum(column) for column in zip(*bounds, strict=True))
+            has = sum(self.shares[view.name] for view in theirs)
+            assert len(theirs) == int(many), text
+            assert has == int(cpus), text
+            assert (has == least > mine) if verb.startswith("keep") else (has == most < mine), text
+        if "; " not in text and "may have" not in text and self.share > self.mine.minimum:
+            amounts = Counter[int]()
+            for view in [*self.others, self.mine]:
+                amounts[view.user] += self.shares[view.name]
+            assert max(amounts.values()) - min(amounts.values()) <= 1, text
+            assert all(abs(self.shares[view.name] - self.share) <= 1 for view in self.of_user()), text
 
     def has(self, text: str) -> None:
         """What it has, borrows and lends."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from agent.model.jobs import Event, Job, Task
     from agent.node.node import Node
+    from agent.policy.fair_share import JobCores
 
 NAMED = 4
 """Neighbours and pids that a sentence names before it counts the rest."""
@@ -120,15 +121,39 @@ def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int]
     cap = node.plan.cap
     if cap and len(mine) > 1 and sum(shares[other.name] for other in mine) >= cap:
         among += f", which may have {_many(node, cap)} together"
-    views = [node.plan.view(other) for other in jobs if other is not job]
-    fixed = sum(view.fixed for view in views)
-    if fixed:
-        among += "; one of the others keeps what it has" if fixed == 1 else f"; {fixed} others keep theirs"
-    insist = [view for view in views if not view.fixed and view.minimum == shares[view.name] > shares[job.name]]
-    if insist:
-        needs = _listed(f"{view.name} needs at least {_few(node, view.minimum)}" for view in insist)
-        among += f"; {needs}"
-    return among
+    unequal = _listed(_unequal(node, job, shares, user))
+    return f"{among}; {unequal}" if unequal else among
+
+
+def _unequal(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int], str]) -> Iterator[str]:
+    """Yield why other users, and other jobs of the user of a job, do not get just as many CPUs."""
+    by_user: dict[int, list[JobCores]] = {job.user: []}
+    for other in node.jobs.values():
+        if other.name in shares:
+            by_user.setdefault(other.user, []).append(node.plan.view(other))
+    mine = sum(shares[view.name] for view in by_user[job.user])
+    for uid, theirs in by_user.items():
+        has = sum(shares[view.name] for view in theirs)
+        least = sum(view.cores if view.fixed else view.minimum for view in theirs)
+        most = sum(view.cores if view.fixed else view.maximum for view in theirs)
+        if uid != job.user and len(theirs) == 1:
+            yield from _bound(node, theirs[0], has, mine)
+        elif has == least > mine:
+            yield f"the {len(theirs)} jobs of user {user(uid)} keep at least {_few(node, least)} together"
+        elif has == most < mine:
+            yield f"the {len(theirs)} jobs of user {user(uid)} can use no more than {_few(node, most)} together"
+    for view in by_user[job.user]:
+        yield from _bound(node, view, shares[view.name], shares[job.name])
+
+
+def _bound(node: Node, view: JobCores, share: int, mine: int) -> Iterator[str]:
+    """Yield why the share of a job is not as large as `mine`."""
+    if view.fixed and share != mine:
+        yield f"{view.name} keeps its {_few(node, view.cores)}"
+    elif share == view.minimum > mine:
+        yield f"{view.name} needs at least {_few(node, view.minimum)}"
+    elif share == view.maximum < mine:
+        yield f"{view.name} can use no more than {_few(node, view.maximum)}"
 
 
 def _has(node: Node, job: Job) -> Iterator[str]:
