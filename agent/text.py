@@ -105,6 +105,17 @@ def cut_to(text: str, width: int) -> str:
     return text[: bisect.bisect_right(ends, width)]
 
 
+def cut_middle(text: str, width: int) -> str:
+    """Return a text in at most `width` columns: of one that is longer the beginning, an ellipsis and the end."""
+    if width_of(text) <= width:
+        return text
+    begin = cut_to(text, width // 2)
+    end = cut_to(text[::-1], max(width - 1 - width_of(begin), 0))[::-1]
+    while end and not _columns(end[0]):  # a mark without its letter
+        end = end[1:]
+    return f"{begin}\N{HORIZONTAL ELLIPSIS}{end}"
+
+
 def duration(seconds: float) -> str:
     """Return a duration for people, in its largest unit: ``0.3 s``, ``42 s``, ``10 min``, ``2 h``, ``3 days``."""
     if seconds < 9.95:

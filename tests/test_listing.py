@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from agent.observe import listing
+from agent.text import cut_middle
 
 NOTHING: dict[str, Any] = {
     "task": 0,
@@ -105,6 +107,59 @@ def test_the_cpus_of_a_large_node_are_whole(width: int) -> None:
         assert len(line) <= width
 
 
+@pytest.mark.parametrize("width", [78, 80, 100, 120])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_jobs_can_be_told_apart_by_the_ends_of_their_names(width: int, *, wraps: bool) -> None:
+    """Names have room before OWNED, LENT and REASON; a mode is whole, or its column is left out."""
+    rows = [
+        task(
+            f"a-rather-long-name-of-a-job-{n}",
+            pid=10_359 + n,
+            applied=f"{n},{n + 8}",
+            target=f"{n},{n + 8}",
+            lent="16-31" if n == 1 else "",
+            mode="bind-only",
+        )
+        for n in range(1, 9)
+    ]
+    head, *lines = listing.tasks(rows, lambda _: "root", width, wraps=wraps)
+
+    assert [line.split()[0][-6:] for line in lines] == [f"-job-{n}" for n in range(1, 9)]
+    assert [line[:12] for line in lines] == ["a-rather-lon"] * 8
+    assert {"NCPUS", "CPUS", "STATE"} <= set(head.split())
+    assert all(f" 2      {n},{n + 8}" in line for n, line in enumerate(lines, 1))
+    assert "bind-o\N{HORIZONTAL ELLIPSIS}" not in "".join(lines)
+    assert ("MODE" in head) == all("bind-only" in line for line in lines)
+
+
+def test_a_list_of_cpus_that_is_cut_says_how_many_more_there_are() -> None:
+    """Whole entries are kept, of what is in force and of what is to come."""
+    assert [listing.cut_cpus(LONG, width) for width in (153, 152, 30, 15, 8)] == [
+        LONG[:144] + " +10 more",
+        LONG[:141] + " +11 more",
+        "0,2,4,6,8,10,12,14,16 +51 more",
+        "0,2,4 +57 more",
+        "0,2,4,6\N{HORIZONTAL ELLIPSIS}",
+    ]
+    assert listing.cut_cpus("0-63,80,90,100-107", 14) == "0-63 +10 more"
+    assert listing.cut_cpus("0-63,80-90,100-127 -> 0-3", 22) == "0-63 +39 more -> 0-3"
+    assert listing.cut_cpus(f"0-3 -> {LONG}", 24) == "0-3 -> 0,2,4,6 +56 more"
+    assert listing.cut_cpus(f"{LONG} -> {LONG}", 34) == "0,2,4 +57 more -> 0,2,4,6 +56 more"
+    assert listing.cut_cpus("0-3 -> 0-1", 10) == "0-3 -> 0-1"
+
+
+@pytest.mark.parametrize("width", [78, 120])
+def test_a_table_in_one_line_a_task_says_how_many_cpus_it_leaves_out(width: int) -> None:
+    """As in `drom top`."""
+    (_, line) = listing.tasks([task(applied=LONG, target=LONG)], str, width)
+    found = re.search(r" 60 +(\S+) \+(\d+) more", line)
+
+    assert found, line
+    assert len(found[1].split(",")) + int(found[2]) == 60
+    assert LONG.startswith(found[1] + ",")
+    assert len(line) <= width
+
+
 def test_a_long_list_of_cpus_goes_on_in_further_lines() -> None:
     """None of its numbers is torn, and other columns stay."""
     rows = [task(applied=LONG, target=LONG, owned="0"), task("b", applied="0-63", target="0-31")]
@@ -135,5 +190,10 @@ def test_a_table_is_straight_whatever_names_are_like() -> None:
         "e\u0301e\u0301        x",
         "\u4f5c\u696d      x",
         "abcdefgh  x",
+    ]
+    names = [["\u4f5c\u696d" * 9], ["abcde\u0301" * 4]]
+    assert listing.table(["NAME"], names, 9, cutters={"NAME": cut_middle})[1:] == [
+        "\u4f5c\u696d\N{HORIZONTAL ELLIPSIS}\u4f5c\u696d",
+        "abcd\N{HORIZONTAL ELLIPSIS}bcde\u0301",
     ]
     assert listing.table(["NAME"], [["\u4f5c\u696d" * 9]], 8) == ["NAME", "\u4f5c\u696d\u4f5c\N{HORIZONTAL ELLIPSIS}"]

@@ -127,3 +127,17 @@ def test_a_text_has_a_width() -> None:
         "\u4f5ce\u0301b",
         "\u4f5ce\u0301bc",
     ]
+
+
+def test_a_text_that_is_cut_in_its_middle_shows_both_ends() -> None:
+    """An ellipsis stands for what is left out, and the columns of wide characters and marks count."""
+    assert [words.cut_middle("abcdefgh", width) for width in (8, 7, 6, 2, 1)] == [
+        "abcdefgh",
+        "abc\N{HORIZONTAL ELLIPSIS}fgh",
+        "abc\N{HORIZONTAL ELLIPSIS}gh",
+        "a\N{HORIZONTAL ELLIPSIS}",
+        "\N{HORIZONTAL ELLIPSIS}",
+    ]
+    assert words.cut_middle("\u4f5c\u696d" * 3, 6) == "\u4f5c\N{HORIZONTAL ELLIPSIS}\u696d"
+    assert words.cut_middle("abcdefe\u0301", 4) == "ab\N{HORIZONTAL ELLIPSIS}e\u0301"
+    assert words.cut_middle("abcd\u4f5c\u0301", 4) == "ab\N{HORIZONTAL ELLIPSIS}"

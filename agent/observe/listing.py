@@ -7,17 +7,21 @@ import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from agent.text import clock, cut_to, in_words, left_alone, width_of
+from agent.text import clock, cut_middle, cut_to, in_words, left_alone, width_of
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 NARROWEST = 6
 """Characters that a cell keeps however little room there is."""
-CUT = (("JOB", "USER", "MODE", "REASON", "LAYOUT", "HELD AT"), ("OWNED", "LENT"), ("CLASS", "STATE", "MEMORY"))
-"""Columns of tasks that are cut where there is no room for all, in this order; then CPUS, and at last all others."""
-LEFT_OUT = ("OWNED", "REASON", "LAYOUT", "MEMORY", "CLASS", "LENT", "MODE", "HELD AT", "USER")
+ARROW = " -> "
+"""Between what is in force and what is to come."""
+NAMES = 24
+"""Characters that the names of jobs keep, cut in their middle, before other columns are left out."""
+CUT = (("OWNED", "LENT"), ("USER", "HELD AT"), ("JOB",), ("CPUS",))
+"""Columns of tasks that are cut where there is no room for all, in this order; then all others."""
+LEFT_OUT = ("OWNED", "LENT", "REASON", "LAYOUT", "MEMORY", "CLASS", "MODE", "HELD AT", "USER")
 """Columns of tasks that are left out, in this order, where there is no room for them even when they are cut."""
 ENOUGH = 24
 """Characters of CPUs beside which other columns stay, where longer lists go on in further lines."""
@@ -29,22 +33,27 @@ def table(
     width: int | None = None,
     *,
     cut: Sequence[Collection[str]] = (),
+    least: Mapping[str, int] | None = None,
     wrapped: str | None = None,
+    cutters: Mapping[str, Callable[[str, int], str]] | None = None,
 ) -> list[str]:
     """Return rows under headings, columns as wide as needed, no trailing blanks.
 
-    Where lines would be longer than `width`, columns are cut, always the widest: those in the first entry of `cut` as
-    long as that helps, then those in the next one, and at last all. What is cut ends in an ellipsis, but that cells of
-    the column `wrapped` go on in further lines.
+    Where lines would be longer than `width`, columns are cut, always the widest, down to what `least` says of them:
+    those in the first entry of `cut` as long as that helps, then those in the next one, and at last all, to
+    `NARROWEST`. What is cut ends in an ellipsis, or is what `cutters` make of it, but that cells of the column
+    `wrapped` go on in further lines.
     """
-    lines = [headings, *rows]
+    lines, least, cutters = [headings, *rows], least or {}, cutters or {}
     widths = [max(width_of(line[i]) for line in lines) for i in range(len(headings))]
     if width:
         whole = dict(zip(headings, widths, strict=True))
         widths = [min(n, ENOUGH) if name == wrapped else n for name, n in whole.items()]
         excess = sum(widths) + 2 * (len(widths) - 1) - width
-        for names in [*cut, headings]:
-            excess = _narrow(widths, [i for i, name in enumerate(headings) if name in names], excess)
+        for names in cut:
+            some = {i: least.get(name, NARROWEST) for i, name in enumerate(headings) if name in names}
+            excess = _narrow(widths, some, excess)
+        excess = _narrow(widths, dict.fromkeys(range(len(headings)), NARROWEST), excess)
         widths = [
             min(whole[name], n - min(excess, 0)) if name == wrapped else n
             for name, n in zip(whole, widths, strict=True)
@@ -52,7 +61,7 @@ def table(
     found = []
     for line in lines:
         cells = [
-            _wrapped(cell, n) if name == wrapped else [_cut(cell, n)]
+            _wrapped(cell, n) if name == wrapped else [cutters.get(name, _cut)(cell, n)]
             for name, cell, n in zip(headings, line, widths, strict=True)
         ]
         found += [
@@ -62,17 +71,38 @@ def table(
     return found
 
 
-def _narrow(widths: list[int], some: Sequence[int], excess: int) -> int:
-    """Make some columns narrower, always the widest of them, and return by how much all are still too wide."""
-    while excess > 0 and some and max(widths[i] for i in some) > NARROWEST:
-        widest = max(some, key=lambda i: widths[i])
-        widths[widest] -= 1
+def _narrow(widths: list[int], least: Mapping[int, int], excess: int) -> int:
+    """Make columns narrower, always the widest, none below its least; return by how much all are still too wide."""
+    while excess > 0 and (able := [i for i, n in least.items() if widths[i] > n]):
+        widths[max(able, key=lambda i: widths[i])] -= 1
         excess -= 1
     return excess
 
 
 def _cut(cell: str, width: int) -> str:
     return cell if width_of(cell) <= width else cut_to(cell, width - 1) + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def cut_cpus(cell: str, width: int) -> str:
+    """Return the CPUs in force, and those to come, in at most `width` characters, and how many more there are."""
+    if len(cell) <= width:
+        return cell
+    now, arrow, then = cell.partition(ARROW)
+    if not arrow:
+        return _first_cpus(cell, width)
+    room = width - len(ARROW)
+    first = _first_cpus(now, min(len(now), max(room - len(then), room // 2)))
+    return f"{first}{ARROW}{_first_cpus(then, room - len(first))}"
+
+
+def _first_cpus(cpus: str, width: int) -> str:
+    """Return as many entries of a list of CPUs as there is room for, and how many CPUs the others are."""
+    entries = cpus.split(",")
+    for shown in range(len(entries) - 1, 0, -1):
+        more = parse_cpulist(",".join(entries[shown:])).bit_count()
+        if len(text := f"{','.join(entries[:shown])} +{more} more") <= width:
+            return text
+    return _cut(cpus, width)
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
@@ -90,7 +120,8 @@ def tasks(
 ) -> list[str]:
     """Return the table of ``drom ps`` for the tasks of its answer; `user` names a uid.
 
-    `width` is as in `table`. CPUs are cut last, or never with `wraps`, where a task may have several lines.
+    `width` is as in `table`. Names are cut in their middle. CPUs are cut last, and a cut list says how many more there
+    are; with `wraps`, where a task may have several lines, they never are.
 
     Columns in which no task has anything are left out, but for those that everybody looks for.
     """
@@ -117,36 +148,50 @@ def tasks(
         for name, found, always in shown
         if always or (name != "TASK" and any(found))
     }
-    if width:
-        _leave_out(cells, width, wraps=wraps)
-    lines = list(zip(*cells.values(), strict=True))
-    return table(list(cells), lines, width, cut=[*CUT, ("CPUS",)], wrapped="CPUS" if wraps else None)
+    least = _leave_out(cells, width, wraps=wraps) if width else {}
+    return table(
+        list(cells),
+        list(zip(*cells.values(), strict=True)),
+        width,
+        cut=CUT,
+        least=least,
+        wrapped="CPUS" if wraps else None,
+        cutters={"JOB": cut_middle, "CPUS": cut_cpus},
+    )
 
 
-def _leave_out(columns: dict[str, list[str]], width: int, *, wraps: bool) -> None:
-    """Leave out columns until there is room for the others, cut as far as they may be, and for all CPUs."""
-    needed = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
-    for name in set().union(*CUT) & needed.keys():
-        needed[name] = min(needed[name], NARROWEST)
-    if wraps:
-        needed["CPUS"] = min(needed["CPUS"], ENOUGH)
+def _leave_out(columns: dict[str, list[str]], width: int, *, wraps: bool) -> dict[str, int]:
+    """Leave out columns until there is room for the others, cut as far as they may be, and for all CPUs if that helps.
+
+    Return the least widths of those that are left.
+    """
+    least = {name: max(map(width_of, [name, *cells])) for name, cells in columns.items()}
+    for name in set().union(*CUT) & least.keys():
+        least[name] = min(least[name], {"JOB": NAMES, "CPUS": ENOUGH}.get(name, NARROWEST))
+    needed = least | {"CPUS": max(map(len, ["CPUS", *columns["CPUS"]]))}
+    if wraps or not _fits(needed, needed.keys() - LEFT_OUT, width):
+        needed = least
     for name in LEFT_OUT:
-        if sum(needed.values()) + 2 * (len(needed) - 1) <= width:
-            return
-        if name in needed:
-            del needed[name], columns[name]
+        if _fits(needed, columns.keys(), width):
+            break
+        columns.pop(name, None)
+    return least
+
+
+def _fits(widths: Mapping[str, int], columns: Collection[str], width: int) -> bool:
+    return sum(widths[name] for name in columns) + 2 * (len(columns) - 1) <= width
 
 
 def _count(task: dict[str, Any]) -> str:
     """Return the number of CPUs in force, and that to come."""
     now, then = (parse_cpulist(task[name]).bit_count() for name in ("applied", "target"))
-    return str(now) if now == then else f"{now} -> {then}"
+    return str(now) if now == then else f"{now}{ARROW}{then}"
 
 
 def _cpus(task: dict[str, Any]) -> str:
     """Return the CPUs in force, and those to come."""
     now, then = task["applied"] or "-", task["target"] or "-"
-    return str(now) if now == then else f"{now} -> {then}"
+    return str(now) if now == then else f"{now}{ARROW}{then}"
 
 
 def _mode(task: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from agent.observe import listing
-from agent.text import LAST_MOMENT, clock, counted, cut_to, duration, escaped, in_words, iso
+from agent.text import LAST_MOMENT, clock, counted, cut_middle, duration, escaped, in_words, iso
 from scheduler.live.cluster.job_filter import Choice
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def queue(value: dict[str, Any]) -> list[str]:
     rows = [
         [
             str(job["job"]),
-            cut_to(job["name"], 24),
+            cut_middle(job["name"], 24),
             job["user"],
             job["state"],
             _age(job, value["time"]),
