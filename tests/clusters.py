@@ -20,7 +20,7 @@ from scheduler.live.cluster.paging import whole
 from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 FREELY = ("--set", "max_slowdown=infinite")
@@ -182,15 +182,16 @@ def _count(cpus: str) -> int:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, *options: str, nodes: int = 2) -> Iterator[Cluster]:
-    """Run a cluster of so many nodes, called n1 and so on, under SD-Policy."""
+def cluster(folder: Path, *options: str, nodes: int = 2, names: Sequence[str] = ()) -> Iterator[Cluster]:
+    """Run a cluster under SD-Policy: its nodes have these names, or are so many and called n1 and so on."""
     here = Cluster(folder, *FREELY, *options)
-    names = [f"n{number}" for number in range(1, nodes + 1)]
+    names = names or [f"n{number}" for number in range(1, nodes + 1)]
     try:
         here.start()
         for name in names:
             here.join(name)
-        wait_until(lambda: [node["state"] for node in here.ask("nodes")["nodes"]] == ["up"] * nodes, lambda: here.log)
+        up = ["up"] * len(names)
+        wait_until(lambda: [node["state"] for node in here.ask("nodes")["nodes"]] == up, lambda: here.log)
         yield here
         here.clear()
         for agent in here.agents.values():

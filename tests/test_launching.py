@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,8 +14,11 @@ import pytest
 
 from agent.execution import launch
 from agent.execution.launch import Place
+from agent.execution.mpi_hosts import mpi_hosts
 from agent.execution.spool import Status
+from agent.execution.step_requests import LARGEST, parse
 from dromlib import native
+from tests.agents import SECONDS
 from tests.stand_in import start
 
 HERE = Place("n1", Path("/run/drom"))
@@ -83,6 +88,62 @@ def test_a_job_of_one_node_finds_it_without_ssh() -> None:
     assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2", "rsh")
     assert {found[name] for name in launch.STAND_INS} == {f"{native.step_path()} remote"}
     assert not found.keys() & {*launch.HOSTFILES}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["h5.example.org", "a_b", "localhost", "Localhost", "8.8.8.8", "7", "slots", "cpu", "drom-node-1", "n" * 64],
+)
+def test_a_node_that_mpirun_would_misread_gives_its_job_aliases(name: str) -> None:
+    """All nodes of the job have one, in their order; a name that mpirun takes as it is stays."""
+    assert mpi_hosts(("n1", name)) == ["drom-node-0", "drom-node-1"]
+    assert mpi_hosts(("n1", "node-7", "CPU-1")) == ["n1", "node-7", "CPU-1"]
+
+
+def test_a_script_is_told_the_aliases_of_its_nodes(tmp_path: Path) -> None:
+    """The list of hosts and the file of hosts agree, and the list of nodes has their names."""
+    place = Place("a_b", tmp_path)
+    wanted = start(7, nodes=("a_b", "n2"), total_tasks=4, script="#!/bin/sh\nmpirun ./solver\n")
+    launch.write_script(wanted, place)
+
+    found = launch.environment(wanted, place)
+
+    assert (found["DROM_NODELIST"], found["DROM_HOSTS"]) == ("a_b,n2", "drom-node-0:2,drom-node-1:2")
+    hosts = launch.hosts_path(wanted, place).read_text(encoding="ascii")
+    assert hosts == "drom-node-0 slots=2\ndrom-node-1 slots=2\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "node"),
+    [
+        ("drom-node-0", "a_b"),
+        ("drom-node-1", "h5.example.org"),
+        ("drom-node-2", "drom-node-2"),
+        ("drom-node-", "drom-node-"),
+        ("drom-node-1x", "drom-node-1x"),
+        ("drom-node-9999999999", "drom-node-9999999999"),
+        ("h5.example.org", "h5.example.org"),
+    ],
+)
+def test_the_stand_in_for_ssh_translates_aliases(tmp_path: Path, host: str, node: str) -> None:
+    """What stands for no node of the job is what the agent is asked for, and refuses."""
+    environment = {
+        "DROM_JOB_ID": "7",
+        "DROM_JOB_ATTEMPT": "1",
+        "DROM_NODE": "n1",
+        "DROM_RUNTIME_DIR": str(tmp_path),
+        "DROM_NODELIST": "a_b,h5.example.org",
+    }
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as agent:
+        agent.bind(str(tmp_path / "steps"))
+        agent.listen()
+        with subprocess.Popen([native.step_path(), "remote", host, "true"], env=environment) as asks:
+            with agent.accept()[0] as connection:
+                request = parse(connection.recv(LARGEST), 0)
+                connection.send(b"0")
+            assert asks.wait(SECONDS) == 0
+    assert request is not None
+    assert request.host == node
 
 
 def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:

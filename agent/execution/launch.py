@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.execution.mpi_hosts import mpi_hosts
 from agent.execution.protocol import LETTERS
 from agent.ipc.runtime_dir import make_open
 from dromlib import native
@@ -101,7 +102,7 @@ def environment(start: Start, place: Place) -> dict[str, str]:
         "DROM_JOB_NAME": start.name,
         "DROM_NODE": place.node,
         "DROM_NODELIST": ",".join(nodes),
-        "DROM_HOSTS": ",".join(f"{node}:{_ranks(start)}" for node in nodes),
+        "DROM_HOSTS": ",".join(f"{host}:{_ranks(start)}" for host in mpi_hosts(nodes)),
         "DROM_NTASKS": str(start.total_tasks),
         "DROM_RUNTIME_DIR": str(place.runtime_dir),
     }
@@ -157,7 +158,7 @@ def write_script(start: Start, place: Place) -> None:
     if start.script:
         make_open(script_path(start, place).parent)
         _write(script_path(start, place), start.script, 0o500, start)
-        hosts = (f"{node} slots={_ranks(start)}\n" for node in start.nodes)
+        hosts = (f"{host} slots={_ranks(start)}\n" for host in mpi_hosts(start.nodes))
         _write(hosts_path(start, place), "".join(hosts), 0o400, start)
 
 

@@ -50,6 +50,31 @@ def here(running: Cluster) -> Iterator[Cluster]:
     running.clear()
 
 
+ODD = ("h5.example.org", "a_b", "localhost", "8.8.8.8", socket.gethostname())
+"""Names of nodes of which mpirun takes only the last one, where it runs, as it is."""
+
+
+@pytest.fixture(scope="module")
+def oddly_named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a cluster with a node of each odd name."""
+    with cluster(tmp_path_factory.mktemp("odd"), names=ODD) as started:
+        yield started
+
+
+@pytest.fixture
+def odd(oddly_named: Cluster) -> Iterator[Cluster]:
+    """Return it without a job."""
+    oddly_named.begin()
+    yield oddly_named
+    oddly_named.clear()
+
+
+def said(file: Path) -> list[str]:
+    """Return the lines of a job's output without a warning of mpirun that means nothing."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if "plm:rsh: Warning: setpgid" not in line]
+
+
 def endless(here: Cluster, name: str) -> Path:
     """Return a script that says its pid in a file and runs until it is ended; of several nodes it holds the others."""
     script = here.folder / f"{name}.sh"
@@ -480,8 +505,33 @@ def test_tasks_start_whatever_a_node_is_called(here: Cluster, words: tuple[str, 
     job = here.submit("--output", "out", *words, *([path] if script else []))
     here.await_state(job, "completed")
 
-    out = (here.folder / "out").read_text(encoding="utf-8").splitlines()
-    assert [line for line in out if "plm:rsh: Warning: setpgid" not in line] == [socket.gethostname()] * ranks
+    assert said(here.folder / "out") == [socket.gethostname()] * ranks
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun")
+@pytest.mark.parametrize("words", [("--", "sh", "-c", "echo $DROM_NODE"), ("mpirun",), ("mpirun --host $DROM_HOSTS",)])
+def test_mpirun_starts_a_task_on_each_node_whatever_the_names(odd: Cluster, words: tuple[str, ...]) -> None:
+    """Names that mpirun would shorten, refuse or take for its own host reach the right agents."""
+    path = odd.folder / "job.sh"
+    path.write_text(f"#!/bin/sh\n{words[0]} sh -c 'echo $DROM_NODE'\n", encoding="utf-8")
+    job = odd.submit("--output", "out", "-N", str(len(ODD)), "--tasks-per-node", "1", *(words if words[1:] else [path]))
+    odd.await_state(job, "completed")
+
+    assert sorted(said(odd.folder / "out")) == sorted(ODD)
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun")
+@pytest.mark.parametrize("job_class", ["malleable", "moldable", "rigid"])
+def test_each_task_of_a_job_has_the_class_of_the_job(here: Cluster, job_class: str) -> None:
+    """Each of two tasks finds in its environment what the only task of a job finds."""
+    show = "echo $DROM_MALLEABILITY [${GOMAXPROCS:+most}] [${LD_PRELOAD##*/}]"
+    words = ("-N", "1", "--class", job_class, "--", "sh", "-c", show)
+    for name, tasks in (("alone", "1"), ("both", "2")):
+        here.await_state(here.submit("--output", name, "-n", tasks, *words), "completed")
+
+    (line,) = said(here.folder / "alone")
+    assert ("[most]" in line) == (job_class == "malleable")
+    assert said(here.folder / "both") == [line] * 2
 
 
 FREEZER = Path("/sys/fs/cgroup/freezer")

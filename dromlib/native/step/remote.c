@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drom-step remote HOST COMMAND...: run a command on another node of this job, as `ssh` would, through the agents.
  *
+ * HOST is the name of a node, or drom-node-N: the node at position N of $DROM_NODELIST, counted from 0 (mpi_hosts.py).
  * It is what mpirun starts its daemons with. The agent of this node hears of the command by a connection that lasts as long as
  * it runs: who ends this program ends the command. An agent that was started anew is told again; a command begins once. */
 #include <errno.h>
@@ -19,6 +20,7 @@
 
 enum { REFUSED = 1, USAGE = 2, LARGEST = 128 * 1024 };
 #define PAUSE_NS (100 * 1000 * 1000)
+#define ALIAS "drom-node-"
 
 static int complain(const char *sentence, int status)
 {
@@ -56,6 +58,22 @@ static size_t make_request(char *message, char **argv)
     return fits ? used : 0;
 }
 
+/* Return the name of the node that `host` stands for, or `host` where it stands for none. The string is never freed. */
+static char *node_of(char *host)
+{
+    const char *nodes = getenv("DROM_NODELIST");
+    size_t prefix = sizeof ALIAS - 1, digits = strncmp(host, ALIAS, prefix) == 0 ? strspn(host + prefix, "0123456789") : 0;
+    if (!nodes || digits == 0 || digits > 9 || host[prefix + digits])
+        return host;
+    for (long left = strtol(host + prefix, NULL, 10); left > 0; left--) {
+        nodes = strchr(nodes, ',');
+        if (!nodes++)
+            return host;
+    }
+    char *node = strndup(nodes, strcspn(nodes, ","));
+    return node ? node : host;
+}
+
 static int reach_agent(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -89,6 +107,7 @@ int run_remotely(char **argv)
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     if (!argv[0] || !argv[1])
         return complain("drom-step remote takes a host and a command.", USAGE);
+    argv[0] = node_of(argv[0]);
     size_t length = make_request(message, argv);
     if (length == 0)
         return complain("drom-step remote runs in a job of a scheduler alone, and takes commands of up to 128 KiB.", USAGE);

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.execution import protocol as say
+from agent.execution.mpi_hosts import mpi_hosts
 from scheduler.errors import SchedulerError
 from scheduler.live.cluster.jobs import Job
 from scheduler.live.cluster.spec import name_of
@@ -64,7 +65,7 @@ def mpi_command(job: Job) -> tuple[str, ...]:
 
     Of one node mpirun runs there itself, whatever the node is called.
     """
-    names = job.shares if len(job.shares) > 1 else ("localhost",)
+    names = mpi_hosts(tuple(job.shares)) if len(job.shares) > 1 else ["localhost"]
     hosts = ",".join(f"{name}:{job.spec.tasks}" for name in names)
     mpirun = ("mpirun", "--host", hosts, "-n", str(job.spec.ranks), "--bind-to", "none")
-    return (*mpirun, "drom-run", "--await", "--", *job.spec.command)
+    return (*mpirun, "drom-run", "--class", job.spec.job_class, "--await", "--", *job.spec.command)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names under which mpirun knows the nodes of a job. Pure.
+
+mpirun cuts off the domain of a host, refuses an underscore in its name, reads some words in a file of hosts as keywords
+and starts the ranks of `localhost` where it runs itself. A job with such a node has aliases of its nodes for mpirun;
+`drom-step remote`, which mpirun calls in place of ssh, translates them back (remote.c).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ALIAS = "drom-node-"
+"""Followed by the position of a node in the list of the job's nodes, from 0 on; remote.c has the same word."""
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
+_KEYWORD = re.compile(r"boards?|cores?|count|cpus?|max|port|rank|relative|slots?|sockets?|username")
+
+
+def mpi_hosts(nodes: Sequence[str]) -> list[str]:
+    """Return the hosts to name to mpirun for the nodes of a job, in their order.
+
+    These are the names of the nodes or, if mpirun would misread one of these, an alias for each node.
+    """
+    return list(nodes) if all(map(_is_plain, nodes)) else [f"{ALIAS}{index}" for index in range(len(nodes))]
+
+
+def _is_plain(node: str) -> bool:
+    """Return whether mpirun takes the name of a node for the whole name of a host."""
+    name = node.lower()
+    misread = name == "localhost" or name.startswith(ALIAS) or _KEYWORD.fullmatch(name)
+    return bool(_PLAIN.fullmatch(node)) and not misread
