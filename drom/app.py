@@ -16,6 +16,7 @@ from typer._completion_classes import completion_init  # typer.completion has it
 from agent import errors
 from agent.cli.commands import agent_app, settings_app
 from agent.cli.keys import keys_app
+from agent.cli.usage import usage_sentence
 from agent.config import sources
 from agent.demo.cli import demo
 from agent.ipc.runtime_dir import RuntimeDirError
@@ -143,7 +144,7 @@ def _nobody_reads() -> int:
 def _failed(error: Exception) -> int | str:
     """Return a status or, for the status 1, the sentences of a failure."""
     if isinstance(error, USAGE_ERROR):
-        typer.echo(failure(_usage_sentence(error)), err=True)
+        typer.echo(failure(_wrong_usage(error)), err=True)
         return 2
     if isinstance(error, errors.NotYetError):
         typer.echo(failure(f"drom: {error}"), err=True)
@@ -161,7 +162,7 @@ def _failed(error: Exception) -> int | str:
     return f"drom: this is a fault of drom ({what}): report it, with what {DEBUG}=1 in the environment shows."
 
 
-def _usage_sentence(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors
+def _wrong_usage(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors
     """Return what is wrong with a command line, with the way to the help."""
     command = error.ctx.command_path if error.ctx else "drom"
-    return f"drom: {' '.join(error.format_message().split()).rstrip('.')}: see `{command} --help`."
+    return f"drom: {usage_sentence(error)}: see `{command} --help`."

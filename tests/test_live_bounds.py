@@ -113,7 +113,7 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("cancel", {"order": "cancel", "job": 257}, {"order": "cancel", "job": 10**400}, "job is a positive whole number"),
     ("hold", {"order": "hold", "job": 1, "held": True}, {"order": "hold", "job": -1}, "job is a positive whole number"),
     ("last", {"order": "history", "last": MOST_JOBS - 1}, {"order": "history", "last": MOST_JOBS}, "last is a "),
-    ("before", {"order": "history", "before": 5}, {"order": "history", "before": 0}, "before is a positive "),
+    ("before", {"order": "history", "before": 5}, {"order": "history", "before": 0}, "before is a whole number "),
     ("users", {"order": "queue", "users": many(MOST_CHOSEN)}, {"order": "queue", "users": many(MOST_CHOSEN + 1)},
      "lists of at most 1000 texts"),
     ("drain, reason", {"order": "drain", "node": "n1", "reason": "x" * LONGEST_NAME},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import typer
 
+from agent.cli.usage import usage_sentence
 from agent.config.options import OPTIONS
 from agent.control.remote import Remote
 from agent.errors import ControlError, RefusedError
@@ -107,7 +108,10 @@ def test_a_word_that_is_neither_script_nor_command_is_refused(tmp_path: Path, su
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("--nodes two", "Invalid value for '--nodes' / '-N': "),
+        (
+            "--nodes two",
+            "Invalid value for '--nodes' / '-N': 'two' is no whole number: write a whole number from 0 to ",
+        ),
         ("--nodes=2 --time soon", "Invalid value for '--time' / '-t': 'soon' is no time: write minutes, H:M:S, "),
         ("--nodez 2", "No such option: --nodez"),
         ("--nodes", "Option '--nodes' requires an argument."),
@@ -340,6 +344,30 @@ def test_lines_for_sbatch_are_told_of(
     assert (said.out, said.err) == ("Submitted job 1\n", warning)
     assert capsys.readouterr().err == warning
     assert [job["nodes"] for job in submitted] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("cancel 1-3", "'1-3' is no job: name jobs one by one by their numbers, as 12 13"),
+        ("hold x", "'x' is no job: name jobs one by one by their numbers, as 12 13"),
+        ("submit -N 1-3 -- true", "'1-3' is no whole number: write a whole number from 0 to 1048576"),
+        ("submit -c 1.5 -- true", "'1.5' is no whole number: write a whole number from 0 to 1048576"),
+        ("submit --count 0 -- true", "'0' is out of range: write a whole number from 1 to 10000"),
+        ("queue --last x", "'x' is no whole number: write a whole number from 1 to 100000"),
+        ("queue --limit -1", "'-1' is out of range: write a whole number from 0 to 10000000"),
+        (f"queue --limit {10**20}", "'100000000000000000000' is out of range: write a whole number from 0 to 10000000"),
+        ("scheduler --silence x", "'x' is no number: write a number of at least 1"),
+        ("scheduler --silence nan", "'nan' is out of range: write a number of at least 1"),
+    ],
+)
+def test_a_wrong_number_is_named_with_what_to_write(words: str, sentence: str) -> None:
+    """The sentence of a usage error has the value, what is wrong with it, and what may stand there."""
+    with pytest.raises(USAGE_ERROR) as refused:
+        drom(*words.split())
+    found = usage_sentence(refused.value)
+    assert found.startswith("Invalid value for '")
+    assert found.endswith(f"': {sentence}")
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) -> list[tuple[str, dict[str, Any]]]:

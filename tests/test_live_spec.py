@@ -32,6 +32,7 @@ from scheduler.live.cluster.spec import (
     parse_dependencies,
     parse_features,
     parse_job,
+    parse_job_of_several,
     parse_memory,
     parse_time,
     sized,
@@ -210,6 +211,8 @@ def test_one_job_has_one_number(text: str) -> None:
     assert parse_job("12") == 12
     with pytest.raises(WordError, match=r"^'.*' is no job: write the number of one, as 12\.$"):
         parse_job(text)
+    with pytest.raises(WordError, match=r"^'.*' is no job: name jobs one by one by their numbers, as 12 13\.$"):
+        parse_job_of_several(text)
 
 
 def test_a_dependency_counts_once() -> None:

@@ -39,6 +39,7 @@ from scheduler.live.cluster.spec import (
     parse_dependencies,
     parse_features,
     parse_job,
+    parse_job_of_several,
     parse_memory,
     parse_pattern,
     parse_time,
@@ -77,6 +78,8 @@ Where = Annotated[
         show_default="/var/lib/drom, or ~/.local/state/drom",
     ),
 ]
+MOST_LISTED = 10_000_000
+"""The largest --limit of `drom queue`: more than a scheduler can have."""
 Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.", parser=reader(parse_job))]
 
 
@@ -329,6 +332,7 @@ def queue(
         typer.Option(
             metavar="N",
             min=0,
+            max=MOST_LISTED,
             help="List so many jobs that wait or run; 0: all. Default: 1000; with --json: all.",
         ),
     ] = None,
@@ -428,7 +432,9 @@ def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
 
 @app.command()
 def cancel(
-    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.", min=1)],
+    numbers: Annotated[
+        list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.", parser=reader(parse_job_of_several))
+    ],
     scheduler: Where,
     json: AsJson = False,
 ) -> None:
@@ -438,7 +444,10 @@ def cancel(
 
 @app.command()
 def hold(
-    numbers: Annotated[list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.", min=1)],
+    numbers: Annotated[
+        list[int],
+        typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.", parser=reader(parse_job_of_several)),
+    ],
     scheduler: Where,
     release: Annotated[bool, typer.Option("--release", help="Let them start again.")] = False,
     json: AsJson = False,

@@ -10,6 +10,7 @@ from typing import Any, cast
 import typer
 import typer.core
 
+from agent.cli.usage import usage_sentence
 from agent.system.os_errors import reason_of
 from scheduler.errors import SchedulerError
 from scheduler.live.cli.directives import MARK, directives
@@ -64,7 +65,7 @@ class Submission(typer.core.TyperCommand):
             try:
                 left = self._alone(words, ctx)
             except _UsageError as error:
-                msg = f"{path}, line {number}: {error.format_message().rstrip('.')}."  # type: ignore[attr-defined]
+                msg = f"{path}, line {number}: {usage_sentence(error)}."
                 raise SchedulerError(msg) from error
             if left:
                 msg = f"{path}, line {number}: {left[0][:40]!r} is no option: write for example {MARK} --nodes 2."

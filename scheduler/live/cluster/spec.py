@@ -377,6 +377,15 @@ def parse_job(text: str) -> int:
     return int(text)
 
 
+def parse_job_of_several(text: str) -> int:
+    """Return the number of one of several jobs. Raises `WordError`, also for a range or a list with commas."""
+    try:
+        return parse_job(text)
+    except WordError as error:
+        msg = f"{text[:40]!r} is no job: name jobs one by one by their numbers, as 12 13."
+        raise WordError(msg) from error
+
+
 def parse_amounts(text: str) -> dict[str, int]:
     """Return what ``gpu=2,license=1`` says. Raises `WordError`."""
     found: dict[str, int] = {}

@@ -647,7 +647,8 @@ def _number(order: dict[str, Any], field: str, default: int = 0, *, least: int =
     """Return a number in an order, of at least `least`. Raises ControlError for anything else."""
     value = order.get(field, default)
     if type(value) is not int or not least <= value < MOST_JOBS:
-        what = "name a job by its number, as drom queue shows it" if field == "job" else "use the drom of this version"
-        msg = f"{field} is a positive whole number: {what}."
+        if field == "job":
+            raise ControlError("job is a positive whole number: name a job by its number, as drom queue shows it.")
+        msg = f"{field} is a whole number from {least} to {MOST_JOBS - 1}: send one."
         raise ControlError(msg)
     return value
