@@ -58,4 +58,4 @@ def test_whatever_we_start_in_python_is_started_so() -> None:
     sources = [path for part in ("agent", "scheduler") for path in (ROOT / part).rglob("*.py")]
     others = [path.name for path in sources if re.search(r'executable,\s*"-[cmI]"', path.read_text(encoding="utf-8"))]
 
-    assert others == ["interpreter.py"]
+    assert others == ["python_command.py"]

@@ -253,7 +253,7 @@ def test_a_folder_that_one_may_not_enter_is_refused(
     assert submitted == []
 
 
-@pytest.mark.parametrize("where", ["foo", "127.0.0.1:x"])
+@pytest.mark.parametrize("where", ["foo", "127.0.0.1:x", "127.0.0.1:99999", "127.0.0.1:²", "127.0.0.1:-1"])
 def test_a_place_for_metrics_that_is_none_is_refused(where: str) -> None:
     """With the port that documents have."""
     closed: list[bool] = []

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from agent.config.options import is_address
+
 
 def metrics_address(text: str) -> tuple[str, int]:
-    """Return host and port of ADDRESS:PORT; without an address it is this machine alone."""
+    """Return host and port of ADDRESS:PORT; without an address it is this machine alone. Raises ValueError."""
+    if not is_address(text):
+        msg = f"{text} is no ADDRESS:PORT"
+        raise ValueError(msg)
     host, _, port = text.rpartition(":")
     return host.strip("[]") or "127.0.0.1", int(port)
 

@@ -77,7 +77,8 @@ def _number(least: float, most: float, metavar: str, expected: str) -> Kind:
     return Kind(float, metavar, expected, lambda v: math.isfinite(v) and least <= v <= most)
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a text is ADDRESS:PORT, with a port up to 65535; the address may be empty."""
     host, _, port = text.rpartition(":")
     return not re.search(r"[\s\0]", host) and port.isascii() and port.isdigit() and int(port) <= 65535
 
@@ -145,7 +146,7 @@ class Options:
     )
     metrics: str | None = _option(
         None,
-        Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 127.0.0.1:9464", _is_address),
+        Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 127.0.0.1:9464", is_address),
         "Serve Prometheus metrics and a page there; port 0: one that is free, which the log tells.",
         example="127.0.0.1:9464",
     )
@@ -240,7 +241,7 @@ class Options:
     )
     remote_listen: str | None = _option(
         None,
-        Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 0.0.0.0:9465", _is_address),
+        Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 0.0.0.0:9465", is_address),
         "Take orders from other nodes there, of those whose keys are trusted (drom keys).",
         example="0.0.0.0:9465",
     )
