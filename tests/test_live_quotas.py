@@ -277,6 +277,21 @@ def test_a_user_runs_only_so_many_jobs_at_once(serve: Callable[..., Server]) -> 
     assert server.cluster.jobs[better].state == "starting"
 
 
+def test_a_user_without_a_running_job_is_told_which_of_his_jobs_goes_first(serve: Callable[..., Server]) -> None:
+    """A job that only waits for nodes is not counted among those that run."""
+    server = serve(Settings(max_running=1))
+    server.cluster.hello(hello("n2"), time.time())
+    (other,) = submit(server, ROOT)
+    server.turn()
+    first, second = *submit(server, OTHER, nodes=2), *submit(server, OTHER)
+    server.turn()
+    assert [server.cluster.jobs[number].state for number in (other, first, second)] == ["starting", *["pending"] * 2]
+    told = server._answer({"order": "job", "job": second}, OTHER)
+    assert told["explanation"] == [
+        f"It waits: user nobody may run 1 job at once here, and job {first} of the same user goes first."
+    ]
+
+
 def test_users_have_equal_shares(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where that is asked for: who has used less goes first, which `drom job` tells, and the next scheduler knows."""
     settings = Settings(half_life=7 * 86400.0)

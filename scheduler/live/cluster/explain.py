@@ -41,7 +41,11 @@ def _outside(job: Job, cluster: Cluster) -> str:
     """Return why a job is not before the policy, where its user may not run more; empty if it is."""
     if not cluster.turns.waits(job):
         return ""
-    return f"user {job.user.name} may run {counted(cluster.settings.max_running, 'job')} at once here, and has as many"
+    inside = cluster.turns.inside(job.user)
+    waiting = [number for number in inside if cluster.jobs[number].state == PENDING]
+    goes = "goes" if len(waiting) == 1 else "go"
+    why = f"{_named(waiting)} of the same user {goes} first" if waiting else "has as many"
+    return f"user {job.user.name} may run {counted(cluster.settings.max_running, 'job')} at once here, and {why}"
 
 
 def _survives(job: Job, cluster: Cluster) -> str:

@@ -144,6 +144,11 @@ class Turns:
         """Return whether a job waits outside."""
         return job.number in self._outside.get(job.user.uid, {})
 
+    def inside(self, user: User) -> list[int]:
+        """Return the jobs of a user that run or are before the policy, in the order of the queue."""
+        found = self._inside.get(user.uid, {})
+        return sorted(found, key=lambda number: (-found[number], number))
+
     def ready(self) -> list[int]:
         """Return the jobs that wait outside although their users may run more, in the order of the queue."""
         found: list[int] = []
