@@ -26,11 +26,11 @@ kernel: $(READY)
 	@$(MAKE) --no-print-directory -j2 kernel-node kernel-simulator
 
 kernel-node:
-	@$(VENV)/bin/python -c "from agent.placement.kernel.distributor import kernel; kernel()"
+	@$(VENV)/bin/python -c "from drom.agent.placement.kernel.distributor import kernel; kernel()"
 
 kernel-simulator:
-	@$(VENV)/bin/python -c "from scheduler.engine.compiler import *; [compile_program(load_policy(name)) for name in BUILT_IN]"
-	@$(VENV)/bin/python -c "from scheduler.gap_filling.simulation import compile_all; compile_all()"
+	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import *; [compile_program(load_policy(name)) for name in BUILT_IN]"
+	@$(VENV)/bin/python -c "from drom.scheduler.gap_filling.simulation import compile_all; compile_all()"
 
 test: kernel ## run the tests
 	$(PYTEST) $(PYTEST_FLAGS)
@@ -71,7 +71,8 @@ manual: $(READY) ## write the manual pages of the commands anew
 lint: $(READY) ## check style, formatting and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	@scripts/sources.sh
+	cd build/sources && ../../$(VENV)/bin/mypy --config-file ../../pyproject.toml
 
 demo: $(READY) ## watch two malleable programs share this machine
 	$(VENV)/bin/drom demo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from agent.bench.distribution import measure
+from drom.agent.bench.distribution import measure
 
 if __name__ == "__main__":
     json.dump(measure(), sys.stdout, indent=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from agent.bench.node import node
+from drom.agent.bench.node import node
 
 if __name__ == "__main__":
     json.dump(node(int(sys.argv[1]) if len(sys.argv) > 1 else 5), sys.stdout, indent=2)

@@ -15,15 +15,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.analysis.results import load
-from scheduler.cli.progress import Bar
-from scheduler.errors import SchedulerError
-from scheduler.simulator.batch import Run, run_all
+from drom.scheduler.analysis.results import load
+from drom.scheduler.cli.progress import Bar
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.simulator.batch import Run, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.reproduction.sd_policy.tables import Metrics
+    from drom.scheduler.reproduction.sd_policy.tables import Metrics
 
 STATIC, IDEAL = ("--policy", "slurm"), ("--policy", "sd", "--runtime-model", "ideal")
 WORST = "D3 worst-case model"

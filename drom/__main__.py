@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 
-from agent.cli.launch import launch
-from agent.system.process_title import set_title
-from agent.system.python_command import SERVE
+from drom.agent.cli.launch import launch
+from drom.agent.system.process_title import set_title
+from drom.agent.system.python_command import SERVE
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == [SERVE]:
         set_title("drom-agent", *sys.argv[3:])
-        from agent.daemon import startup
+        from drom.agent.daemon import startup
 
         startup.main(sys.argv[2])
         return

@@ -13,27 +13,27 @@ from typing import Annotated, Any, cast
 import typer
 from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
 
-from agent import errors
-from agent.cli.commands import agent_app, settings_app
-from agent.cli.keys import keys_app
-from agent.cli.usage import usage_sentence
-from agent.config import sources
-from agent.demo.cli import demo
-from agent.ipc.runtime_dir import RuntimeDirError
-from agent.observe.event_log import HistoryError
-from agent.observe.log import failure
-from agent.system import os_errors
-from agent.topology.synthetic import TopologyError
+from drom.agent import errors
+from drom.agent.cli.commands import agent_app, settings_app
+from drom.agent.cli.keys import keys_app
+from drom.agent.cli.usage import usage_sentence
+from drom.agent.config import sources
+from drom.agent.demo.cli import demo
+from drom.agent.ipc.runtime_dir import RuntimeDirError
+from drom.agent.observe.event_log import HistoryError
+from drom.agent.observe.log import failure
+from drom.agent.system import os_errors
+from drom.agent.topology.synthetic import TopologyError
 from drom.bench import bench
 from drom.help import Commands
+from drom.scheduler.cli.simulate import SchedulerError, compare, simulate
+from drom.scheduler.comparison.cli import compare_policies
+from drom.scheduler.demo.cli import demo_cluster
+from drom.scheduler.live.cli.commands import app as cluster_app
+from drom.scheduler.reproduction.cli import app as reproduction_app
+from drom.workloads.cli import app as workload_app
+from drom.workloads.errors import WorkloadError
 from dromlib.cpulist import CpuListError
-from scheduler.cli.simulate import SchedulerError, compare, simulate
-from scheduler.comparison.cli import compare_policies
-from scheduler.demo.cli import demo_cluster
-from scheduler.live.cli.commands import app as cluster_app
-from scheduler.reproduction.cli import app as reproduction_app
-from workloads.cli import app as workload_app
-from workloads.errors import WorkloadError
 
 app = typer.Typer(
     name="drom",

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from agent.bench import report
-from agent.cli.orders import AsJson
-from agent.system.unix_signals import ended_by_sigterm
+from drom.agent.bench import report
+from drom.agent.cli.orders import AsJson
+from drom.agent.system.unix_signals import ended_by_sigterm
 
 
 @ended_by_sigterm()
@@ -31,35 +31,35 @@ def bench(
     Prints medians and spread. `hostile` measures orders while another user attacks the agent's sockets.
     """
     if what == "node":
-        from agent.bench import node as benchmark
+        from drom.agent.bench import node as benchmark
 
         report.bench(benchmark.node(runs), as_json=json)
     elif what == "openmp":
-        from agent.bench import openmp
+        from drom.agent.bench import openmp
 
         report.bench(openmp.measure(runs), as_json=json)
     elif what == "resize-cost":
-        from agent.bench.resize import resize_cost
+        from drom.agent.bench.resize import resize_cost
 
         report.resize_cost(resize_cost(cycles), as_json=json)
     elif what == "faults":
-        from agent.bench.faults import faults
+        from drom.agent.bench.faults import faults
 
         report.bench(faults(runs), as_json=json)
     elif what == "hostile":
-        from agent.bench.hostile import hostile_users
+        from drom.agent.bench.hostile import hostile_users
 
         report.bench(hostile_users(runs), as_json=json)
     elif what == "day":
-        from agent.bench.day import simulate
+        from drom.agent.bench.day import simulate
 
         report.days(simulate(runs), as_json=json)
     elif what == "simulate":
-        from scheduler.bench.simulator import measure
+        from drom.scheduler.bench.simulator import measure
 
         report.bench(measure(runs, log), as_json=json)
     elif what == "cluster":
-        from scheduler.bench import cluster
+        from drom.scheduler.bench import cluster
 
         report.bench(cluster.measure(runs), as_json=json)
     else:

@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agent.config.sources import Sources
-from agent.control import client
-from agent.daemon import startup
-from agent.ipc import cpu_locks
-from agent.system.python_command import SERVE
+from drom.agent.config.sources import Sources
+from drom.agent.control import client
+from drom.agent.daemon import startup
+from drom.agent.ipc import cpu_locks
+from drom.agent.system.python_command import SERVE
+
 from dromlib import native
 from tests import checker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from agent.config.options import Options
+    from drom.agent.config.options import Options
 
 T = TypeVar("T")
 

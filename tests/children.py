@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.daemon.task_processes import Census, Marks
+from drom.agent.system import proc as processes
+from drom.agent.system.proc import Identity
 
-from agent.daemon.task_processes import Census, Marks
-from agent.system import proc as processes
-from agent.system.proc import Identity
 from dromlib.cpulist import mask_of
 
 if TYPE_CHECKING:

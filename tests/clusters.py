@@ -11,12 +11,12 @@ import sys
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.control import client
+from drom.agent.control.remote import Remote
+from drom.scheduler.live.cli.commands import SERVICE
+from drom.scheduler.live.cluster.paging import whole
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.control import client
-from agent.control.remote import Remote
-from scheduler.live.cli.commands import SERVICE
-from scheduler.live.cluster.paging import whole
 from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.ipc import cpu_locks
 from hypothesis import HealthCheck, settings
 
-from agent.ipc import cpu_locks
 from tests.children import Child, build, running
 from tests.leftovers import no_registrations
 from tests.schedules import SHARING

@@ -1,8 +1,8 @@
 """An agent in which functions fail while files are there: faulty_agent FOLDER LASTING TARGET... -- COMMAND.
 
 A TARGET is NAME=MODULE:FUNCTION: that function raises an OSError while the file FOLDER/NAME exists, and after its work
-a RuntimeError while FOLDER/NAME.bug does. `agent.observe.guarded.LASTING` has the value LASTING. COMMAND is that of an
-agent.
+a RuntimeError while FOLDER/NAME.bug does. `drom.agent.observe.guarded.LASTING` has the value LASTING. COMMAND is that
+of an agent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agent.observe import guarded
+from drom.agent.observe import guarded
+
 from drom import __main__
 
 

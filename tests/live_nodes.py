@@ -10,19 +10,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.execution import protocol as say
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster.cluster import Cluster
-from scheduler.live.cluster.jobs import Job, User
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.server.store import Store
+from drom.agent.execution import protocol as say
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.cluster import Cluster
+from drom.scheduler.live.cluster.jobs import Job, User
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.server.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from scheduler.engine.compiler import Policy
-    from scheduler.live.cluster.spec import Spec
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.cluster.spec import Spec
 
 CORES = 4
 ANN = User(1000, 1000, "ann")

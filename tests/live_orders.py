@@ -11,13 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from agent.execution import protocol as say
-from agent.model.caller import Caller
-from agent.observe.log import Log
-from scheduler.engine.compiler import load_policy
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import Spec
-from scheduler.live.server.server import Server
+from drom.agent.execution import protocol as say
+from drom.agent.model.caller import Caller
+from drom.agent.observe.log import Log
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.live.server.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from workloads.workload import Workload, make_workload
+from drom.workloads.workload import Workload, make_workload
 
 COMMENTS = ("; Computer: a test", "; MaxProcs: 64 (of 80)", "; UnixStartTime: 1283266800", "; Note: made by a seed")
 

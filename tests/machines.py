@@ -10,7 +10,7 @@ from dromlib.cpulist import format_cpulist
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.topology.machine import Topology
+    from drom.agent.topology.machine import Topology
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"

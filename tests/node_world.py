@@ -11,18 +11,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.daemon.actuator import Acting
-from agent.ipc import registry
-from agent.ipc.registry import Owner, Registry
-from agent.model.jobs import Done
-from agent.node.node import Node
+from drom.agent.daemon.actuator import Acting
+from drom.agent.ipc import registry
+from drom.agent.ipc.registry import Owner, Registry
+from drom.agent.model.jobs import Done
+from drom.agent.node.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.model.jobs import Action, Arrival, Job, Reservation, Task
-    from agent.policy.site_rules import Rules
+    from drom.agent.model.jobs import Action, Arrival, Job, Reservation, Task
+    from drom.agent.policy.site_rules import Rules
 
 CAPACITY = 64
 OWNER = Owner(os.getpid(), 1, bytes(16), 0, emulated=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.model.cores import Cores
-from agent.node.node import Node
+from drom.agent.model.cores import Cores
+from drom.agent.node.node import Node
 
 MACHINES = [
     [1, 2],

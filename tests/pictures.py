@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from agent.observe.timeline import Change
+from drom.agent.observe.timeline import Change
 
 FOUR_CPUS = [(0, 0b0001), (0, 0b0010), (1, 0b0100), (1, 0b1000)]
 """Two sockets of two cores with one hardware thread."""

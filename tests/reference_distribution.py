@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
-from agent.placement.kernel.distributor import Demand, Objective
+from drom.agent.placement.kernel.distributor import Demand, Objective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from agent.model.cores import Core
+    from drom.agent.model.cores import Core
 
 Leaf = tuple[int, int]
 Counts = dict[Leaf, int]

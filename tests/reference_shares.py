@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.policy.fair_share import JobCores
+    from drom.agent.policy.fair_share import JobCores
 
 
 def shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str, int]:

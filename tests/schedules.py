@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.workload import Workload, make_workload
 from hypothesis import strategies as st
 
-from scheduler.engine.compiler import load_policy
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.reference_schedules import Job
-from workloads.workload import Workload, make_workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NODES = 8
 
 SHARING = """
-from scheduler.interface import NEVER, NOBODY, SUBMITTED, nodes_of, place, resize, set_limit, start
+from drom.scheduler.interface import NEVER, NOBODY, SUBMITTED, nodes_of, place, resize, set_limit, start
 import numpy as np
 
 def decide(state, event, options, actions):

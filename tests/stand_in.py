@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import zmq
+from drom.agent.execution import protocol
 
-from agent.execution import protocol
 from tests.agents import SECONDS, environment
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from agent.daemon.actuator import Acting
-from agent.model.jobs import Arrival
+from drom.agent.daemon.actuator import Acting
+from drom.agent.model.jobs import Arrival
+
 from tests.node_world import CAPACITY, World
 from tests.nodes import MACHINES, make_node
 from tests.test_registry import job_of, task_of

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.config import sources
 
-from agent.config import sources
 from dromlib.cpulist import parse_cpulist
 from tests.agents import SERVES_METRICS, Programs, affinity, drom, environment, programs, start_agent, wait_until
 

@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.affinity import Result
+from drom.agent.system import proc
 
-from agent.enforcement import affinity
-from agent.enforcement.affinity import Result
-from agent.system import proc
 from dromlib.cpulist import MAX_CPUS, cpus
 from tests.children import NOW, ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes
 

@@ -20,64 +20,67 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     "dromlib",
-    "workloads",
-    "agent.errors",
-    "agent.text",
-    "agent.model",
-    "agent.policy",
-    "agent.system",
-    "agent.topology",
-    "agent.placement",
-    "agent.node",
-    "agent.ipc",
-    "agent.control",
-    "agent.config",
-    "agent.enforcement",
-    "agent.observe",
-    "agent.execution",
-    "agent.daemon",
-    "agent.cli",
-    "agent.testbed",
-    "agent.bench",
-    "agent.demo",
-    "scheduler.errors",
-    "scheduler.interface",
-    "scheduler.policies",
-    "scheduler.predictors",
-    "scheduler.engine",
-    "scheduler.cp",
-    "scheduler.simulator",
-    "scheduler.analysis",
-    "scheduler.gap_filling",
-    "scheduler.live.cluster",
-    "scheduler.live.accounting",
-    "scheduler.live.server",
-    "scheduler.cli",
-    "scheduler.live.cli",
-    "scheduler.testbed",
-    "scheduler.comparison",
-    "scheduler.demo",
-    "scheduler.bench",
-    "scheduler.reproduction",
-    "drom",
+    "drom.workloads",
+    "drom.agent.errors",
+    "drom.agent.text",
+    "drom.agent.model",
+    "drom.agent.policy",
+    "drom.agent.system",
+    "drom.agent.topology",
+    "drom.agent.placement",
+    "drom.agent.node",
+    "drom.agent.ipc",
+    "drom.agent.control",
+    "drom.agent.config",
+    "drom.agent.enforcement",
+    "drom.agent.observe",
+    "drom.agent.execution",
+    "drom.agent.daemon",
+    "drom.agent.cli",
+    "drom.agent.testbed",
+    "drom.agent.bench",
+    "drom.agent.demo",
+    "drom.scheduler.errors",
+    "drom.scheduler.interface",
+    "drom.scheduler.policies",
+    "drom.scheduler.predictors",
+    "drom.scheduler.engine",
+    "drom.scheduler.cp",
+    "drom.scheduler.simulator",
+    "drom.scheduler.analysis",
+    "drom.scheduler.gap_filling",
+    "drom.scheduler.live.cluster",
+    "drom.scheduler.live.accounting",
+    "drom.scheduler.live.server",
+    "drom.scheduler.cli",
+    "drom.scheduler.live.cli",
+    "drom.scheduler.testbed",
+    "drom.scheduler.comparison",
+    "drom.scheduler.demo",
+    "drom.scheduler.bench",
+    "drom.scheduler.reproduction",
+    "drom.help",
+    "drom.bench",
+    "drom.app",
+    "drom.__main__",
 )
 """From the ground up. A module imports from its own package and from those before it."""
 PURE = (
-    "agent.model",
-    "agent.policy",
-    "agent.placement",
-    "agent.node",
-    "scheduler.interface",
-    "scheduler.policies",
-    "scheduler.predictors",
-    "scheduler.engine",
+    "drom.agent.model",
+    "drom.agent.policy",
+    "drom.agent.placement",
+    "drom.agent.node",
+    "drom.scheduler.interface",
+    "drom.scheduler.policies",
+    "drom.scheduler.predictors",
+    "drom.scheduler.engine",
 )
 WORLD = ("os", "time", "socket", "select", "selectors", "random", "secrets", "subprocess", "threading", "psutil")
 COMPILE = {
-    "agent.placement.kernel.background",
-    "agent.placement.kernel.distributor",
-    "scheduler.engine.compiler",
-    "scheduler.engine.policy_errors",
+    "drom.agent.placement.kernel.background",
+    "drom.agent.placement.kernel.distributor",
+    "drom.scheduler.engine.compiler",
+    "drom.scheduler.engine.policy_errors",
 }
 """Modules of pure packages that compile: numba's cache is in files, and one compiles in a process of its own."""
 FLAT = {"agent": {"errors", "text"}, "scheduler": {"errors", "interface"}}
@@ -86,6 +89,7 @@ FLAT = {"agent": {"errors", "text"}, "scheduler": {"errors", "interface"}}
 def name_of(path: Path) -> str:
     """Return the dotted name of a module."""
     parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0].startswith("drom") else ("drom", *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -120,7 +124,7 @@ def test_every_module_has_a_layer() -> None:
     """All packages of agent and scheduler are in `LAYERS`; the packages above them have no code."""
     without = [name for name in modules() if not any(name == one or name.startswith(f"{one}.") for one in LAYERS)]
 
-    assert sorted(without) == ["agent", "scheduler", "scheduler.live"]
+    assert sorted(without) == ["drom", "drom.agent", "drom.scheduler", "drom.scheduler.live"]
     assert [name for name in without if list(imported(modules()[name]))] == []
 
 
@@ -165,10 +169,17 @@ def test_modules_lie_in_packages(top: str) -> None:
 
 def test_the_scheduler_decides_nothing_by_code_of_the_agent() -> None:
     """It uses what carries messages, logs and looks at the system; never what decides about the cores of a node."""
-    apart = ("agent.policy", "agent.placement", "agent.node", "agent.enforcement", "agent.daemon", "agent.demo")
+    apart = (
+        "drom.agent.policy",
+        "drom.agent.placement",
+        "drom.agent.node",
+        "drom.agent.enforcement",
+        "drom.agent.daemon",
+        "drom.agent.demo",
+    )
     arrows = [(name, other) for name, tree in modules().items() for other in imported(tree)]
 
-    assert [arrow for arrow in arrows if arrow[0].startswith("scheduler.") and arrow[1].startswith(apart)] == []
+    assert [arrow for arrow in arrows if arrow[0].startswith("drom.scheduler.") and arrow[1].startswith(apart)] == []
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])

@@ -6,14 +6,13 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.model import layouts
+from drom.agent.model.cores import Cores
+from drom.agent.model.layouts import ANY, Layout
+from drom.agent.placement.layout_search import arrange
+from drom.agent.placement.ranks import NoRoom, Seat
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from agent.model import layouts
-from agent.model.cores import Cores
-from agent.model.layouts import ANY, Layout
-from agent.placement.layout_search import arrange
-from agent.placement.ranks import NoRoom, Seat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

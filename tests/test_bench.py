@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from drom.agent.bench import agent, node, publish, python
+from drom.agent.errors import ControlError
+from drom.agent.system import proc
+from drom.agent.topology import detect
 
-from agent.bench import agent, node, publish, python
-from agent.errors import ControlError
-from agent.system import proc
-from agent.topology import detect
 from dromlib import native
 
 
@@ -118,7 +118,7 @@ def test_import_is_compared_with_plain_python() -> None:
 
 def test_python_program_refuses_to_measure_without_an_agent(tmp_path: Path) -> None:
     """Unmanaged, the Python program says so and fails: nothing would be measured."""
-    words = [sys.executable, "-m", "agent.bench.waiter_program", "poll", "1", "1000"]
+    words = [sys.executable, "-m", "drom.agent.bench.waiter_program", "poll", "1", "1000"]
     environment = {**os.environ, "DROM_RUNTIME_DIR": str(tmp_path)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
-from agent.bench import faults, scale
-from agent.bench.agent import running_agent
+from drom.agent.bench import faults, scale
+from drom.agent.bench.agent import running_agent
+
 from tests.children import needs_two_cpus
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from agent.bench import agent as bench_agent
-from agent.bench import hostile, scale
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench import hostile, scale
 
 
 def test_orders_are_answered_beside_hostile_users() -> None:

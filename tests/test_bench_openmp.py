@@ -7,10 +7,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench import dlb, mpi, openmp, report, steady, teams
+from drom.agent.errors import ControlError
 
-from agent.bench import agent as bench_agent
-from agent.bench import dlb, mpi, openmp, report, steady, teams
-from agent.errors import ControlError
 from dromlib import native
 
 if TYPE_CHECKING:

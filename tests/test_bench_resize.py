@@ -6,13 +6,13 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench import report, resize
+from drom.agent.bench.resize import Step, changes, read_steps
+from drom.agent.errors import ControlError
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.sysfs import read_topology
 
-from agent.bench import agent as bench_agent
-from agent.bench import report, resize
-from agent.bench.resize import Step, changes, read_steps
-from agent.errors import ControlError
-from agent.topology.machine import usable_cores
-from agent.topology.sysfs import read_topology
 from dromlib import native
 
 if TYPE_CHECKING:

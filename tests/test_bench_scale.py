@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.bench import node, scale
+from drom.agent.bench import node, scale
 
 if TYPE_CHECKING:
     import pytest

@@ -4,12 +4,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.bench import simulator
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.making import Recipe
+from drom.workloads.swf import write_swf
 
-from scheduler.bench import simulator
-from scheduler.errors import SchedulerError
 from tests.logs import synthetic
-from workloads.making import Recipe
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from pathlib import Path

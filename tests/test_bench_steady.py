@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from agent.bench import steady
-from agent.errors import ControlError
+from drom.agent.bench import steady
+from drom.agent.errors import ControlError
 
 COUNTS = """
 import itertools, os, time

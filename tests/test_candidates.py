@@ -15,21 +15,21 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from drom.agent.config.exclusions import Exclusions
+from drom.agent.daemon.attach import Candidates
+from drom.agent.daemon.process_watch import Following
+from drom.agent.errors import ControlError
+from drom.agent.model.caller import Caller
+from drom.agent.model.jobs import Arrival
+from drom.agent.system import proc
 
-from agent.config.exclusions import Exclusions
-from agent.daemon.attach import Candidates
-from agent.daemon.process_watch import Following
-from agent.errors import ControlError
-from agent.model.caller import Caller
-from agent.model.jobs import Arrival
-from agent.system import proc
 from tests.children import NOW
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.system.loop import Loop
+    from drom.agent.system.loop import Loop
 
 ME = Caller(os.getpid(), os.getuid())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")

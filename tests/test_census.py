@@ -7,17 +7,17 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.daemon import task_processes
+from drom.agent.daemon.task_processes import Marks, Scan
+from drom.agent.system import proc as processes
+from drom.agent.system.proc import Identity
 
-from agent.daemon import task_processes
-from agent.daemon.task_processes import Marks, Scan
-from agent.system import proc as processes
-from agent.system.proc import Identity
 from tests.children import UID, Child, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.system.proc import Stat
+    from drom.agent.system.proc import Stat
 
 
 class Machine:

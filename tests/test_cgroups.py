@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.system.cgroups import parse_cpu_max, parse_mounts, parse_own_cgroups
+from drom.agent.topology.machine import usable_cores, warnings_of
+from drom.agent.topology.sysfs import read_topology
 
-from agent.system.cgroups import parse_cpu_max, parse_mounts, parse_own_cgroups
-from agent.topology.machine import usable_cores, warnings_of
-from agent.topology.sysfs import read_topology
 from dromlib.cpulist import format_cpulist
 from tests.machines import NODE, grow, two_by_two
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drom.agent.cli import doctor_checks
+from drom.agent.cli.doctor_checks import Finding
 
-from agent.cli import doctor_checks
-from agent.cli.doctor_checks import Finding
 from tests.test_claims import holding
 
 ROOT = str(Path(doctor_checks.__file__).parents[1])
@@ -200,7 +200,7 @@ def test_reachable_files(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a file system")
 def test_files_that_may_not_be_run(tmp_path: Path) -> None:
     """Where a file system is mounted noexec, neither programs nor libraries serve."""
-    look = "from agent.cli.doctor_checks import reachable; from pathlib import Path\n"
+    look = "from drom.agent.cli.doctor_checks import reachable; from pathlib import Path\n"
     look += "for runs in (True, False): print(reachable('x', lambda: Path('file'), runs=runs))"
     steps = 'mount -t tmpfs -o noexec none "$1" && cd "$1" && touch file && "$2" -c "$3"'
     command = ["unshare", "--mount", "sh", "-c", steps, "sh", str(tmp_path), sys.executable, look]
@@ -286,7 +286,7 @@ def test_kernel_features_are_tried() -> None:
 def test_a_kernel_without_pidfds_fails() -> None:
     """As where a sandbox forbids them."""
     code = "import os\ndef no(pid): raise OSError(38, 'Function not implemented')\nos.pidfd_open = no\n"
-    code += "from agent.cli.doctor_checks import kernel_features\nprint(kernel_features()[0].state)"
+    code += "from drom.agent.cli.doctor_checks import kernel_features\nprint(kernel_features()[0].state)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "fail\n"

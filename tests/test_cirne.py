@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
+from drom.workloads.cirne import FITS, cirne_like, weekly_weights
+from drom.workloads.errors import WorkloadError
 
 from tests.logs import same
-from workloads.cirne import FITS, cirne_like, weekly_weights
-from workloads.errors import WorkloadError
 
 LOGS = {name: cirne_like(50_000, 1024, 3, fit=name, largest=128) for name in FITS}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.ipc.cpu_locks import ClaimError, Claims, claims_file, holders, roots_file, runtime_dir_of
 
-from agent.ipc.cpu_locks import ClaimError, Claims, claims_file, holders, roots_file, runtime_dir_of
 from dromlib.cpulist import cpus
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HOLD = """
 import sys
 from pathlib import Path
-from agent.ipc.cpu_locks import Claims
+from drom.agent.ipc.cpu_locks import Claims
 claims = Claims(Path(sys.argv[1]))
 claims.take(int(sys.argv[2]))
 print("held", flush=True)

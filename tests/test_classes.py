@@ -3,9 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from workloads.classes import JobClass, Shares, classes, parse_shares, uniform
-from workloads.errors import WorkloadError
+from drom.workloads.classes import JobClass, Shares, classes, parse_shares, uniform
+from drom.workloads.errors import WorkloadError
 
 JOBS = np.arange(1, 100_001)
 

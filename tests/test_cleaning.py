@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
+from drom.workloads.cleaning import RULES, CleaningReport, Machine, Rules, clean, parse_rules
+from drom.workloads.errors import WorkloadError
+from drom.workloads.swf import read_swf
+from drom.workloads.workload import Workload, make_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.logs import real_log, same, synthetic
-from workloads.cleaning import RULES, CleaningReport, Machine, Rules, clean, parse_rules
-from workloads.errors import WorkloadError
-from workloads.swf import read_swf
-from workloads.workload import Workload, make_workload
 
 
 def log_of(**columns: list[int]) -> Workload:

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.control import local_client
+from drom.agent.control.zmtp import MORE, frame
 
-from agent.control import local_client
-from agent.control.zmtp import MORE, frame
 from dromlib.subscription import COMMAND, GREETING, READY
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import typer
+from drom.agent.config.options import OPTIONS
 
-from agent.config.options import OPTIONS
 from drom.app import app
 
 PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text(encoding="utf-8")

@@ -12,13 +12,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.comparison.candidates import contenders, usual
+from drom.scheduler.comparison.table import COLUMNS, UNITS, Result, lines
+from drom.workloads.swf import write_swf
 
-from scheduler.comparison.candidates import contenders, usual
-from scheduler.comparison.table import COLUMNS, UNITS, Result, lines
 from tests.agents import START_SECONDS, wait_until
 from tests.commands import ROOT, drom
 from tests.logs import synthetic
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,8 @@ def test_energy_is_of_nodes_also_in_a_pool(log: Path, tmp_path: Path) -> None:
     """An idle node takes as much whether its cores are a pool or not, also that of a policy of the user's."""
     own = tmp_path / "own.py"
     own.write_text(
-        "from scheduler.interface import NEVER, allot\n\nPOOL = True\n\ndef decide(state, event, options, actions):\n"
+        "from drom.scheduler.interface import NEVER, allot\n\nPOOL = True\n\n"
+        "def decide(state, event, options, actions):\n"
         "    free = state.free\n    for job in state.queue:\n        if state.jobs.nodes[job] <= free:\n"
         "            allot(actions, job, state.jobs.nodes[job])\n            free -= state.jobs.nodes[job]\n"
         "    return NEVER\n",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from drom.agent.cli import orders
+from drom.agent.control import client
 
-from agent.cli import orders
-from agent.control import client
 from drom.app import app
 from dromlib import native
 from tests.agents import SECONDS, Programs, drom, environment, programs, start_agent, wait_until
@@ -49,8 +49,8 @@ HOSTILE = r"\$(touch touched)", "`touch touched`", "$(touch touched)", "a;touch 
 
 CARELESS = """
 import re, atexit
-from agent.control import client as control
-from agent.cli import orders as cli_orders
+from drom.agent.control import client as control
+from drom.agent.cli import orders as cli_orders
 control.order = lambda *_: {{"tasks": {tasks}}}
 cli_orders._PLAIN = re.compile(".*")
 atexit.register(lambda: open("asked", "w"))

@@ -7,10 +7,9 @@ from pathlib import Path
 from unittest.mock import Mock, patch
 
 import pytest
-
-from agent.config import sources
-from agent.config.options import OPTIONS, TABLES, Options
-from agent.config.sources import ConfigError
+from drom.agent.config import sources
+from drom.agent.config.options import OPTIONS, TABLES, Options
+from drom.agent.config.sources import ConfigError
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FILE = Path("/f")

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-
-from agent.system import connections
-from agent.system.connections import DEAF, LOOK, SILENCE, Connection, Connections
+from drom.agent.system import connections
+from drom.agent.system.connections import DEAF, LOOK, SILENCE, Connection, Connections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

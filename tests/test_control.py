@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from drom.agent.control import client, messages
+from drom.agent.control.client import order, signals
+from drom.agent.control.messages import endpoint
+from drom.agent.control.server import Server
+from drom.agent.control.zmtp import Exchange, frame
+from drom.agent.errors import ControlError
+from drom.agent.ipc import runtime_dir
+from drom.agent.model.caller import Caller
+from drom.agent.system.connections import TURN_SECONDS
 
-from agent.control import client, messages
-from agent.control.client import order, signals
-from agent.control.messages import endpoint
-from agent.control.server import Server
-from agent.control.zmtp import Exchange, frame
-from agent.errors import ControlError
-from agent.ipc import runtime_dir
-from agent.model.caller import Caller
-from agent.system.connections import TURN_SECONDS
 from dromlib.subscription import COMMAND, GREETING, READY
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from agent.model.cores import Cores
+from drom.agent.model.cores import Cores
 
 HYBRID = Cores((0b11, 0b1100, 0b10000))
 """Two cores of two threads, one of one."""

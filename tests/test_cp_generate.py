@@ -8,11 +8,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
-from scheduler.cp.jobs import table_of
-from scheduler.cp.platform import load_platform, parse_platform
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.cp.generate import SEEDS, TESTS, jobs_of
+from drom.scheduler.cp.jobs import table_of
+from drom.scheduler.cp.platform import load_platform, parse_platform
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.cp.generate import SEEDS, TESTS, jobs_of
 
 EURORA = load_platform("eurora")
 

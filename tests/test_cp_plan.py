@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
-from scheduler.cp.jobs import Chunk, Job, Jobs, table_of, weights
-from scheduler.cp.model import Budget, Problem, solve
-from scheduler.cp.placement import Plan, State
-from scheduler.cp.planner import Planner, Portfolio, in_order, objective
-from scheduler.cp.platform import Group, Platform, Queue, load_platform
-from scheduler.cp.rules import FIFO, RULES, WALLTIME, Rule
-from scheduler.cp.simulation import Outcome, simulate
-from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER
-from scheduler.reproduction.cp.generate import TESTS, jobs_of
-from scheduler.reproduction.cp.metrics import metrics_of
+from drom.scheduler.cp.jobs import Chunk, Job, Jobs, table_of, weights
+from drom.scheduler.cp.model import Budget, Problem, solve
+from drom.scheduler.cp.placement import Plan, State
+from drom.scheduler.cp.planner import Planner, Portfolio, in_order, objective
+from drom.scheduler.cp.platform import Group, Platform, Queue, load_platform
+from drom.scheduler.cp.rules import FIFO, RULES, WALLTIME, Rule
+from drom.scheduler.cp.simulation import Outcome, simulate
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
+from drom.scheduler.reproduction.cp.generate import TESTS, jobs_of
+from drom.scheduler.reproduction.cp.metrics import metrics_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scheduler.cp.simulation import Scheduler
-    from scheduler.interface import Ints
+    from drom.scheduler.cp.simulation import Scheduler
+    from drom.scheduler.interface import Ints
 
 pytest.importorskip("ortools", reason="OR-tools is not installed")
 

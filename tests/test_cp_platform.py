@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
-from scheduler.cp.jobs import Chunk, Job, chunk_of, table_of
-from scheduler.cp.placement import State, planned
-from scheduler.cp.platform import load_platform, parse_platform
-from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER
+from drom.scheduler.cp.jobs import Chunk, Job, chunk_of, table_of
+from drom.scheduler.cp.placement import State, planned
+from drom.scheduler.cp.platform import load_platform, parse_platform
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
     from pathlib import Path

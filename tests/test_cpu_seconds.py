@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.observe import cpu_seconds
-from agent.observe.cpu_seconds import TICK, Allocated, Busy, Job
+from drom.agent.observe import cpu_seconds
+from drom.agent.observe.cpu_seconds import TICK, Allocated, Busy, Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable

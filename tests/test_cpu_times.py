@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 
-from agent.system import cpu_times
+from drom.agent.system import cpu_times
 
 
 def test_cpu_times() -> None:

@@ -7,11 +7,10 @@ import random
 from typing import Any
 
 import pytest
-
-from agent.bench.simulated_day import Book, Day, Outcome, Program, first_come, programs
-from agent.model.cores import Cores
-from agent.node.node import Node
-from agent.policy.site_rules import Rules
+from drom.agent.bench.simulated_day import Book, Day, Outcome, Program, first_come, programs
+from drom.agent.model.cores import Cores
+from drom.agent.node.node import Node
+from drom.agent.policy.site_rules import Rules
 
 MEMORY = 1 << 30
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.demo import run
+from drom.agent.demo.run import Answer, Story, Told, choose_machine
+from drom.agent.testbed.stage import DemoError, Program, Stage
+from drom.agent.topology.machine import halves, usable_cores
+from drom.agent.topology.synthetic import synthetic_topology
+from drom.agent.topology.sysfs import read_topology
 
-from agent.demo import run
-from agent.demo.run import Answer, Story, Told, choose_machine
-from agent.testbed.stage import DemoError, Program, Stage
-from agent.topology.machine import halves, usable_cores
-from agent.topology.synthetic import synthetic_topology
-from agent.topology.sysfs import read_topology
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
 from tests.agents import wait_until
@@ -327,7 +327,7 @@ def test_a_busy_start_is_explained_once(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_wait_shows_what_was_seen_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that never comes ends with a sentence about the last state, not in a hang."""
-    monkeypatch.setattr("agent.testbed.stage.PATIENCE", 0.1)
+    monkeypatch.setattr("drom.agent.testbed.stage.PATIENCE", 0.1)
     begin = time.monotonic()
 
     with pytest.raises(DemoError, match=r"gave up waiting for rain; last seen: no agent answers in .*"):

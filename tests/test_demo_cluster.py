@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from scheduler.demo import story
-from scheduler.demo.jobs import CORES, MIX, Submission
-from scheduler.demo.run import run
-from scheduler.live import accounting
-from scheduler.testbed import namespaces
+from drom.scheduler.demo import story
+from drom.scheduler.demo.jobs import CORES, MIX, Submission
+from drom.scheduler.demo.run import run
+from drom.scheduler.live import accounting
+from drom.scheduler.testbed import namespaces
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from agent.bench.distribution import situations
-from agent.placement.kernel import distributor
-from agent.placement.kernel.distributor import (
+from drom.agent.bench.distribution import situations
+from drom.agent.placement.kernel import distributor
+from drom.agent.placement.kernel.distributor import (
     UNLIMITED,
     Demand,
     Distributor,
@@ -25,12 +22,15 @@ from agent.placement.kernel.distributor import (
     Placement,
     split_cores,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from tests.reference_distribution import assert_valid, best_objective, units_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.model.cores import Core
+    from drom.agent.model.cores import Core
 
 HALF = (1 << 24) - 1
 """The 24 cores of socket 0; shifted by 24, those of socket 1."""
@@ -354,7 +354,7 @@ class TestPlainPython:
     """Where numba does not serve, the same code does."""
 
     SCRIPT = """
-from agent.placement.kernel.distributor import UNLIMITED, Demand, Distributor
+from drom.agent.placement.kernel.distributor import UNLIMITED, Demand, Distributor
 distributor = Distributor([(n // 3, n // 3, 1 << n) for n in range(9)], UNLIMITED)
 placement = distributor.place([Demand(n, n % 2, 2, 0b100100 if n == 0 else 0) for n in range(4)])
 print(distributor.compiled, bool(distributor.compile_error), placement)
@@ -387,7 +387,7 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
             f"os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path / 'cache')!r}\n"
             "sys.meta_path = [m.BuiltinImporter, m.FrozenImporter, m.PathFinder]\n"
             f"sys.path.insert(0, {str(tmp_path)!r})\n"
-            "from agent.placement.kernel import distributor as distribution\n"
+            "from drom.agent.placement.kernel import distributor as distribution\n"
             "modules = [distribution.importlib.import_module(name) for name in distribution.MODULES]\n"
             "distribution._mark(modules).touch()\n"
             "print(distribution.__file__, distribution.is_cached(), distribution.kernel().compiled)\n"
@@ -414,6 +414,8 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     def test_import_is_light(self) -> None:
         """Importing the module brings in neither numpy nor numba."""
         assert (
-            self.run("import sys, agent.placement.kernel.distributor; print({'numpy', 'numba'} & set(sys.modules))")
+            self.run(
+                "import sys, drom.agent.placement.kernel.distributor; print({'numpy', 'numba'} & set(sys.modules))"
+            )
             == "set()\n"
         )

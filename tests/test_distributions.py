@@ -5,8 +5,7 @@ import math
 
 import numpy as np
 import pytest
-
-from workloads.distributions import at_rate, gamma_cdf, redrawn
+from drom.workloads.distributions import at_rate, gamma_cdf, redrawn
 
 
 @pytest.mark.parametrize("x", [0.01, 0.5, 1.0, 3.0, 20.0, 200.0])

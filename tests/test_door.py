@@ -5,13 +5,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from drom.agent.ipc import registration
+from drom.agent.ipc.registration import BadRequest, Request, parse_request
+from drom.agent.model.jobs import Arrival
+from drom.agent.model.layouts import Layout
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.ipc import registration
-from agent.ipc.registration import BadRequest, Request, parse_request
-from agent.model.jobs import Arrival
-from agent.model.layouts import Layout
 from dromlib import layout
 from dromlib.layout import REPLY, REQUEST
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.scheduler.simulator.simulation import Machine
 
-from scheduler.simulator.simulation import Machine
 from tests.reference_sharing import Sharing, simulate
 from tests.schedules import NODES, Row, jobs_of, simulation
 

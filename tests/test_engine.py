@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.cleaning import clean
+from drom.workloads.swf import read_swf
 from hypothesis import given, settings
 
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.logs import real_log
 from tests.schedules import NODES, Row, logs, simulation, starts
-from workloads.cleaning import clean
-from workloads.swf import read_swf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,7 +175,7 @@ def test_what_a_policy_can_do_wrong(line: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     names = "NEVER, add, place, resize, set_limit, start"
     file.write_text(
-        f"from scheduler.interface import {names}\n\n"
+        f"from drom.scheduler.interface import {names}\n\n"
         f"def decide(state, event, options, actions):\n    {line}\n    return NEVER\n",
         encoding="utf-8",
     )

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.engine.pool import cost
+from drom.scheduler.engine.state import MILLION, NOTHING, make_actions, view
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
+from drom.scheduler.policies.equipartition import decide
+from drom.scheduler.policies.pool_division import divide
+from drom.scheduler.simulator.adaptive import SCALE, Adaptive, parse_adaptive, speeds
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.compiler import load_policy
-from scheduler.engine.pool import cost
-from scheduler.engine.state import MILLION, NOTHING, make_actions, view
-from scheduler.errors import SchedulerError
-from scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
-from scheduler.policies.equipartition import decide
-from scheduler.policies.pool_division import divide
-from scheduler.simulator.adaptive import SCALE, Adaptive, parse_adaptive, speeds
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, starts, workload
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -220,7 +220,7 @@ def test_a_policy_that_does_wrong(head: str, row: str, said: str, tmp_path: Path
     body = (
         f"def decide(state, event, options, actions):\n    for job in state.queue:\n        {row}\n    return NEVER\n"
     )
-    file.write_text(f"from scheduler.interface import NEVER, allot, start\n{head}\n{body}", encoding="utf-8")
+    file.write_text(f"from drom.scheduler.interface import NEVER, allot, start\n{head}\n{body}", encoding="utf-8")
     run = Simulation.of(workload([(0, 5, 5, 2)]), Machine(NODES), load_policy(str(file)))
 
     with pytest.raises(SchedulerError, match=said):

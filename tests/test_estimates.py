@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.workloads.errors import WorkloadError
+from drom.workloads.estimates import HOUR, distinct, estimates, maximum_for, tsafrir
+from drom.workloads.lublin import lublin
+from drom.workloads.swf import read_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.logs import real_log
-from workloads.errors import WorkloadError
-from workloads.estimates import HOUR, distinct, estimates, maximum_for, tsafrir
-from workloads.lublin import lublin
-from workloads.swf import read_swf
 
 RUNS = lublin(20_000, 128, 1).run_time
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 import pytest
-
-from agent.observe.text_view import is_wanted, line, parse_since
-from agent.text import WordError
+from drom.agent.observe.text_view import is_wanted, line, parse_since
+from drom.agent.text import WordError
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=timezone.utc)
 CHANGE = {"time": "2026-11-21T19:59:59.500Z", "event": "applied", "job": "a", "old": "0-3", "new": "", "pid": 7}

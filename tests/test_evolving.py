@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, RIGID, RUNNING
+from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.classes import Shares
+from drom.workloads.classes import classes as classes_of
+from drom.workloads.errors import WorkloadError
+from drom.workloads.evolving import draw_phases
+from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, RIGID, RUNNING
-from scheduler.simulator.adaptive import Adaptive
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload
-from workloads.classes import Shares
-from workloads.classes import classes as classes_of
-from workloads.errors import WorkloadError
-from workloads.evolving import draw_phases
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

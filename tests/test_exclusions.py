@@ -5,9 +5,8 @@ import os
 import pwd
 
 import pytest
-
-from agent.config.exclusions import Exclusions, find_users
-from agent.system.users import group_number
+from drom.agent.config.exclusions import Exclusions, find_users
+from drom.agent.system.users import group_number
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Arrival, Job, Reservation, Task, Wish
+from drom.agent.model.layouts import Layout
+from drom.agent.node.explain import explain
+from drom.agent.node.node import Node
+from drom.agent.policy.site_rules import Rules
+from drom.agent.text import CORES_DIFFER
 
-from agent.errors import Refused
-from agent.model.jobs import Arrival, Job, Reservation, Task, Wish
-from agent.model.layouts import Layout
-from agent.node.explain import explain
-from agent.node.node import Node
-from agent.policy.site_rules import Rules
-from agent.text import CORES_DIFFER
 from dromlib.cpulist import format_cpulist
 from tests.nodes import MACHINES, make_node
 

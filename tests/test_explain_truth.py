@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Arrival, Job
+from drom.agent.node.explain import explain
+from drom.agent.policy import fair_share
+from drom.agent.policy.site_rules import Rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import Refused
-from agent.model.jobs import Arrival, Job
-from agent.node.explain import explain
-from agent.policy import fair_share
-from agent.policy.site_rules import Rules
 from dromlib.cpulist import parse_cpulist
 from tests import reference_shares
 from tests.nodes import make_node
@@ -24,8 +24,8 @@ from tests.nodes import make_node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.node.node import Node
-    from agent.policy.fair_share import JobCores
+    from drom.agent.node.node import Node
+    from drom.agent.policy.fair_share import JobCores
 
 END = 12.0
 """When sentences are asked for: after the last event."""

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import pytest
+from drom.agent.observe.exposition import Exposition, Only
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-
-from agent.observe.exposition import Exposition, Only
 
 FORMATS = ("", "text/plain;version=1.0.0", "application/openmetrics-text;version=1.0.0")
 NAMES = st.text(st.characters(codec="utf-8"), max_size=3)

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from drom.agent.system import os_errors
 
-from agent.system import os_errors
 from tests.agents import SECONDS, environment
 
 DROM = Path(sys.executable).with_name("drom")

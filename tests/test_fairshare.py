@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drom.scheduler.live.cluster.fair_share import Usage, order, usage_of
 from hypothesis import given
 from hypothesis import strategies as st
-
-from scheduler.live.cluster.fair_share import Usage, order, usage_of
 
 DAY = 86400.0
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NOBODY, RIGID
+from drom.scheduler.simulator.measurement import row_of
+from drom.scheduler.simulator.simulation import Machine
 from hypothesis import given, settings
 
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.interface import NOBODY, RIGID
-from scheduler.simulator.measurement import row_of
-from scheduler.simulator.simulation import Machine
 from tests.schedules import NODES, Row, logs, simulation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.engine.state import World
-    from scheduler.simulator.simulation import Simulation
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.simulator.simulation import Simulation
 
 pytestmark = pytest.mark.timeout(600)
 """The policy takes half a minute to compile, once."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.enforcement import cpusets
+from drom.agent.enforcement.cpusets import Fences
+from drom.agent.errors import ControlError
 
-from agent.enforcement import cpusets
-from agent.enforcement.cpusets import Fences
-from agent.errors import ControlError
 from tests.test_registry import task_of
 
 if TYPE_CHECKING:
-    from agent.model.jobs import Task
+    from drom.agent.model.jobs import Task
 
 ME = os.getpid()
 

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.analysis.metrics import Power, metrics
+from drom.scheduler.analysis.schedule import columns
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.gap_filling import simulation as outcome
+from drom.scheduler.gap_filling.containers import MILLION
+from drom.scheduler.gap_filling.parameters import Filling, parse_filling
+from drom.scheduler.gap_filling.simulation import Filled, shifts, without
+from drom.scheduler.interface import NEVER
+from drom.scheduler.simulator.contracts import contracts_of
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.analysis.metrics import Power, metrics
-from scheduler.analysis.schedule import columns
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.gap_filling import simulation as outcome
-from scheduler.gap_filling.containers import MILLION
-from scheduler.gap_filling.parameters import Filling, parse_filling
-from scheduler.gap_filling.simulation import Filled, shifts, without
-from scheduler.interface import NEVER
-from scheduler.simulator.contracts import contracts_of
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.reference_schedules import Job, conservative, simulate
 from tests.schedules import NODES, Row, logs, simulation, workload
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

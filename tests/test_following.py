@@ -7,18 +7,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from drom.agent.daemon import task_processes
+from drom.agent.daemon.process_watch import Following, first_process
+from drom.agent.model.jobs import Arrival, Task
+from drom.agent.system import proc
+from drom.agent.system.proc import Identity
 
-from agent.daemon import task_processes
-from agent.daemon.process_watch import Following, first_process
-from agent.model.jobs import Arrival, Task
-from agent.system import proc
-from agent.system.proc import Identity
 from tests.children import UID, Child, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.node.node import Node
+    from drom.agent.node.node import Node
 
 
 class Turns:

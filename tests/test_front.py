@@ -168,8 +168,10 @@ def test_a_missing_module_is_one_sentence(tmp_path: Path) -> None:
     done = drom_of(tmp_path / "bin", "ps", first=f"#!{python}\n{script}")
     assert done.stderr == f"drom: drom is not installed for {python}: install it again.\n"
 
-    packages = next((tmp_path / "lib").glob("python*/site-packages"))
-    packages.joinpath("ours.pth").write_text(f"{Path(__file__).parents[1]}\n", encoding="utf-8")
+    packages, root = next((tmp_path / "lib").glob("python*/site-packages")), Path(__file__).parents[1]
+    shutil.copytree(root / "drom", packages / "drom")
+    for part, source in (("drom/agent", "agent"), ("dromlib", "dromlib")):
+        packages.joinpath(part).symlink_to(root / source)
     done = drom_of(tmp_path / "bin", "ps", first=f"#!{python}\n{script}")
     assert done.returncode == 1
     assert done.stderr == f"drom: typer, which drom needs, is not installed for {python}: install drom again.\n"

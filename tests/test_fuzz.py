@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from drom.agent.config import sources
+from drom.agent.control.messages import endpoint
+from drom.agent.control.server import Server
+from drom.agent.daemon.acknowledgements import wish_in
+from drom.agent.errors import ControlError
+from drom.agent.ipc.mailboxes import Mailboxes
+from drom.agent.ipc.registry import Registry, RegistryError, restore
+from drom.agent.node import orders
+from drom.agent.node.orders import Attach, Release, Resize, Set
+from drom.agent.system import cgroups, proc
+from drom.agent.topology.synthetic import TopologyError, synthetic_topology
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import sources
-from agent.control.messages import endpoint
-from agent.control.server import Server
-from agent.daemon.acknowledgements import wish_in
-from agent.errors import ControlError
-from agent.ipc.mailboxes import Mailboxes
-from agent.ipc.registry import Registry, RegistryError, restore
-from agent.node import orders
-from agent.node.orders import Attach, Release, Resize, Set
-from agent.system import cgroups, proc
-from agent.topology.synthetic import TopologyError, synthetic_topology
 from dromlib import layout
 from dromlib.layout import HEADER, SLOT
 from tests.test_registry import OWNER, job_of, task_of
@@ -36,7 +36,7 @@ from tests.test_registry import OWNER, job_of, task_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.model.caller import Caller
+    from drom.agent.model.caller import Caller
 
 NUMBERS = st.integers(0, 9) | st.integers(0, (1 << 64) - 1)
 JSON = st.recursive(

@@ -4,15 +4,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from drom.scheduler.analysis.gantt import GUEST, SHRUNK, WHOLE, Box, Stay, boxes, parts, window_of
+from drom.scheduler.analysis.schedule import schedule_of
+from drom.scheduler.analysis.series import DAY, Span, span_of
+from drom.scheduler.simulator.simulation import Machine, Simulation
 
-from scheduler.analysis.gantt import GUEST, SHRUNK, WHOLE, Box, Stay, boxes, parts, window_of
-from scheduler.analysis.schedule import schedule_of
-from scheduler.analysis.series import DAY, Span, span_of
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.schedules import Row, simulation
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 
 def test_jobs_alone() -> None:

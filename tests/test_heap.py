@@ -8,7 +8,7 @@ import sys
 
 BEGIN = """
 import gc, re, time, weakref
-from agent.system import heap
+from drom.agent.system import heap
 
 class Node:
     def __init__(self):

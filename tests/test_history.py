@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-
-from agent.observe.event_log import History, HistoryError, read, rotated
+from drom.agent.observe.event_log import History, HistoryError, read, rotated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-
-from agent.execution.step_requests import Hooks, Request
-from agent.system.connections import LOOK, SILENCE
+from drom.agent.execution.step_requests import Hooks, Request
+from drom.agent.system.connections import LOOK, SILENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,10 +6,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.observe.cpu_history import COLUMNS, MOST_JOBS, OTHERS, STEP, History, Hour, replayed
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.observe.cpu_history import COLUMNS, MOST_JOBS, OTHERS, STEP, History, Hour, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

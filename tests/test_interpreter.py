@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from drom.agent.system import python_command
 
-from agent.system import python_command
 from tests.agents import SECONDS, environment
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,11 +8,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from drom.agent.control import keys
+from drom.agent.control.keys import KeysError, default_folder, load, make, trust
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.control import keys
-from agent.control.keys import KeysError, default_folder, load, make, trust
 from tests.commands import drom
 
 

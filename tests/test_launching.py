@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from drom.agent.execution import launch
+from drom.agent.execution.launch import Place
+from drom.agent.execution.mpi_hosts import mpi_hosts
+from drom.agent.execution.spool import Status
+from drom.agent.execution.step_requests import LARGEST, parse
 
-from agent.execution import launch
-from agent.execution.launch import Place
-from agent.execution.mpi_hosts import mpi_hosts
-from agent.execution.spool import Status
-from agent.execution.step_requests import LARGEST, parse
 from dromlib import native
 from tests.agents import SECONDS
 from tests.stand_in import start

@@ -5,10 +5,9 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.model.layouts import ANY, Layout, distance, is_as_asked, make_do, most, span, ways
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.model.layouts import ANY, Layout, distance, is_as_asked, make_do, most, span, ways
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from drom.agent.model.cores import Cores
+from drom.agent.node.ledger import Ledger, Move
+from drom.agent.node.ownership import settle
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.model.cores import Cores
-from agent.node.ledger import Ledger, Move
-from agent.node.ownership import settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.node.ownership import Owner
+    from drom.agent.node.ownership import Owner
 
 CORES = Cores((0b11, 0b1100, 0b110000))
 SIX = Cores((1, 2, 4, 8, 16, 32))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.ipc.runtime_dir import fault_of
 
-from agent.ipc.runtime_dir import fault_of
 from dromlib import native
 from tests import native_build
 from tests.agents import SECONDS

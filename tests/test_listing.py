@@ -5,9 +5,8 @@ import re
 from typing import Any
 
 import pytest
-
-from agent.observe import listing
-from agent.text import cut_middle
+from drom.agent.observe import listing
+from drom.agent.text import cut_middle
 
 NOTHING: dict[str, Any] = {
     "task": 0,

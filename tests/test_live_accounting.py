@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from scheduler.live.accounting import schedule_of
+from drom.scheduler.live.accounting import schedule_of
 
 
 def test_a_job_on_a_node_that_is_forgotten_is_told() -> None:

@@ -6,14 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster import admission
-from scheduler.live.cluster.admission import check_dependencies
-from scheduler.live.cluster.jobs import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Node
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import Dependency, Spec
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster import admission
+from drom.scheduler.live.cluster.admission import check_dependencies
+from drom.scheduler.live.cluster.jobs import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Node
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import Dependency, Spec
 
 STATES = {1: PENDING, 2: RUNNING, 3: COMPLETED, 4: FAILED, 5: CANCELLED}
 

@@ -7,13 +7,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from agent.control import messages
-from agent.control import server as control
-from agent.errors import ControlError
-from agent.execution import protocol as say
-from scheduler.live.cluster.job_filter import MOST_CHOSEN
-from scheduler.live.cluster.spec import (
+from drom.agent.control import messages
+from drom.agent.control import server as control
+from drom.agent.errors import ControlError
+from drom.agent.execution import protocol as say
+from drom.scheduler.live.cluster.job_filter import MOST_CHOSEN
+from drom.scheduler.live.cluster.spec import (
     LARGEST,
     LONGEST_NAME,
     LONGEST_PATH,
@@ -29,12 +28,13 @@ from scheduler.live.cluster.spec import (
     Spec,
     size_of,
 )
+
 from tests.live_orders import HELD, ROOT, cost, scheduler, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.live.server.server import Server
+    from drom.scheduler.live.server.server import Server
 
 pytestmark = pytest.mark.timeout(600)
 

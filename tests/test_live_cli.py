@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import typer
+from drom.agent.cli.usage import usage_sentence
+from drom.agent.config.options import OPTIONS
+from drom.agent.control.remote import Remote
+from drom.agent.errors import ControlError, RefusedError
+from drom.agent.observe.log import Log
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli import commands, scheduler, tables
+from drom.scheduler.live.cli.wait import exit_status
+from drom.scheduler.live.cluster.spec import LARGEST
 
-from agent.cli.usage import usage_sentence
-from agent.config.options import OPTIONS
-from agent.control.remote import Remote
-from agent.errors import ControlError, RefusedError
-from agent.observe.log import Log
 from drom.app import USAGE_ERROR
-from scheduler.errors import SchedulerError
-from scheduler.live.cli import commands, scheduler, tables
-from scheduler.live.cli.wait import exit_status
-from scheduler.live.cluster.spec import LARGEST
 
 if TYPE_CHECKING:
-    from scheduler.live.server.server import Server
+    from drom.scheduler.live.server.server import Server
 
 ALICE = 1000
 
@@ -247,7 +247,7 @@ def test_a_folder_that_one_may_not_enter_is_refused(
     tmp_path: Path, submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a user is told who is not root."""
-    monkeypatch.setattr("scheduler.live.cli.commands.os.access", lambda *_: False)
+    monkeypatch.setattr("drom.scheduler.live.cli.commands.os.access", lambda *_: False)
     with pytest.raises(SchedulerError, match=r": Permission denied: choose another --chdir\.$"):
         submit("--chdir", tmp_path, "--", "true")
     assert submitted == []
@@ -279,7 +279,7 @@ def test_a_queue_that_is_watched_outlives_its_scheduler(
         return answer
 
     monkeypatch.setattr(commands, "_ask", ask)
-    monkeypatch.setattr("agent.cli.output.time.sleep", lambda _: None)
+    monkeypatch.setattr("drom.agent.cli.output.time.sleep", lambda _: None)
     command = typer.main.get_command(commands.app)
     gone, empty = ControlError("no scheduler answers."), {"jobs": [], "time": 0.0}
     answers[:] = [gone]
@@ -382,7 +382,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) ->
 
     monkeypatch.setenv("DROM_QUEUE", "here")
     monkeypatch.setattr(commands, "_ask", ask)
-    monkeypatch.setattr("scheduler.live.cli.wait.time.sleep", lambda _: None)
+    monkeypatch.setattr("drom.scheduler.live.cli.wait.time.sleep", lambda _: None)
     return asked
 
 

@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.execution import protocol as say
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
+from drom.scheduler.live.cluster import admission, explain, survivors
+from drom.scheduler.live.cluster.dispatch import LONGEST_PAUSE
+from drom.scheduler.live.cluster.jobs import FINAL
+from drom.scheduler.live.cluster.lifecycle import MOST_LOSSES, SOON, STEPS
+from drom.scheduler.live.cluster.spec import Dependency, Spec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent.execution import protocol as say
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER
-from scheduler.live.cluster import admission, explain, survivors
-from scheduler.live.cluster.dispatch import LONGEST_PAUSE
-from scheduler.live.cluster.jobs import FINAL
-from scheduler.live.cluster.lifecycle import MOST_LOSSES, SOON, STEPS
-from scheduler.live.cluster.spec import Dependency, Spec
 from tests.live_nodes import ANN, SETTINGS, FakeCluster, FakeNode
 
 if TYPE_CHECKING:
-    from scheduler.engine.compiler import Policy
-    from scheduler.live.cluster.jobs import Job
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.cluster.jobs import Job
 
 pytestmark = pytest.mark.timeout(600)
 """SD-Policy takes half a minute to compile, once."""
@@ -1483,7 +1483,7 @@ TestSilentNodes.settings = settings(TestLiveCluster.settings, max_examples=50)
 
 HALF_RIGHT = """
 import numpy as np
-from scheduler.interface import NEVER, place, start
+from drom.scheduler.interface import NEVER, place, start
 
 def decide(state, event, options, actions):
     for job in state.queue:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.engine.state import FREE, RUNNERS, WAKE
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE
+from drom.scheduler.live.cluster.controller import GROUPS, ROOM, Controller, Demand
+from drom.scheduler.simulator.measurement import row_of, size_of
+from drom.scheduler.simulator.simulation import Machine
 
-from scheduler.engine.compiler import load_policy
-from scheduler.engine.state import FREE, RUNNERS, WAKE
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE
-from scheduler.live.cluster.controller import GROUPS, ROOM, Controller, Demand
-from scheduler.simulator.measurement import row_of, size_of
-from scheduler.simulator.simulation import Machine
 from tests.live_orders import cost
 from tests.schedules import simulation
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from scheduler.engine.state import World
-    from scheduler.simulator.simulation import Simulation
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.simulator.simulation import Simulation
 
 
 pytestmark = pytest.mark.timeout(600)
@@ -257,7 +257,7 @@ def test_policies_for_which_there_are_no_nodes_are_refused(name: str, sentence: 
 
 HALF_RIGHT = """
 import numpy as np
-from scheduler.interface import NEVER, NOBODY, place, resize
+from drom.scheduler.interface import NEVER, NOBODY, place, resize
 
 def decide(state, event, options, actions):
     taken = np.zeros(len(state.nodes.up), np.int64)
@@ -329,7 +329,7 @@ def test_a_resize_that_is_half_right_changes_nothing(tmp_path: Path) -> None:
     """A node of the job's own is not resized where another node of the same action is not its own."""
     policy = """
 import numpy as np
-from scheduler.interface import NEVER, JOB_ENDED, resize, start
+from drom.scheduler.interface import NEVER, JOB_ENDED, resize, start
 
 def decide(state, event, options, actions):
     if event.kinds & JOB_ENDED:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.live.cluster.jobs import PENDING, Job, User
+from drom.scheduler.live.cluster.spec import MOST_AT_ONCE, MOST_DEPENDENCIES, Dependency
+from drom.scheduler.live.server.store import Store
 
-from scheduler.live.cluster.jobs import PENDING, Job, User
-from scheduler.live.cluster.spec import MOST_AT_ONCE, MOST_DEPENDENCIES, Dependency
-from scheduler.live.server.store import Store
 from tests.live_orders import HELD, ROOT, cost, scheduler, submit
 
 if TYPE_CHECKING:

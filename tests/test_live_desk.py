@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
+from drom.agent.control import keys
+from drom.agent.control.client import order
+from drom.agent.control.remote import Remote
+from drom.agent.execution import protocol as say
+from drom.agent.observe.log import Log
+from drom.scheduler.live.cli.commands import SERVICE
+from drom.scheduler.live.server import agent_server as desk_module
+from drom.scheduler.live.server.agent_server import LINES_AT_ONCE, Desk, gate_for_agents
 
-from agent.control import keys
-from agent.control.client import order
-from agent.control.remote import Remote
-from agent.execution import protocol as say
-from agent.observe.log import Log
-from scheduler.live.cli.commands import SERVICE
-from scheduler.live.server import agent_server as desk_module
-from scheduler.live.server.agent_server import LINES_AT_ONCE, Desk, gate_for_agents
 from tests.agents import wait_until
 from tests.test_remote import acquainted, peer_at, sent_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.live.server.agent_server import Said
+    from drom.scheduler.live.server.agent_server import Said
 
 ANOTHER = "give its key the name of the node"
 HELLO = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from scheduler.live.cluster.dispatch import Dispatch, Resize, Start
+from drom.scheduler.live.cluster.dispatch import Dispatch, Resize, Start
 
 
 def test_an_answer_is_to_one_order_only() -> None:

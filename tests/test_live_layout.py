@@ -9,12 +9,11 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
-
-from scheduler.live.cluster.jobs import COMPLETED, PENDING, Entry, Job, Node, User
-from scheduler.live.cluster.spec import Spec
-from scheduler.live.server.records import text_of_job, text_of_node
-from scheduler.live.server.schema import SCHEMA
-from scheduler.live.server.store import Store, UnreadableError
+from drom.scheduler.live.cluster.jobs import COMPLETED, PENDING, Entry, Job, Node, User
+from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.live.server.records import text_of_job, text_of_node
+from drom.scheduler.live.server.schema import SCHEMA
+from drom.scheduler.live.server.store import Store, UnreadableError
 
 if TYPE_CHECKING:
     from pathlib import Path

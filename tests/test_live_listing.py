@@ -7,10 +7,9 @@ import time
 from typing import Any
 
 import pytest
-
-from agent.text import LAST_MOMENT
-from scheduler.live.cli import tables
-from scheduler.live.cluster.spec import Dependency, Spec, visible
+from drom.agent.text import LAST_MOMENT
+from drom.scheduler.live.cli import tables
+from drom.scheduler.live.cluster.spec import Dependency, Spec, visible
 
 NASTY = "\x1b[31mred\nNEWLINE\r\x9b\udcff"
 SAID = r"\x1b[31mred\nNEWLINE\r\x9b\udcff"

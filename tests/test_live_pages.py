@@ -7,9 +7,8 @@ import json
 from typing import Any
 
 import pytest
-
-from scheduler.live.cluster import paging
-from scheduler.live.cluster.paging import PAGE, PAGE_BYTES, fill, whole
+from drom.scheduler.live.cluster import paging
+from drom.scheduler.live.cluster.paging import PAGE, PAGE_BYTES, fill, whole
 
 
 @pytest.mark.parametrize("last", [1, PAGE, PAGE + 1, 10 * PAGE])

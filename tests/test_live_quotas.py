@@ -14,18 +14,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.errors import ControlError
+from drom.agent.execution import protocol as say
+from drom.agent.model.caller import Caller
+from drom.agent.observe.log import Log
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.live.cluster.jobs import Entry, User
+from drom.scheduler.live.cluster.quotas import AT_ONCE, ROW, Orders
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import KEPT, Spec, name_of, remains, size_of
+from drom.scheduler.live.server.server import Server
+from drom.scheduler.live.server.store import MOST_KEPT, Store, UnwritableError
 
-from agent.errors import ControlError
-from agent.execution import protocol as say
-from agent.model.caller import Caller
-from agent.observe.log import Log
-from scheduler.engine.compiler import load_policy
-from scheduler.live.cluster.jobs import Entry, User
-from scheduler.live.cluster.quotas import AT_ONCE, ROW, Orders
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import KEPT, Spec, name_of, remains, size_of
-from scheduler.live.server.server import Server
-from scheduler.live.server.store import MOST_KEPT, Store, UnwritableError
 from tests.clusters import Cluster, cluster
 from tests.file_systems import fill, tiny_tmpfs
 from tests.other_users import NOBODY, as_user

@@ -17,30 +17,30 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent import errors
+from drom.agent.control import client
+from drom.agent.execution import protocol as say
+from drom.agent.model import caller
+from drom.agent.observe import guarded
+from drom.agent.observe.log import Log
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.live.cli.commands import SERVICE
+from drom.scheduler.live.cluster import admission, paging
+from drom.scheduler.live.cluster.jobs import Entry
+from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import LARGEST, Spec
+from drom.scheduler.live.server.metrics import ClusterCollector
+from drom.scheduler.live.server.server import Server
+from drom.scheduler.live.server.store import Store, UnwritableError
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agent import errors
-from agent.control import client
-from agent.execution import protocol as say
-from agent.model import caller
-from agent.observe import guarded
-from agent.observe.log import Log
-from scheduler.engine.compiler import load_policy
-from scheduler.live.cli.commands import SERVICE
-from scheduler.live.cluster import admission, paging
-from scheduler.live.cluster.jobs import Entry
-from scheduler.live.cluster.paging import whole
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import LARGEST, Spec
-from scheduler.live.server.metrics import ClusterCollector
-from scheduler.live.server.server import Server
-from scheduler.live.server.store import Store, UnwritableError
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.live.cluster.cluster import Cluster
+    from drom.scheduler.live.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.timeout(600)
 """The policy takes a while to compile, once."""
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(600)
 def server() -> Iterator[Server]:
     """Return a scheduler of one node."""
     with TemporaryDirectory(dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scheduler.live.server.server.RETRY", 0.0)
+        patch.setattr("drom.scheduler.live.server.server.RETRY", 0.0)
         with closing(Server(Path(folder), load_policy("fcfs"), Settings(), Log(quiet=True))) as found:
             found.cluster.hello(say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
             yield found
@@ -98,7 +98,7 @@ def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: py
 
 def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is full nobody hears that a job was cancelled, held or released, or a node drained."""
-    monkeypatch.setattr("scheduler.live.server.server.RETRY", 60.0)
+    monkeypatch.setattr("drom.scheduler.live.server.server.RETRY", 60.0)
     me = caller.Caller(os.getpid(), os.getuid())
     job = server._answer({"order": "submit", "jobs": [Spec(command=("true",), folder="/", hold=True).to_json()]}, me)
     number = job["jobs"][0]
@@ -425,8 +425,8 @@ def test_an_order_that_fails_on_its_way_changes_nothing(server: Server, monkeypa
 
 def test_a_part_that_fails_for_good_ends_the_loop(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """After several failures in a row: a success in between, or a short time, makes no end."""
-    monkeypatch.setattr("agent.observe.guarded.LASTING", 0.0)
-    monkeypatch.setattr("agent.observe.guarded.LONGEST", 0.0)
+    monkeypatch.setattr("drom.agent.observe.guarded.LASTING", 0.0)
+    monkeypatch.setattr("drom.agent.observe.guarded.LONGEST", 0.0)
 
     def faulty() -> None:
         raise OSError(5, "broken")

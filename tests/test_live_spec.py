@@ -9,14 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from agent.execution.protocol import LETTERS
-from agent.text import WordError
-from scheduler.errors import SchedulerError
-from scheduler.live.cli.directives import directives
-from scheduler.live.cluster.spec import (
+from drom.agent.execution.protocol import LETTERS
+from drom.agent.text import WordError
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli.directives import directives
+from drom.scheduler.live.cluster.spec import (
     LARGEST,
     LONGEST_NAME,
     LONGEST_PATH,
@@ -37,7 +34,9 @@ from scheduler.live.cluster.spec import (
     parse_time,
     sized,
 )
-from scheduler.live.server.records import spec_of, text_of_spec
+from drom.scheduler.live.server.records import spec_of, text_of_spec
+from hypothesis import given
+from hypothesis import strategies as st
 
 ASKED = Spec(command=("true",), folder="/")
 

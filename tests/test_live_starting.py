@@ -12,9 +12,9 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent import errors
+from drom.agent.errors import NotYetError
 
-from agent import errors
-from agent.errors import NotYetError
 from tests.agents import SECONDS, environment, wait_until
 from tests.clusters import UNCOMPILED, Cluster
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SLOW = """
 import os, time
-from scheduler.interface import NEVER, start
+from drom.scheduler.interface import NEVER, start
 
 def decide(state, event, options, actions):
     while not os.path.exists({gate!r}):

@@ -9,14 +9,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.observe.log import Log
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.server.schema import APPLICATION
+from drom.scheduler.live.server.server import Server
+from drom.scheduler.live.server.store import Store
 
-from agent.observe.log import Log
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.server.schema import APPLICATION
-from scheduler.live.server.server import Server
-from scheduler.live.server.store import Store
 from tests.test_live_store import job
 
 if TYPE_CHECKING:

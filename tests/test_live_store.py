@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
-from scheduler.live.cluster.spec import Dependency, Spec, remains
-from scheduler.live.server.records import text_of_spec
-from scheduler.live.server.store import Store, UnreadableError
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
+from drom.scheduler.live.cluster.spec import Dependency, Spec, remains
+from drom.scheduler.live.server.records import text_of_spec
+from drom.scheduler.live.server.store import Store, UnreadableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,7 +191,7 @@ def test_what_a_job_asks_for_is_written_when_it_changes(tmp_path: Path, monkeypa
         written.append(spec)
         return text_of_spec(spec)
 
-    monkeypatch.setattr("scheduler.live.server.store.text_of_spec", text)
+    monkeypatch.setattr("drom.scheduler.live.server.store.text_of_spec", text)
     store, one = Store(tmp_path), replace(job(1), spec=LARGE)
     with pytest.raises(OverflowError):
         store.write([one], [], [Entry(10**30, 1.0, "submitted", {})])

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-
-from agent.system import cpu_times
-from agent.system import proc as processes
-from agent.system.proc import Identity
-from agent.system.unmanaged_load import Avoidance, Meter, Watch, per_core
+from drom.agent.system import cpu_times
+from drom.agent.system import proc as processes
+from drom.agent.system.proc import Identity
+from drom.agent.system.unmanaged_load import Avoidance, Meter, Watch, per_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,11 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from agent.observe.event_log import FORMER, History, read
-from agent.observe.log import EVENTS, Level, Log
-from scheduler.live.cluster.jobs import FINAL, Entry
-from scheduler.live.server.records import entry_of
+from drom.agent.observe.event_log import FORMER, History, read
+from drom.agent.observe.log import EVENTS, Level, Log
+from drom.scheduler.live.cluster.jobs import FINAL, Entry
+from drom.scheduler.live.server.records import entry_of
 
 REPO = Path(__file__).resolve().parent.parent
 SAYS = frozenset({"log", "_log", "_tell", "_warn", "visited", "_visited", "_changed", "_say", "partial"})

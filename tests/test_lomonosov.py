@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.workloads.distributions import DAY, HOUR
+from drom.workloads.errors import WorkloadError
+from drom.workloads.lomonosov import MINUTE, MINUTES, ROUND_S, SLOTS, LogNormal, lomonosov, requests
 
 from tests.logs import same
-from workloads.distributions import DAY, HOUR
-from workloads.errors import WorkloadError
-from workloads.lomonosov import MINUTE, MINUTES, ROUND_S, SLOTS, LogNormal, lomonosov, requests
 
 MANY = 400_000
 RUNS = np.array([50, 60, 61, 9 * HOUR, 12 * DAY, 15 * DAY])

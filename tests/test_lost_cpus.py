@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.bench.simulated_day import restarted
-from agent.node.explain import explain
+from drom.agent.bench.simulated_day import restarted
+from drom.agent.node.explain import explain
+
 from tests.nodes import MACHINES
 from tests.test_node import Stage
 from tests.test_policy_rules import arrive, node, waits
 
 if TYPE_CHECKING:
-    from agent.model.jobs import Task
+    from drom.agent.model.jobs import Task
 
 
 def lose(stage: Stage, gone: int) -> None:

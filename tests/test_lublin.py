@@ -6,11 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-
-from tests.logs import same
-from workloads.distributions import gamma_cdf
-from workloads.errors import WorkloadError
-from workloads.lublin import (
+from drom.workloads.distributions import gamma_cdf
+from drom.workloads.errors import WorkloadError
+from drom.workloads.lublin import (
     BATCH,
     INTERACTIVE,
     STREAMS,
@@ -23,6 +21,8 @@ from workloads.lublin import (
     run_times,
     sizes,
 )
+
+from tests.logs import same
 
 NODES = 128
 MANY = 100_000

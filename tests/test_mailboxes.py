@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.ipc.mailboxes import Mail, MailboxError, Mailboxes
 
-from agent.ipc.mailboxes import Mail, MailboxError, Mailboxes
 from dromlib import layout
 from dromlib.layout import MAILBOX
 

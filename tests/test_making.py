@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drom.workloads.cleaning import Machine, clean
+from drom.workloads.errors import WorkloadError
+from drom.workloads.making import MODELS, SAMPLE, Recipe, make
 
 from tests.logs import same
-from workloads.cleaning import Machine, clean
-from workloads.errors import WorkloadError
-from workloads.making import MODELS, SAMPLE, Recipe, make
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -9,20 +9,20 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from drom.agent.model.jobs import Arrival
+from drom.agent.observe.counters import Counters, Histogram
+from drom.agent.observe.cpu_seconds import Allocated
+from drom.agent.observe.exposition import Exposition
+from drom.agent.observe.metrics import NodeCollector
+from drom.agent.observe.snapshot import snapshot
+from drom.agent.topology.availability import Available
 
-from agent.model.jobs import Arrival
-from agent.observe.counters import Counters, Histogram
-from agent.observe.cpu_seconds import Allocated
-from agent.observe.exposition import Exposition
-from agent.observe.metrics import NodeCollector
-from agent.observe.snapshot import snapshot
-from agent.topology.availability import Available
 from tests.nodes import MACHINES, make_node
 from tests.prometheus import tool
 
 if TYPE_CHECKING:
-    from agent.daemon.daemon import Daemon
-    from agent.observe.view import Snapshot
+    from drom.agent.daemon.daemon import Daemon
+    from drom.agent.observe.view import Snapshot
 
 GOLDEN = """\
 # HELP drom_build_info Version of drom, Python and numba; always 1.

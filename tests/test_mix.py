@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.workloads.mix import TABLE_2, applications, with_mix
 
 from tests.logs import synthetic
-from workloads.mix import TABLE_2, applications, with_mix
 
 
 def test_shares_are_those_of_the_table() -> None:

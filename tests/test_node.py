@@ -7,21 +7,21 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.bench.simulated_day import restarted
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Action, Arrival, Bind, Done, Forget, Publish, Start, Task, Wish, action_name
+from drom.agent.node.invariants import violations
+from drom.agent.node.mapping import MANY
+from drom.agent.node.node import Node
+from drom.agent.placement.kernel import distributor
+from drom.agent.placement.kernel.background import Placer
+from drom.agent.policy.site_rules import Rules
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.synthetic import synthetic_topology
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from agent.bench.simulated_day import restarted
-from agent.errors import Refused
-from agent.model.jobs import Action, Arrival, Bind, Done, Forget, Publish, Start, Task, Wish, action_name
-from agent.node.invariants import violations
-from agent.node.mapping import MANY
-from agent.node.node import Node
-from agent.placement.kernel import distributor
-from agent.placement.kernel.background import Placer
-from agent.policy.site_rules import Rules
-from agent.topology.machine import usable_cores
-from agent.topology.synthetic import synthetic_topology
 from tests.node_world import CAPACITY
 from tests.nodes import MACHINES, make_node, sockets
 from tests.test_node_machine import RULES, NodeMachine
@@ -29,7 +29,7 @@ from tests.test_node_machine import RULES, NodeMachine
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent.placement.ranks import Key, Place, Seat
+    from drom.agent.placement.ranks import Key, Place, Seat
 
 EIGHT = MACHINES[2]
 THREADS = MACHINES[3]

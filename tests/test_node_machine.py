@@ -8,6 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.errors import ControlError, Refused
+from drom.agent.model import layouts
+from drom.agent.model.caller import Caller
+from drom.agent.model.jobs import Arrival, Reservation, Wish
+from drom.agent.model.layouts import ANY, Layout
+from drom.agent.node import orders
+from drom.agent.node.invariants import violations
+from drom.agent.node.mapping import MANY
+from drom.agent.policy.site_rules import Rules
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,15 +30,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from agent.errors import ControlError, Refused
-from agent.model import layouts
-from agent.model.caller import Caller
-from agent.model.jobs import Arrival, Reservation, Wish
-from agent.model.layouts import ANY, Layout
-from agent.node import orders
-from agent.node.invariants import violations
-from agent.node.mapping import MANY
-from agent.policy.site_rules import Rules
 from tests.node_world import CAPACITY, World
 from tests.nodes import MACHINES, make_node
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
-    from agent.model.cores import Cores
-    from agent.model.jobs import Action, Job
-    from agent.node.node import Node
+    from drom.agent.model.cores import Cores
+    from drom.agent.model.jobs import Action, Job
+    from drom.agent.node.node import Node
 
 
 RULES = st.builds(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, RIGID
+from drom.scheduler.policies import nodesets
+from drom.scheduler.simulator.partitions import parse_partitions
+from drom.scheduler.simulator.simulation import Machine, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, RIGID
-from scheduler.policies import nodesets
-from scheduler.simulator.partitions import parse_partitions
-from scheduler.simulator.simulation import Machine, Simulation
 from tests import reference_nodes as reference
 from tests.schedules import NODES, Row, jobs_of, logs, workload
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from agent.config.options import OPTIONS, Option, Options, layout_of, memory_of
-from agent.model.layouts import ANY
-from scheduler.live.cluster.spec import parse_amounts, parse_features
+from drom.agent.config.options import OPTIONS, Option, Options, layout_of, memory_of
+from drom.agent.model.layouts import ANY
+from drom.scheduler.live.cluster.spec import parse_amounts, parse_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable

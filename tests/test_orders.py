@@ -5,18 +5,18 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.control.access import Masters
+from drom.agent.errors import ControlError
+from drom.agent.model.caller import Caller
+from drom.agent.model.jobs import Arrival, Bind, Publish
+from drom.agent.model.layouts import ANY, Layout
+from drom.agent.node.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told
+from drom.agent.policy.site_rules import Rules
 
-from agent.control.access import Masters
-from agent.errors import ControlError
-from agent.model.caller import Caller
-from agent.model.jobs import Arrival, Bind, Publish
-from agent.model.layouts import ANY, Layout
-from agent.node.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told
-from agent.policy.site_rules import Rules
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
-    from agent.node.node import Node
+    from drom.agent.node.node import Node
 
 AGENT, ALICE, BOB = 500, 1, 2
 MASTERS = Masters(AGENT)

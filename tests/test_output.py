@@ -5,10 +5,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent.bench import report
-from agent.cli import output
-from agent.text import CORES_DIFFER
-from agent.topology.synthetic import synthetic_topology
+from drom.agent.bench import report
+from drom.agent.cli import output
+from drom.agent.text import CORES_DIFFER
+from drom.agent.topology.synthetic import synthetic_topology
 
 if TYPE_CHECKING:
     import pytest

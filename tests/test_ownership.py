@@ -3,10 +3,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from drom.agent.node.ownership import Owner, settle
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.node.ownership import Owner, settle
 
 NAMES: st.SearchStrategy[Owner] = st.sampled_from([None, "a", "b", "c", "d"])
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import pytest
+from drom.agent.ipc.mailboxes import Mail
+from drom.agent.model.jobs import Arrival, Reservation
+from drom.agent.observe.job_rates import Count, Pacing, Sample, counted
+from drom.agent.observe.rates import ENOUGH, MEMORY, MOST_SIZES, Rates
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.ipc.mailboxes import Mail
-from agent.model.jobs import Arrival, Reservation
-from agent.observe.job_rates import Count, Pacing, Sample, counted
-from agent.observe.rates import ENOUGH, MEMORY, MOST_SIZES, Rates
 from dromlib import layout
 from tests.nodes import MACHINES, make_node
 

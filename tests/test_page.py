@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.observe import dashboard
-from agent.observe.cpu_history import OTHERS, History
-from agent.topology.synthetic import synthetic_topology
+from drom.agent.observe import dashboard
+from drom.agent.observe.cpu_history import OTHERS, History
+from drom.agent.topology.synthetic import synthetic_topology
+
 from tests import test_listing
 from tests.test_top import answer
 

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.analysis.contracts import check_possible, kept, shortest_times
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
+from drom.scheduler.policies.contract_worth import worth
+from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.classes import uniform
+from drom.workloads.contracts import LARGEST, UNBOUND, Contracts, Terms, draw_contracts
+from drom.workloads.errors import WorkloadError
+from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.analysis.contracts import check_possible, kept, shortest_times
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
-from scheduler.policies.contract_worth import worth
-from scheduler.simulator.adaptive import Adaptive
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload
-from workloads.classes import uniform
-from workloads.contracts import LARGEST, UNBOUND, Contracts, Terms, draw_contracts
-from workloads.errors import WorkloadError
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from drom.agent.observe.timeline import Change, PictureError, Span, draw_text, spans
 
-from agent.observe.timeline import Change, PictureError, Span, draw_text, spans
 from tests.pictures import FOUR_CPUS, GUEST
 
 

@@ -5,11 +5,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.demo import timeline_png
+from drom.agent.demo.timeline_png import draw_png
+from drom.agent.observe.timeline import Change, PictureError
 from matplotlib import image
 
-from agent.demo import timeline_png
-from agent.demo.timeline_png import draw_png
-from agent.observe.timeline import Change, PictureError
 from tests.pictures import FOUR_CPUS, GUEST
 
 if TYPE_CHECKING:

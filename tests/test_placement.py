@@ -4,14 +4,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from drom.agent.model.cores import Cores
+from drom.agent.model.layouts import Layout
+from drom.agent.placement.ranks import Key, NoRoom, Place, Seat
+from drom.agent.placement.reachable import SWAP, place_reachably, stay
+from drom.agent.placement.transitions import Standing, reachable
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.model.cores import Cores
-from agent.model.layouts import Layout
-from agent.placement.ranks import Key, NoRoom, Place, Seat
-from agent.placement.reachable import SWAP, place_reachably, stay
-from agent.placement.transitions import Standing, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

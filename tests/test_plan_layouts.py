@@ -7,23 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from agent.errors import Refused
-from agent.model.cores import Cores
-from agent.model.jobs import Arrival, Task
-from agent.model.layouts import Layout
-from agent.node.invariants import violations
-from agent.node.node import Node
-from agent.placement.kernel import distributor
-from agent.placement.kernel.background import Placer
-from agent.policy.site_rules import Rules
-from agent.topology.machine import usable_cores
-from agent.topology.synthetic import synthetic_topology
+from drom.agent.errors import Refused
+from drom.agent.model.cores import Cores
+from drom.agent.model.jobs import Arrival, Task
+from drom.agent.model.layouts import Layout
+from drom.agent.node.invariants import violations
+from drom.agent.node.node import Node
+from drom.agent.placement.kernel import distributor
+from drom.agent.placement.kernel.background import Placer
+from drom.agent.policy.site_rules import Rules
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.synthetic import synthetic_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.model.jobs import Action
+    from drom.agent.model.jobs import Action
 
 COMPACT, SPREAD, ONE_EACH = Layout("compact"), Layout("spread"), Layout("per_socket", 1)
 

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import pytest
+from drom.agent.model.jobs import Arrival
 
-from agent.model.jobs import Arrival
 from dromlib import layout
 from tests.nodes import MACHINES, make_node
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.workloads.cleaning import clean
+from drom.workloads.errors import WorkloadError
+from drom.workloads.plots import busy, draw, hour_of_day
+from drom.workloads.workload import make_workload
 
 from tests.logs import synthetic
-from workloads.cleaning import clean
-from workloads.errors import WorkloadError
-from workloads.plots import busy, draw, hour_of_day
-from workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from pathlib import Path

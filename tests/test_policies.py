@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.engine.state import QUEUED
+from drom.scheduler.errors import SchedulerError
 from hypothesis import given, settings
 
-from scheduler.engine.compiler import load_policy
-from scheduler.engine.state import QUEUED
-from scheduler.errors import SchedulerError
 from tests import reference_schedules as reference
 from tests.schedules import NODES, Row, jobs_of, logs, simulation, starts
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from drom.agent.policy.fair_share import JobCores, Wait, admit, equal_shares, fill, fit, give_back, grow, hold, split
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.policy.fair_share import JobCores, Wait, admit, equal_shares, fill, fit, give_back, grow, hold, split
 
 
 def job(

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scheduler import interface
-from scheduler.interface import Event, Jobs, State
+from drom.scheduler import interface
+from drom.scheduler.interface import Event, Jobs, State
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")

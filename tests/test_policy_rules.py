@@ -6,18 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.bench.simulated_day import restarted
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Publish
+from drom.agent.policy.fair_share import least_gain
+from drom.agent.policy.site_rules import Rules
+from drom.agent.text import in_words
 
-from agent.bench.simulated_day import restarted
-from agent.errors import Refused
-from agent.model.jobs import Publish
-from agent.policy.fair_share import least_gain
-from agent.policy.site_rules import Rules
-from agent.text import in_words
 from tests.nodes import MACHINES
 from tests.test_node import EIGHT, Stage
 
 if TYPE_CHECKING:
-    from agent.model.jobs import Task
+    from drom.agent.model.jobs import Task
 
 GIB = 1 << 30
 

@@ -9,9 +9,8 @@ import signal
 import time
 
 import pytest
-
-from scheduler.errors import SchedulerError
-from scheduler.simulator.worker_pool import run_each
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.simulator.worker_pool import run_each
 
 
 def square(number: int) -> int:

@@ -8,21 +8,21 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from drom.agent.daemon.acknowledgements import PAUSE, Post
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.affinity import Result
+from drom.agent.enforcement.narrowed_masks import Narrowed
+from drom.agent.ipc.mailboxes import Mail
+from drom.agent.model.jobs import Arrival
 
-from agent.daemon.acknowledgements import PAUSE, Post
-from agent.enforcement import affinity
-from agent.enforcement.affinity import Result
-from agent.enforcement.narrowed_masks import Narrowed
-from agent.ipc.mailboxes import Mail
-from agent.model.jobs import Arrival
 from dromlib import layout
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
-    from agent.enforcement.affinity import Rule
-    from agent.ipc.mailboxes import Mailboxes
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.enforcement.affinity import Rule
+    from drom.agent.ipc.mailboxes import Mailboxes
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 MOVED = Result(changed=2, kept=0, denied=0, invalid=0, passes=2, settled=True)
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.analysis.metrics import accuracy
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.interface import ENDED, RUNNING
+from drom.scheduler.predictors import knowledge, learned
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.analysis.metrics import accuracy
-from scheduler.engine.compiler import load_policy
-from scheduler.interface import ENDED, RUNNING
-from scheduler.predictors import knowledge, learned
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, logs, workload
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

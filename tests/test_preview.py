@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.model.jobs import Arrival
+from drom.agent.node.dry_run import Step, steps
 
-from agent.model.jobs import Arrival
-from agent.node.dry_run import Step, steps
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
-    from agent.node.node import Node
+    from drom.agent.node.node import Node
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CODE = """
 import sys
-from agent.system.process_title import set_title
+from drom.agent.system.process_title import set_title
 set_title(*sys.argv[1:])
 print(sys.argv, flush=True)
 sys.stdin.read()

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.enforcement import affinity
+from drom.agent.system import proc as processes
+from drom.agent.system.proc import Identity, Stat
 
-from agent.enforcement import affinity
-from agent.system import proc as processes
-from agent.system.proc import Identity, Stat
 from tests.children import ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes, until
 
 if TYPE_CHECKING:

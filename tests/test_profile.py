@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import numpy as np
+from drom.scheduler.interface import NEVER
+from drom.scheduler.policies.profile import Profile, cut, earliest, take
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from scheduler.interface import NEVER
-from scheduler.policies.profile import Profile, cut, earliest, take
 
 FAR = 40
 HOLDS = st.lists(st.tuples(st.integers(-5, 30), st.integers(1, 15), st.integers(1, 3)), max_size=6)

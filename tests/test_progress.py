@@ -7,9 +7,8 @@ import sys
 import threading
 
 import pytest
-
-from scheduler.cli import progress
-from scheduler.cli.progress import Bar, interruptible, saying
+from drom.scheduler.cli import progress
+from drom.scheduler.cli.progress import Bar, interruptible, saying
 
 
 class Terminal(io.StringIO):

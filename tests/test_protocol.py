@@ -9,11 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from agent.execution import protocol
-from agent.execution.protocol import (
+from drom.agent.execution import protocol
+from drom.agent.execution.protocol import (
     Alive,
     Ended,
     Forget,
@@ -39,6 +36,9 @@ from agent.execution.protocol import (
     in_bounds,
     to_agent,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.stand_in import start
 
 HELLO = Hello(

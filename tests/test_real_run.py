@@ -16,20 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from dromlib import native
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.sd_policy.paper import Given
-from scheduler.reproduction.sd_policy.real import completed, report
-from scheduler.reproduction.sd_policy.real.command import Wanted, left, make_all
-from scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of
-from scheduler.reproduction.sd_policy.real.figures import result_of
-from scheduler.reproduction.sd_policy.real.jobs import make, measured_speeds, speeds
-from scheduler.reproduction.sd_policy.real.measured import Amount
-from scheduler.reproduction.sd_policy.real.rapl import Meter
-from scheduler.reproduction.sd_policy.real.report import FIGURE_9
-from scheduler.reproduction.sd_policy.real.running import Task, run
-from scheduler.reproduction.sd_policy.real.settings import (
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.sd_policy.paper import Given
+from drom.scheduler.reproduction.sd_policy.real import completed, report
+from drom.scheduler.reproduction.sd_policy.real.command import Wanted, left, make_all
+from drom.scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of
+from drom.scheduler.reproduction.sd_policy.real.figures import result_of
+from drom.scheduler.reproduction.sd_policy.real.jobs import make, measured_speeds, speeds
+from drom.scheduler.reproduction.sd_policy.real.measured import Amount
+from drom.scheduler.reproduction.sd_policy.real.rapl import Meter
+from drom.scheduler.reproduction.sd_policy.real.report import FIGURE_9
+from drom.scheduler.reproduction.sd_policy.real.running import Task, run
+from drom.scheduler.reproduction.sd_policy.real.settings import (
     LARGEST,
     LOAD,
     LONGEST_REQUEST,
@@ -41,9 +39,11 @@ from scheduler.reproduction.sd_policy.real.settings import (
     SMALL_NODES,
     TIMES,
 )
+from drom.workloads.mix import TABLE_2
+
+from dromlib import native
 from tests.agents import SECONDS, environment
 from tests.commands import drom
-from workloads.mix import TABLE_2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from scheduler.testbed.local import agents, scheduler
+from drom.scheduler.testbed.local import agents, scheduler
 home = Path(sys.argv[1])
 with scheduler(home) as client, agents(home, 2, ["--emulate", "pack:1 core:2 pu:1"]) as nodes:
     client.await_nodes(2, nodes)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, restore
+from drom.agent.model.jobs import Arrival, Grant, Job, Task
+from drom.agent.model.layouts import Layout
 
-from agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, restore
-from agent.model.jobs import Arrival, Grant, Job, Task
-from agent.model.layouts import Layout
 from dromlib import layout
 from dromlib.layout import HEADER, SLOT
 

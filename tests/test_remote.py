@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from drom.agent.control import client, keys, messages
+from drom.agent.control import gate as remote
+from drom.agent.control import remote as remote_module
+from drom.agent.control import server as control
+from drom.agent.control.client import order
+from drom.agent.control.gate import Gate, origin_of
+from drom.agent.control.messages import MAX_MESSAGE
+from drom.agent.control.remote import Remote
+from drom.agent.control.server import Server
+from drom.agent.control.zmq_monitor import next_message
+from drom.agent.errors import ControlError
+from drom.agent.system import proc
+from drom.scheduler.live.cli.commands import SERVICE as SCHEDULER
 
-from agent.control import client, keys, messages
-from agent.control import gate as remote
-from agent.control import remote as remote_module
-from agent.control import server as control
-from agent.control.client import order
-from agent.control.gate import Gate, origin_of
-from agent.control.messages import MAX_MESSAGE
-from agent.control.remote import Remote
-from agent.control.server import Server
-from agent.control.zmq_monitor import next_message
-from agent.errors import ControlError
-from agent.system import proc
-from scheduler.live.cli.commands import SERVICE as SCHEDULER
 from tests.agents import wait_until
 from tests.test_control import SECONDS, ask, serve_until
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent.control.keys import Keys
-    from agent.model.caller import Caller
+    from drom.agent.control.keys import Keys
+    from drom.agent.model.caller import Caller
 
 
 @pytest.fixture

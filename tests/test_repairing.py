@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.repair import LEAST, MOST, Repairing, pause
+from drom.agent.model.jobs import Arrival
+from drom.agent.system import proc
 
-from agent.enforcement import affinity
-from agent.enforcement.repair import LEAST, MOST, Repairing, pause
-from agent.model.jobs import Arrival
-from agent.system import proc
 from dromlib.cpulist import cpus
 from tests.children import NOW, ONE, UID, Child, needs_two_cpus, task_processes
 from tests.nodes import make_node
@@ -20,8 +20,8 @@ from tests.test_report import Told
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 OTHER = NOW & ~ONE
 REST = NOW & ~ONE & -(NOW & ~ONE)

@@ -6,11 +6,10 @@ import time
 from typing import Any
 
 import pytest
-
-from agent.enforcement.affinity import Result
-from agent.model.jobs import Arrival, Done, Grant, Publish, Task
-from agent.observe.log import Log
-from agent.observe.reporter import LINES_A_SECOND, LINES_AT_ONCE, REFUSALS_AT_ONCE, Report
+from drom.agent.enforcement.affinity import Result
+from drom.agent.model.jobs import Arrival, Done, Grant, Publish, Task
+from drom.agent.observe.log import Log
+from drom.agent.observe.reporter import LINES_A_SECOND, LINES_AT_ONCE, REFUSALS_AT_ONCE, Report
 
 
 class Told:

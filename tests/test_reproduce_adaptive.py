@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from drom.scheduler.analysis.estimates import Estimate, estimate
+from drom.scheduler.reproduction.adaptive.contracts import WORDS
+from drom.scheduler.reproduction.adaptive.experiment import LOADS, SERVICE_S, Point, jobs_of, points_at
 
-from scheduler.analysis.estimates import Estimate, estimate
-from scheduler.reproduction.adaptive.contracts import WORDS
-from scheduler.reproduction.adaptive.experiment import LOADS, SERVICE_S, Point, jobs_of, points_at
 from tests.commands import drom
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.cp.platform import SHIPPED
+from drom.scheduler.reproduction.cp.completed import NAME
+from drom.scheduler.reproduction.cp.experiment import contests
+from drom.scheduler.reproduction.cp.generate import TESTS
+from drom.scheduler.reproduction.cp.metrics import Metrics
+from drom.scheduler.reproduction.cp.tasks import CP, RULES, SCHEDULERS, Task
+from drom.workloads.swf import write_swf
+from drom.workloads.workload import make_workload
 
-from scheduler.cp.platform import SHIPPED
-from scheduler.reproduction.cp.completed import NAME
-from scheduler.reproduction.cp.experiment import contests
-from scheduler.reproduction.cp.generate import TESTS
-from scheduler.reproduction.cp.metrics import Metrics
-from scheduler.reproduction.cp.tasks import CP, RULES, SCHEDULERS, Task
 from tests.commands import ROOT, drom
-from workloads.swf import write_swf
-from workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from scheduler.engine.state import QUEUED
-from scheduler.reproduction.gap_filling.experiment import (
+from drom.scheduler.engine.state import QUEUED
+from drom.scheduler.reproduction.gap_filling.experiment import (
     ACCURACIES,
     DEPTH,
     NODES,
@@ -23,8 +22,9 @@ from scheduler.reproduction.gap_filling.experiment import (
     rows,
     simulated,
 )
+from drom.workloads.distributions import DAY
+
 from tests.commands import drom
-from workloads.distributions import DAY
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from drom.scheduler.analysis.results import load, load_schedule
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.policies import sd
+from drom.scheduler.reproduction.sd_policy import outcome, paper, settings
+from drom.scheduler.reproduction.sd_policy.classes import class_rows, day_rows
+from drom.scheduler.reproduction.sd_policy.logs import source_of
+from drom.scheduler.reproduction.sd_policy.paper import Given
+from drom.scheduler.reproduction.sd_policy.tables import CHANGE, Row, figures_1_to_3, lines, table_1, workload_5
+from drom.scheduler.simulator.batch import run_all
+from drom.workloads.making import Recipe
+from drom.workloads.swf import read_swf, write_swf
 
-from scheduler.analysis.results import load, load_schedule
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.policies import sd
-from scheduler.reproduction.sd_policy import outcome, paper, settings
-from scheduler.reproduction.sd_policy.classes import class_rows, day_rows
-from scheduler.reproduction.sd_policy.logs import source_of
-from scheduler.reproduction.sd_policy.paper import Given
-from scheduler.reproduction.sd_policy.tables import CHANGE, Row, figures_1_to_3, lines, table_1, workload_5
-from scheduler.simulator.batch import run_all
 from tests.agents import START_SECONDS, wait_until
 from tests.commands import ROOT, commands_of, drom, run_lines
 from tests.logs import synthetic
-from workloads.making import Recipe
-from workloads.swf import read_swf, write_swf
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.topology.availability import PERIOD, Available, Rereading, available
+from drom.agent.topology.synthetic import synthetic_topology
+from drom.agent.topology.sysfs import read_topology
 
-from agent.topology.availability import PERIOD, Available, Rereading, available
-from agent.topology.synthetic import synthetic_topology
-from agent.topology.sysfs import read_topology
 from tests.machines import CPU, grow, two_by_two
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.topology.machine import Topology
+    from drom.agent.topology.machine import Topology
 
 CGROUP = "sys/fs/cgroup/job"
 

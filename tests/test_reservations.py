@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import pytest
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Arrival, Reservation
+from drom.agent.model.layouts import ANY, Layout
+from drom.agent.node.invariants import violations
 
-from agent.errors import Refused
-from agent.model.jobs import Arrival, Reservation
-from agent.model.layouts import ANY, Layout
-from agent.node.invariants import violations
 from tests.nodes import make_node
 
 EIGHT = [1 << core for core in range(8)]

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.model.jobs import Arrival, Reservation
-from agent.policy.site_rules import Rules
+from drom.agent.model.jobs import Arrival, Reservation
+from drom.agent.policy.site_rules import Rules
+
 from tests.node_world import CAPACITY, World
 from tests.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.model.jobs import Task
+    from drom.agent.model.jobs import Task
 
 EIGHT, THREADS = MACHINES[2], MACHINES[3]
 NOW = 1.0

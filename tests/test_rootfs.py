@@ -8,9 +8,8 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-
-from agent.system.files import Root
-from agent.text import escaped
+from drom.agent.system.files import Root
+from drom.agent.text import escaped
 
 if TYPE_CHECKING:
     from pathlib import Path

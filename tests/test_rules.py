@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from drom.scheduler.engine.state import EVENTS
+from drom.scheduler.interface import MALLEABLE, NEVER, RIGID
+from drom.scheduler.simulator.simulation import Machine
 
-from scheduler.engine.state import EVENTS
-from scheduler.interface import MALLEABLE, NEVER, RIGID
-from scheduler.simulator.simulation import Machine
 from tests.schedules import NODES, Row, simulation, starts
 
 pytestmark = pytest.mark.timeout(600)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.daemon.recovery import take_over, unit_in_use
+from drom.agent.ipc import runtime_dir
+from drom.agent.ipc.registry import Owner, Registry, RegistryError
+from drom.agent.ipc.runtime_dir import RuntimeDirError, default_runtime_dir, freezes, prepare, remove_sockets
+from drom.agent.model.jobs import Arrival, Grant, Job, Task
+from drom.agent.system.proc import boot_id, start_time
 
-from agent.daemon.recovery import take_over, unit_in_use
-from agent.ipc import runtime_dir
-from agent.ipc.registry import Owner, Registry, RegistryError
-from agent.ipc.runtime_dir import RuntimeDirError, default_runtime_dir, freezes, prepare, remove_sockets
-from agent.model.jobs import Arrival, Grant, Job, Task
-from agent.system.proc import boot_id, start_time
 from dromlib import native
 from dromlib.layout import HEADER
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.state import view
+from drom.scheduler.policies.scaling import SCALE, UNKNOWN, estimate, lost, speed
+from drom.scheduler.policies.sd_feedback import STEPS, gain, share_of, waste
+from drom.scheduler.simulator.measurement import row_of
+from drom.scheduler.simulator.simulation import Machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.state import view
-from scheduler.policies.scaling import SCALE, UNKNOWN, estimate, lost, speed
-from scheduler.policies.sd_feedback import STEPS, gain, share_of, waste
-from scheduler.simulator.measurement import row_of
-from scheduler.simulator.simulation import Machine
 from tests.schedules import simulation
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 CORES = 48
 

@@ -5,11 +5,11 @@ import itertools
 
 import numpy as np
 import pytest
+from drom.scheduler.analysis.schedule import node_lists, node_runs, parse_node_lists, schedule_of
+from drom.scheduler.simulator.simulation import Machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.analysis.schedule import node_lists, node_runs, parse_node_lists, schedule_of
-from scheduler.simulator.simulation import Machine
 from tests.schedules import simulation
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from scheduler.analysis.plots import (
+from drom.scheduler.analysis.plots import (
     days_figure,
     draw_all,
     gantt_figure,
@@ -18,13 +17,14 @@ from scheduler.analysis.plots import (
     ratio_of,
     write,
 )
-from scheduler.analysis.schedule import Schedule, schedule_of
-from scheduler.analysis.series import CORES, NODES, Grid, grid_of, unit_of
-from scheduler.errors import SchedulerError
-from scheduler.simulator.simulation import Machine
+from drom.scheduler.analysis.schedule import Schedule, schedule_of
+from drom.scheduler.analysis.series import CORES, NODES, Grid, grid_of, unit_of
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.simulator.simulation import Machine
+from drom.workloads.errors import WorkloadError
+from drom.workloads.figures import save
+
 from tests.schedules import Row, simulation
-from workloads.errors import WorkloadError
-from workloads.figures import save
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.engine.state import view
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, MOLDABLE, NOBODY, RIGID
+from drom.scheduler.policies.sd_mates import Mates, Rules, loss, pick_mates, stretched
+from drom.scheduler.policies.timetable import counts_of
+from drom.scheduler.simulator.simulation import Machine, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.compiler import load_policy
-from scheduler.engine.state import view
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, MOLDABLE, NOBODY, RIGID
-from scheduler.policies.sd_mates import Mates, Rules, loss, pick_mates, stretched
-from scheduler.policies.timetable import counts_of
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.schedules import NODES, Row, logs, simulation
 
 if TYPE_CHECKING:

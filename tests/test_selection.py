@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.workloads.errors import WorkloadError
+from drom.workloads.selection import in_ranges, instant, merge, scale_arrivals, shift_to_zero, window
+from drom.workloads.swf import read_swf
+from drom.workloads.workload import make_workload
 
 from tests.logs import real_log, same, synthetic
-from workloads.errors import WorkloadError
-from workloads.selection import in_ranges, instant, merge, scale_arrivals, shift_to_zero, window
-from workloads.swf import read_swf
-from workloads.workload import make_workload
 
 LOG = make_workload(
     {"submit": np.array([100, 160, 400]), "user": np.array([2, -1, 5]), "previous_job": np.array([-1, 1, 2])},

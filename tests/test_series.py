@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from scheduler.analysis.metrics import slowdown
-from scheduler.analysis.schedule import UNKNOWN, schedule_of
-from scheduler.analysis.series import (
+from drom.scheduler.analysis.metrics import slowdown
+from drom.scheduler.analysis.schedule import UNKNOWN, schedule_of
+from drom.scheduler.analysis.series import (
     DAY,
     HOUR,
     Span,
@@ -19,7 +18,8 @@ from scheduler.analysis.series import (
     span_of,
     waiting,
 )
-from scheduler.simulator.simulation import Machine
+from drom.scheduler.simulator.simulation import Machine
+
 from tests.schedules import Row, simulation
 
 ROWS: list[Row] = [(0, 10, 20, 4), (1, 5, 5, 8), (2, 3, 3, 4), (3, 9, 9, 2)]

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.config.addresses import metrics_address
+from drom.agent.config.options import Options
+from drom.agent.config.sources import Sources
+from drom.agent.daemon import startup
+from drom.agent.errors import ControlError
+from drom.agent.topology.detect import find_machine
+from drom.agent.topology.machine import warnings_of
+from drom.agent.topology.synthetic import synthetic_topology
 
-from agent.config.addresses import metrics_address
-from agent.config.options import Options
-from agent.config.sources import Sources
-from agent.daemon import startup
-from agent.errors import ControlError
-from agent.topology.detect import find_machine
-from agent.topology.machine import warnings_of
-from agent.topology.synthetic import synthetic_topology
 from tests.machines import grow, two_by_two
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from drom.agent.model.cores import Cores
+from drom.agent.placement.ranks import Seat
+from drom.agent.placement.siblings import keep_together
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.model.cores import Cores
-from agent.placement.ranks import Seat
-from agent.placement.siblings import keep_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,17 +18,17 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from drom.agent.system.numba_cache import cache_folder
+from drom.scheduler.analysis.comparison import number
+from drom.scheduler.analysis.metrics import COUNTS
+from drom.scheduler.analysis.results import load_schedule
+from drom.scheduler.engine.compiler import _engine_files, _policy_files, announcement, load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.swf import read_swf, write_swf
 
-from agent.system.numba_cache import cache_folder
 from drom import app
-from scheduler.analysis.comparison import number
-from scheduler.analysis.metrics import COUNTS
-from scheduler.analysis.results import load_schedule
-from scheduler.engine.compiler import _engine_files, _policy_files, announcement, load_policy
-from scheduler.errors import SchedulerError
 from tests.commands import ROOT, drom
 from tests.logs import synthetic
-from workloads.swf import read_swf, write_swf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,7 +196,7 @@ def test_a_policy_in_a_file(log: Path, tmp_path: Path) -> None:
     """A researcher's own, with a parameter, as machine code."""
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from scheduler.interface import NEVER, start\n\nOPTIONS = {'most': 64}\n\n"
+        "from drom.scheduler.interface import NEVER, start\n\nOPTIONS = {'most': 64}\n\n"
         "def decide(state, event, options, actions):\n    free = state.free\n    for job in state.queue:\n"
         "        if state.jobs.nodes[job] <= min(free, options[0]):\n            start(actions, job)\n"
         "            free -= state.jobs.nodes[job]\n    return NEVER\n",
@@ -409,7 +409,7 @@ def test_pictures_of_another_run(log: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_policy(log: Path, tmp_path: Path) -> None:
     """A file without the function, one that cannot be loaded, one that numba cannot compile, one that raises."""
-    decide = "from scheduler.interface import start\ndef decide(state, event, options, actions):\n    "
+    decide = "from drom.scheduler.interface import start\ndef decide(state, event, options, actions):\n    "
     texts = {
         "decide = 3": "holds no policy: write a function decide(state, event, options, actions) in it.",
         "import nothing_such": "cannot be loaded: ModuleNotFoundError: No module named 'nothing_such'.",
@@ -518,7 +518,7 @@ def interrupted(log: Path, tmp_path: Path, body: str, *options: str, times: int 
     """Interrupt a simulation in plain Python, once its policy has touched `begun`; return exit code and stderr."""
     mine, begun = tmp_path / "mine.py", tmp_path / "begun"
     mine.write_text(
-        "import time\nfrom pathlib import Path\n\nfrom scheduler.interface import NEVER, start\n\n"
+        "import time\nfrom pathlib import Path\n\nfrom drom.scheduler.interface import NEVER, start\n\n"
         f"begun, again = Path({str(begun)!r}), Path({str(tmp_path / 'again')!r})\n\n"
         f"def decide(state, event, options, actions):\n    {body}\n",
         encoding="utf-8",

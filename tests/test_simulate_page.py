@@ -8,9 +8,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.analysis.metrics import COUNTS, FIGURES
+from drom.scheduler.analysis.schedule import NAMES, NODE_LIST
 
-from scheduler.analysis.metrics import COUNTS, FIGURES
-from scheduler.analysis.schedule import NAMES, NODE_LIST
 from tests.commands import ROOT, commands_of, run_lines
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drom.scheduler.analysis.comparison import notes
+from drom.scheduler.analysis.explain import explain
+from drom.scheduler.analysis.metrics import FIGURES, Power, metrics, summary
+from drom.scheduler.analysis.schedule import columns
+from drom.scheduler.cli.messages import lines
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.simulator.simulation import BUDGET, Machine, next_budget
+from drom.workloads.cleaning import CleaningReport, Rules
 
-from scheduler.analysis.comparison import notes
-from scheduler.analysis.explain import explain
-from scheduler.analysis.metrics import FIGURES, Power, metrics, summary
-from scheduler.analysis.schedule import columns
-from scheduler.cli.messages import lines
-from scheduler.errors import SchedulerError
-from scheduler.simulator.simulation import BUDGET, Machine, next_budget
 from tests.schedules import Row, simulation
-from workloads.cleaning import CleaningReport, Rules
 
 ROWS: list[Row] = [(0, 10, 20, 4), (1, 5, 5, 8), (2, 3, 3, 4), (3, 9, 9, 2)]
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,7 +235,7 @@ def test_a_waiting_job_explained() -> None:
 def test_plain_python_gives_the_same_schedule() -> None:
     """Where numba is switched off."""
     script = (
-        "from scheduler.simulator.simulation import Machine\nfrom tests.schedules import simulation\n"
+        "from drom.scheduler.simulator.simulation import Machine\nfrom tests.schedules import simulation\n"
         "from tests.test_simulation import ROWS\n"
         "for policy in ('fcfs', 'easy', 'conservative', 'slurm', 'sd', 'equipartition'):\n"
         "    run = simulation(ROWS, policy, Machine(8, 4))\n    run.run()\n"

@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.workloads.errors import WorkloadError
+from drom.workloads.speedup import downey, most_useful, run_time_on
 from hypothesis import given
 from hypothesis import strategies as st
-
-from workloads.errors import WorkloadError
-from workloads.speedup import downey, most_useful, run_time_on
 
 PARALLELISM = st.floats(1, 1000)
 SIGMA = st.floats(0, 50)

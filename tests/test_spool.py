@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.execution import spool, step_requests
+from drom.agent.execution.spool import Folder, Spool, SpoolError, Status
 
-from agent.execution import spool, step_requests
-from agent.execution.spool import Folder, Spool, SpoolError, Status
 from tests.stand_in import start
 
 if TYPE_CHECKING:

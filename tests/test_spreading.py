@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.spread import LOOKS, Spreading, crowds, moves
+from drom.agent.ipc.mailboxes import Mail
+from drom.agent.model.jobs import Arrival, Done
+from drom.agent.system import cpu_times
+from drom.agent.system.cpu_times import Thread
 
-from agent.enforcement import affinity
-from agent.enforcement.spread import LOOKS, Spreading, crowds, moves
-from agent.ipc.mailboxes import Mail
-from agent.model.jobs import Arrival, Done
-from agent.system import cpu_times
-from agent.system.cpu_times import Thread
 from dromlib.cpulist import mask_of
 from tests.children import NOW, ONE, needs_two_cpus
 from tests.nodes import make_node
@@ -21,8 +21,8 @@ from tests.nodes import make_node
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 MS = 1_000_000
 POINTS = 0b1111

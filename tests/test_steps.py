@@ -4,10 +4,9 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from drom.agent.placement.transitions import Standing, next_step, reachable
 from hypothesis import given
 from hypothesis import strategies as st
-
-from agent.placement.transitions import Standing, next_step, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,11 @@ import signal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from agent.execution import executor, protocol, spool
-from agent.execution.executor import Steward
-from agent.execution.spool import Folder
-from agent.execution.supervisor import Attempt
+from drom.agent.execution import executor, protocol, spool
+from drom.agent.execution.executor import Steward
+from drom.agent.execution.spool import Folder
+from drom.agent.execution.supervisor import Attempt
+
 from tests.stand_in import start
 
 if TYPE_CHECKING:

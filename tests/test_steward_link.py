@@ -10,14 +10,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.control import keys
+from drom.agent.control.gate import Gate
+from drom.agent.control.server import Server
+from drom.agent.execution import connection
+from drom.agent.execution import protocol as say
+from drom.agent.execution.connection import Link
+from drom.agent.observe.log import Log
 
-from agent.control import keys
-from agent.control.gate import Gate
-from agent.control.server import Server
-from agent.execution import connection
-from agent.execution import protocol as say
-from agent.execution.connection import Link
-from agent.observe.log import Log
 from tests.agents import wait_until
 
 if TYPE_CHECKING:

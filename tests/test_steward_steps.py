@@ -6,21 +6,21 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.execution import steps
-from agent.execution.launch import Place
-from agent.execution.remote_steps import REPEAT, Remote
-from agent.execution.spool import Folder
-from agent.execution.step_requests import Request
-from agent.execution.supervisor import Attempt, Keeping
+from drom.agent.execution import steps
+from drom.agent.execution.launch import Place
+from drom.agent.execution.remote_steps import REPEAT, Remote
+from drom.agent.execution.spool import Folder
+from drom.agent.execution.step_requests import Request
+from drom.agent.execution.supervisor import Attempt, Keeping
+
 from tests.stand_in import start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-
-    from agent.execution.protocol import Post
-    from agent.system.loop import Loop
+    from drom.agent.execution.protocol import Post
+    from drom.agent.system.loop import Loop
 
 
 def _remote(folder: Path, jobs: list[Attempt], said: list[Post]) -> Remote:

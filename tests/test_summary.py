@@ -5,12 +5,12 @@ import json
 
 import numpy as np
 import pytest
+from drom.workloads.cleaning import Machine, Rules
+from drom.workloads.summary import summary
+from drom.workloads.swf import read_swf
+from drom.workloads.workload import make_workload
 
 from tests.logs import real_log, synthetic
-from workloads.cleaning import Machine, Rules
-from workloads.summary import summary
-from workloads.swf import read_swf
-from workloads.workload import make_workload
 
 KEYS = {
     *("schema_version", "source", "jobs", "comments", "header", "machine", "largest_job", "begins", "first_submit_s"),

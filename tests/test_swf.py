@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.workloads import swf
+from drom.workloads.errors import WorkloadError
+from drom.workloads.fields import FIELDS
+from drom.workloads.swf import read_chunks, read_swf, write_swf
+from drom.workloads.workload import make_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.logs import real_log, same, synthetic
-from workloads import swf
-from workloads.errors import WorkloadError
-from workloads.fields import FIELDS
-from workloads.swf import read_chunks, read_swf, write_swf
-from workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from pathlib import Path

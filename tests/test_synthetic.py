@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.synthetic import TopologyError, synthetic_topology
 
-from agent.topology.machine import usable_cores
-from agent.topology.synthetic import TopologyError, synthetic_topology
 from dromlib.cpulist import format_cpulist, parse_cpulist
 from tests.machines import shape
 

@@ -12,18 +12,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.topology.machine import digest, usable_cores
+from drom.agent.topology.sysfs import kinds_by_speed, parse_cpuinfo, read_topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.topology.machine import digest, usable_cores
-from agent.topology.sysfs import kinds_by_speed, parse_cpuinfo, read_topology
 from dromlib.cpulist import cpus, format_cpulist, mask_of
 from tests.machines import CPU, NODE, cpu_files, grow, shape, two_by_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.topology.machine import Topology
+    from drom.agent.topology.machine import Topology
 
     Plant = Callable[[dict[str, str]], str]
 

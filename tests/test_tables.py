@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.workloads.errors import WorkloadError
+from drom.workloads.fields import NAMES
+from drom.workloads.tables import read_log, write_log
 
 from tests.logs import same, synthetic
-from workloads.errors import WorkloadError
-from workloads.fields import NAMES
-from workloads.tables import read_log, write_log
 
 if TYPE_CHECKING:
     from pathlib import Path

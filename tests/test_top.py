@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from drom.agent.cli import top
+from drom.agent.observe import node_map
+from drom.agent.topology.synthetic import synthetic_topology
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli import top
-from agent.observe import node_map
-from agent.topology.synthetic import synthetic_topology
 from tests.test_listing import task
 
 SMALL = "pack:2 numa:1 core:4 pu:2"

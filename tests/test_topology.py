@@ -4,9 +4,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from drom.agent.topology.machine import digest, halves, usable_cores, warnings_of, without
+from drom.agent.topology.synthetic import synthetic_topology
 
-from agent.topology.machine import digest, halves, usable_cores, warnings_of, without
-from agent.topology.synthetic import synthetic_topology
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
 

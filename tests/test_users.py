@@ -9,9 +9,9 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.system import users
+from drom.agent.system.users import Directory, SilentDirectoryError
 
-from agent.system import users
-from agent.system.users import Directory, SilentDirectoryError
 from tests.agents import wait_until
 
 if TYPE_CHECKING:

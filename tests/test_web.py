@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.observe import http_server
+from drom.scheduler.live.server import metrics
+from drom.scheduler.live.server.metrics import ClusterCollector, Counts
 
-from agent.observe import http_server
-from scheduler.live.server import metrics
-from scheduler.live.server.metrics import ClusterCollector, Counts
 from tests.agents import SECONDS
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def test_requests_that_cannot_be_answered_do_not_fill_the_log(site: Any, monkeyp
     now = [1000.0]
     failures: list[str] = []
     site.failed = failures.append
-    monkeypatch.setattr("agent.observe.http_server.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("drom.agent.observe.http_server.time.monotonic", lambda: now[0])
     server = http_server._Server(site, HERE, 0)
     for seconds, error in (
         (0.0, ValueError("1")),

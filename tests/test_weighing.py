@@ -6,16 +6,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.compiler import load_policy
-from scheduler.simulator.adaptive import Adaptive
-from scheduler.simulator.simulation import Machine, Simulation
 from tests.commands import drom
 from tests.logs import synthetic
 from tests.schedules import NODES, Row, logs, workload
-from workloads.swf import write_swf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

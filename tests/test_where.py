@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.workloads.errors import WorkloadError
+from drom.workloads.where import matching
+from drom.workloads.workload import make_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.logs import synthetic
-from workloads.errors import WorkloadError
-from workloads.where import matching
-from workloads.workload import make_workload
 
 LOG = make_workload(
     {

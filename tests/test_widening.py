@@ -6,17 +6,17 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.widening import DELAY, Widening
+from drom.agent.model.jobs import Arrival
+from drom.agent.system import proc
 
-from agent.enforcement import affinity
-from agent.enforcement.widening import DELAY, Widening
-from agent.model.jobs import Arrival
-from agent.system import proc
 from tests.children import NOW, ONE, Child, needs_two_cpus
 from tests.nodes import make_node
 
 if TYPE_CHECKING:
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 SOON = time.monotonic()
 OTHER = NOW & ~ONE

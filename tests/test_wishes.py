@@ -6,15 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.bench.simulated_day import restarted
+from drom.agent.model.jobs import UNSAID, Wish
+from drom.agent.policy.demand import PATIENCE
 
-from agent.bench.simulated_day import restarted
-from agent.model.jobs import UNSAID, Wish
-from agent.policy.demand import PATIENCE
 from tests.nodes import MACHINES
 from tests.test_policy_rules import arrive, node, waits
 
 if TYPE_CHECKING:
-    from agent.model.jobs import Task
+    from drom.agent.model.jobs import Task
+
     from tests.test_node import Stage
 
 HUGE = 2**32 - 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from agent import text as words
-from agent.model import layouts
-from agent.model.layouts import ANY, Layout
-from agent.text import WordError
+from drom.agent import text as words
+from drom.agent.model import layouts
+from drom.agent.model.layouts import ANY, Layout
+from drom.agent.text import WordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

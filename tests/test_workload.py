@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drom.workloads.errors import WorkloadError
+from drom.workloads.fields import NAMES
+from drom.workloads.workload import make_workload
 
 from tests.logs import synthetic
-from workloads.errors import WorkloadError
-from workloads.fields import NAMES
-from workloads.workload import make_workload
 
 
 def test_what_is_not_given_is_unknown() -> None:

@@ -12,11 +12,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.workloads.swf import read_swf, write_swf
 
 from tests import commands
 from tests.commands import ROOT, commands_of, run_lines
 from tests.logs import real_log, same, synthetic
-from workloads.swf import read_swf, write_swf
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,12 +14,12 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.control.zmtp import MORE, PATIENCE, PING, PONG, Exchange, Line, Signals, frame
+from drom.agent.system import connections
+from drom.agent.system.connections import DEAF, LOOK, MOST_HELD
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.control.zmtp import MORE, PATIENCE, PING, PONG, Exchange, Line, Signals, frame
-from agent.system import connections
-from agent.system.connections import DEAF, LOOK, MOST_HELD
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, LONG, READY
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeVar
 
-from workloads.errors import short
+from drom.workloads.errors import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -4,7 +4,7 @@ parameters fitted anew: Cirne-like, not the authors' model, whose parameters and
 
 Kept of the structure: arrivals follow a polynomial of the hour; sizes are mostly powers of two; the requested time is
 log-uniform; run time is request times accuracy, drawn independently of the request. Not modelled: cancellations, and
-the alternative sizes of the authors' moldable jobs (`workloads.speedup` has those of Downey).
+the alternative sizes of the authors' moldable jobs (`drom.workloads.speedup` has those of Downey).
 
 The fits are least-squares lines and moments of logs of the Parallel Workloads Archive: CTC-SP2-1996-3.1-cln, SDSC-SP2
 and a KTH-SP2 log of 27,992 jobs. A spike of jobs that use their request to the end is part of the accuracy.
@@ -16,10 +16,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-
-from workloads.distributions import DAY, at_rate, gamma_cdf, redrawn
-from workloads.errors import WorkloadError
-from workloads.workload import Bools, Floats, Ints, Workload, make_workload
+from drom.workloads.distributions import DAY, at_rate, gamma_cdf, redrawn
+from drom.workloads.errors import WorkloadError
+from drom.workloads.workload import Bools, Floats, Ints, Workload, make_workload
 
 MINUTE = 60
 _SLOTS = 144

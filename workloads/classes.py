@@ -12,13 +12,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from workloads.errors import WorkloadError, short
+from drom.workloads.errors import WorkloadError, short
 
 if TYPE_CHECKING:
+    from drom.workloads.workload import Floats, Ints
     from numpy.typing import NDArray
-
-    from workloads.workload import Floats, Ints
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

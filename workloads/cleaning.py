@@ -11,13 +11,12 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from workloads.errors import WorkloadError, counted, short
+from drom.workloads.errors import WorkloadError, counted, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workloads.workload import Bools, Ints, Workload
+    from drom.workloads.workload import Bools, Ints, Workload
 
 _EXAMPLES = 3
 _PARTIAL = (2, 3, 4)

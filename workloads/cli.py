@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from workloads.errors import WorkloadError, counted
+from drom.workloads.errors import WorkloadError, counted
 
 if TYPE_CHECKING:
-    from workloads.cleaning import Machine
-    from workloads.workload import Workload
+    from drom.workloads.cleaning import Machine
+    from drom.workloads.workload import Workload
 
 app = typer.Typer(help="Make, inspect, filter, convert and draw workloads.", no_args_is_help=False)
 
@@ -35,7 +34,7 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The same 
 
 def _read(path: Path) -> Workload:
     """Read a log; on a terminal, and when it takes long, say how far that is."""
-    from workloads.tables import read_log
+    from drom.workloads.tables import read_log
 
     if not sys.stderr.isatty():
         return read_log(path)
@@ -56,14 +55,14 @@ def _read(path: Path) -> Workload:
 
 
 def _write(workload: Workload, out: Path) -> None:
-    from workloads.tables import write_log
+    from drom.workloads.tables import write_log
 
     write_log(workload, out)
     typer.echo(f"{counted(len(workload), 'job')} written to {out}", err=True)
 
 
 def _machine(nodes: int | None, cores: int) -> Machine | None:
-    from workloads.cleaning import Machine
+    from drom.workloads.cleaning import Machine
 
     if nodes is None and cores != 1:
         raise typer.BadParameter("--cores has no effect without --nodes.")
@@ -73,8 +72,8 @@ def _machine(nodes: int | None, cores: int) -> Machine | None:
 @app.command()
 def info(log: Log, rule: RuleOptions = None, nodes: Nodes = None, cores: Cores = 1, json: AsJson = False) -> None:
     """Show what is in a log, and what cleaning would do to it."""
-    from workloads.cleaning import parse_rules
-    from workloads.summary import summary
+    from drom.workloads.cleaning import parse_rules
+    from drom.workloads.summary import summary
 
     value = summary(_read(log), parse_rules(rule or ()), _machine(nodes, cores))
     if json:
@@ -147,8 +146,8 @@ def filter_logs(
     cores: Cores = 1,
 ) -> None:
     """Write the jobs of logs that meet all conditions; a comment says what was done."""
-    from workloads import cleaning, selection
-    from workloads.where import matching
+    from drom.workloads import cleaning, selection
+    from drom.workloads.where import matching
 
     rules = cleaning.parse_rules(rule or ())
     if not clean and (rule or nodes or cores != 1):
@@ -198,9 +197,9 @@ def plot(
     cores: Cores = 1,
 ) -> None:
     """Draw a page about a log: arrivals, sizes, times, accuracy of requests, load."""
-    from workloads.cleaning import Machine, clean, parse_rules
-    from workloads.plots import draw
-    from workloads.summary import machine_size
+    from drom.workloads.cleaning import Machine, clean, parse_rules
+    from drom.workloads.plots import draw
+    from drom.workloads.summary import machine_size
 
     work = _read(log)
     processors, _ = machine_size(work, _machine(nodes, cores))
@@ -234,7 +233,7 @@ def make(
     mix: Annotated[bool, typer.Option("--mix", help="Give jobs the applications of the SD-Policy paper.")] = False,
 ) -> None:
     """Draw jobs from a model: Lublin and Feitelson with Tsafrir's estimates, Cirne-like, or Lomonosov-1."""
-    from workloads import making
+    from drom.workloads import making
 
     made = making.make(
         making.Recipe(model, jobs, nodes, cores, seed, load, kind, fit, largest, estimates, mix, accuracy),

@@ -15,17 +15,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from workloads.choices import number, read_choices
-from workloads.classes import uniform
-from workloads.errors import WorkloadError
-from workloads.rows import read_rows, whole
+from drom.workloads.choices import number, read_choices
+from drom.workloads.classes import uniform
+from drom.workloads.errors import WorkloadError
+from drom.workloads.rows import read_rows, whole
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from workloads.workload import Floats, Ints
+    from drom.workloads.workload import Floats, Ints
 
 COLUMNS = ("job", "soft", "hard", "payoff", "penalty")
 LATEST = 10**9

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workloads.workload import Bools, Floats
+    from drom.workloads.workload import Bools, Floats
 
 DAY = 86_400
 HOUR = 3_600

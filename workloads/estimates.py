@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from workloads.errors import WorkloadError
+from drom.workloads.errors import WorkloadError
 
 if TYPE_CHECKING:
-    from workloads.workload import Floats, Ints
+    from drom.workloads.workload import Floats, Ints
 
 HEAD = 20
 HEAD_SHARE = 0.89

@@ -12,17 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from workloads.classes import JobClass, uniform
-from workloads.errors import WorkloadError
-from workloads.rows import read_rows, whole
+from drom.workloads.classes import JobClass, uniform
+from drom.workloads.errors import WorkloadError
+from drom.workloads.rows import read_rows, whole
 
 if TYPE_CHECKING:
     import os
 
+    from drom.workloads.workload import Ints
     from numpy.typing import NDArray
-
-    from workloads.workload import Ints
 
 COLUMNS = (("job", "progress", "least", "most"), ("job", "seconds", "least", "most"))
 PHASES = 3

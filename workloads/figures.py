@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 from typing import IO, TYPE_CHECKING
 
-from workloads.errors import WorkloadError
+from drom.workloads.errors import WorkloadError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from workloads.workload import Floats, Ints
+    from drom.workloads.workload import Floats, Ints
 
 
 def mean_level(begin: Ints, end: Ints, weight: Ints | Floats, edges: Floats) -> Floats:

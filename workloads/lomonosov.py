@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from workloads.distributions import DAY, HOUR, redrawn
-from workloads.errors import WorkloadError
-from workloads.workload import make_workload
+from drom.workloads.distributions import DAY, HOUR, redrawn
+from drom.workloads.errors import WorkloadError
+from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
-    from workloads.workload import Floats, Ints, Workload
+    from drom.workloads.workload import Floats, Ints, Workload
 
 MINUTE = 60
 ROUND_S = (

@@ -11,10 +11,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-
-from workloads.distributions import at_rate, gamma_cdf, redrawn
-from workloads.errors import WorkloadError
-from workloads.workload import Floats, Ints, Workload, make_workload
+from drom.workloads.distributions import at_rate, gamma_cdf, redrawn
+from drom.workloads.errors import WorkloadError
+from drom.workloads.workload import Floats, Ints, Workload, make_workload
 
 SLOTS = 48
 SLOT_S = 1800.0

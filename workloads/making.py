@@ -6,15 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workloads.cirne import cirne_like
-from workloads.errors import WorkloadError, short
-from workloads.estimates import maximum_for, tsafrir
-from workloads.lomonosov import lomonosov
-from workloads.lublin import lublin
-from workloads.mix import with_mix
+from drom.workloads.cirne import cirne_like
+from drom.workloads.errors import WorkloadError, short
+from drom.workloads.estimates import maximum_for, tsafrir
+from drom.workloads.lomonosov import lomonosov
+from drom.workloads.lublin import lublin
+from drom.workloads.mix import with_mix
 
 if TYPE_CHECKING:
-    from workloads.workload import Workload
+    from drom.workloads.workload import Workload
 
 MODELS = ("lublin", "cirne-like", "lomonosov")
 ESTIMATES = ("model", "exact")

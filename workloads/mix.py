@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from workloads.classes import uniform
+from drom.workloads.classes import uniform
 
 if TYPE_CHECKING:
-    from workloads.workload import Ints, Workload
+    from drom.workloads.workload import Ints, Workload
 
 _SALT = 0x4D4958
 

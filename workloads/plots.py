@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from workloads.errors import WorkloadError
-from workloads.figures import BLUE, ORANGE, blank, save
-from workloads.levels import mean_level
+from drom.workloads.errors import WorkloadError
+from drom.workloads.figures import BLUE, ORANGE, blank, save
+from drom.workloads.levels import mean_level
 
 if TYPE_CHECKING:
     import os
 
+    from drom.workloads.workload import Floats, Ints, Workload
     from matplotlib.axes import Axes
-
-    from workloads.workload import Floats, Ints, Workload
 
 FORMATS = (".png", ".svg")
 _DAY = 86_400

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from workloads.errors import WorkloadError, counted, short
+from drom.workloads.errors import WorkloadError, counted, short
 
 if TYPE_CHECKING:
     import os

@@ -9,14 +9,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from workloads.errors import WorkloadError, short
-from workloads.fields import TIME_LIMIT
+from drom.workloads.errors import WorkloadError, short
+from drom.workloads.fields import TIME_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workloads.workload import Bools, Ints, Workload
+    from drom.workloads.workload import Bools, Ints, Workload
 
 _RANGE = re.compile(r"\s*(\d{1,15})\s*(?:-\s*(\d{1,15})\s*)?")
 _OWN_NUMBERS = ("job", "user", "group", "executable")

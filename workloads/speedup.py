@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from workloads.errors import WorkloadError
+from drom.workloads.errors import WorkloadError
 
 if TYPE_CHECKING:
+    from drom.workloads.workload import Floats
     from numpy.typing import ArrayLike
-
-    from workloads.workload import Floats
 
 
 def downey(processors: ArrayLike, parallelism: ArrayLike, sigma: ArrayLike) -> Floats:

@@ -7,14 +7,12 @@ from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from workloads.cleaning import Machine, Rules, clean
-from workloads.errors import WorkloadError, counted
+from drom.workloads.cleaning import Machine, Rules, clean
+from drom.workloads.errors import WorkloadError, counted
 
 if TYPE_CHECKING:
+    from drom.workloads.workload import Ints, Workload
     from numpy.typing import NDArray
-
-    from workloads.workload import Ints, Workload
 
 SCHEMA_VERSION = 1
 _FACTS = ("Computer", "Installation", "Acknowledge", "MaxNodes", "MaxProcs", "UnixStartTime", "TimeZone", "MaxRecords")

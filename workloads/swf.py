@@ -16,18 +16,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
-
-from workloads.errors import WorkloadError, counted, short
-from workloads.fields import COLUMNS, FIELDS, NAMES, Field
-from workloads.files import replacing
-from workloads.workload import Workload
+from drom.workloads.errors import WorkloadError, counted, short
+from drom.workloads.fields import COLUMNS, FIELDS, NAMES, Field
+from drom.workloads.files import replacing
+from drom.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
     from io import BufferedReader
 
-    from workloads.workload import Ints
+    from drom.workloads.workload import Ints
 
 CHUNK_BYTES = 1 << 21
 LONGEST_LINE = 1 << 16

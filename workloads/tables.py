@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
-
-from workloads.errors import WorkloadError, counted, short
-from workloads.fields import FIELDS, NAMES
-from workloads.files import replacing
-from workloads.swf import read_swf, write_swf
-from workloads.workload import make_workload
+from drom.workloads.errors import WorkloadError, counted, short
+from drom.workloads.fields import FIELDS, NAMES
+from drom.workloads.files import replacing
+from drom.workloads.swf import read_swf, write_swf
+from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from workloads.workload import Workload
+    from drom.workloads.workload import Workload
 
 _SUFFIXES = (".csv", ".csv.gz")
 _LABELS = {field.name: field for field in FIELDS}

@@ -12,10 +12,9 @@ import ast
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-
-from workloads.errors import WorkloadError, short
-from workloads.fields import NAMES
-from workloads.workload import Bools, Floats, Workload
+from drom.workloads.errors import WorkloadError, short
+from drom.workloads.fields import NAMES
+from drom.workloads.workload import Bools, Floats, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

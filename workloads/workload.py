@@ -9,10 +9,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from drom.workloads.errors import WorkloadError
+from drom.workloads.fields import NAMES, UNKNOWN
 from numpy.typing import NDArray
-
-from workloads.errors import WorkloadError
-from workloads.fields import NAMES, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,11 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from agent.errors import ControlError
-from agent.ipc import cpu_locks
-from agent.ipc.runtime_dir import default_runtime_dir
-from agent.system import python_command
-from agent.system.unix_signals import WITH_US
+from drom.agent.errors import ControlError
+from drom.agent.ipc import cpu_locks
+from drom.agent.ipc.runtime_dir import default_runtime_dir
+from drom.agent.system import python_command
+from drom.agent.system.unix_signals import WITH_US
+
 from dromlib import layout, native
 from dromlib.layout import HEADER, SLOT
 

@@ -1,5 +1,6 @@
-"""The BLAS loop of `drom bench resize-cost`: python -m agent.bench.blas_program SIZE FILE [MS CPUS...], until SIGTERM.
+"""The BLAS loop of `drom bench resize-cost`, until SIGTERM.
 
+It is started as python -m drom.agent.bench.blas_program SIZE FILE [MS CPUS...].
 It multiplies matrices with NumPy, passes a malleability point before each product, and writes at its end for each
 step the words that dromlib/native/bench/resize.c describes. With lists of CPUs it does without an agent: every MS
 milliseconds it moves onto the next one, the last one first.

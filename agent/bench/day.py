@@ -11,19 +11,19 @@ import random
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from agent.bench import simulated_day
-from agent.model.cores import Cores
-from agent.node.node import Node
-from agent.placement.kernel import distributor
-from agent.placement.kernel.background import Placer
-from agent.policy.site_rules import Rules
-from agent.topology.machine import usable_cores
-from agent.topology.synthetic import synthetic_topology
+from drom.agent.bench import simulated_day
+from drom.agent.model.cores import Cores
+from drom.agent.node.node import Node
+from drom.agent.placement.kernel import distributor
+from drom.agent.placement.kernel.background import Placer
+from drom.agent.policy.site_rules import Rules
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.synthetic import synthetic_topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.bench.simulated_day import Book, Outcome
+    from drom.agent.bench.simulated_day import Book, Outcome
 
 MACHINE = "pack:2 core:16"
 MEMORY = 128 << 30

@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent.placement.kernel.distributor import DEFAULT_BUDGET, Demand, Distributor, Infeasible, Placement, kernel
+from drom.agent.placement.kernel.distributor import DEFAULT_BUDGET, Demand, Distributor, Infeasible, Placement, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

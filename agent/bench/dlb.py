@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from agent.errors import ControlError
+from drom.agent.errors import ControlError
 
 ARGS = "--drom --ompt"
 """As a user of DROM sets DLB_ARGS; its segments get a key of their own."""

@@ -17,21 +17,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from agent.bench import agent as bench_agent
-from agent.bench import scale
-from agent.bench.agent import PATIENCE, agent_in, await_that, running_agent
-from agent.bench.node import Figure, report
-from agent.bench.publish import percentile
-from agent.errors import ControlError
-from agent.system.proc import process_tree, start_time
-from agent.system.proc import threads as threads_of
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench import scale
+from drom.agent.bench.agent import PATIENCE, agent_in, await_that, running_agent
+from drom.agent.bench.node import Figure, report
+from drom.agent.bench.publish import percentile
+from drom.agent.errors import ControlError
+from drom.agent.system.proc import process_tree, start_time
+from drom.agent.system.proc import threads as threads_of
+
 from dromlib import native
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 DEATHS = 40
 """Programs killed in a run."""

@@ -18,13 +18,14 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent.bench import agent as bench_agent
-from agent.bench import scale
-from agent.bench.node import Figure, report
-from agent.bench.publish import percentile
-from agent.control import client, messages
-from agent.control.quotas import MOST_CONNECTIONS
-from agent.control.zmtp import PING, frame
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench import scale
+from drom.agent.bench.node import Figure, report
+from drom.agent.bench.publish import percentile
+from drom.agent.control import client, messages
+from drom.agent.control.quotas import MOST_CONNECTIONS
+from drom.agent.control.zmtp import PING, frame
+
 from dromlib import layout
 from dromlib.layout import REQUEST
 from dromlib.signals import topic
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 MACHINE = "pack:2 core:128"
 TASKS = 200

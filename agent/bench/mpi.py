@@ -6,12 +6,13 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from agent.bench import publish
-from agent.errors import ControlError
+from drom.agent.bench import publish
+from drom.agent.errors import ControlError
+
 from dromlib import native
 
 if TYPE_CHECKING:
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 REPETITIONS = 5
 

@@ -7,13 +7,13 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.bench import agent as bench_agent
-from agent.bench import distribution as bench_distribution
-from agent.bench import publish, python, resize, scale
-from agent.placement.kernel import distributor
-from agent.topology.detect import machine
-from agent.topology.machine import usable_cores
-from agent.topology.sysfs import read_topology
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench import distribution as bench_distribution
+from drom.agent.bench import publish, python, resize, scale
+from drom.agent.placement.kernel import distributor
+from drom.agent.topology.detect import machine
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.sysfs import read_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -13,18 +13,19 @@ import statistics
 import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.bench import agent as bench_agent
-from agent.bench import dlb as bench_dlb
-from agent.bench import mpi, steady, teams
-from agent.bench.publish import percentile
-from agent.errors import ControlError
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench import dlb as bench_dlb
+from drom.agent.bench import mpi, steady, teams
+from drom.agent.bench.publish import percentile
+from drom.agent.errors import ControlError
+
 from dromlib import native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 SCHEMA_VERSION = 1
 BURSTS = (1000, 100)
@@ -57,7 +58,7 @@ def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> d
 
     A runtime that is not installed is left out. Raises `ControlError` when a program of the benchmark fails.
     """
-    from agent.topology.detect import machine
+    from drom.agent.topology.detect import machine
 
     chosen = [runtime for runtime in RUNTIMES if runtime.name in names and _is_there(runtime)]
     dlb = bench_dlb.library()

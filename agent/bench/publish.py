@@ -17,11 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from agent.errors import ControlError
-from agent.ipc.mailboxes import Mailboxes
-from agent.ipc.registry import Owner, Registry
-from agent.model.jobs import Arrival, Job, Task
-from agent.system import connections, proc
+from drom.agent.errors import ControlError
+from drom.agent.ipc.mailboxes import Mailboxes
+from drom.agent.ipc.registry import Owner, Registry
+from drom.agent.model.jobs import Arrival, Job, Task
+from drom.agent.system import connections, proc
+
 from dromlib import layout, native
 
 if TYPE_CHECKING:

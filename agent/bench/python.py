@@ -13,17 +13,17 @@ from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, cast
 
 import zmq
+from drom.agent.bench import publish as bench_publish
+from drom.agent.control import server as control
+from drom.agent.errors import ControlError
+from drom.agent.system import python_command
 
-from agent.bench import publish as bench_publish
-from agent.control import server as control
-from agent.errors import ControlError
-from agent.system import python_command
 from dromlib import signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 PAIRS = 25
 POLLS = (11, 1_000_000)
@@ -154,4 +154,4 @@ def _await(told: memoryview, count: int, program: subprocess.Popen[bytes]) -> No
 
 
 def _waiter(*words: str) -> list[str]:
-    return python_command.module("agent.bench.waiter_program", *words)
+    return python_command.module("drom.agent.bench.waiter_program", *words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent.cli.output import emit, table
+from drom.agent.cli.output import emit, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def days(value: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(value)
         return
-    from agent.bench.day import FIGURES
+    from drom.agent.bench.day import FIGURES
 
     print(
         f"{value['days']} simulated days on {value['machine']}, {value['programs']} programs: medians (least to most)"

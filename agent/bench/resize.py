@@ -22,13 +22,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.bench import agent as bench_agent
-from agent.bench.publish import percentile
-from agent.control import client
-from agent.errors import ControlError
-from agent.system import python_command
-from agent.topology.machine import usable_cores
-from agent.topology.sysfs import read_topology
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench.publish import percentile
+from drom.agent.control import client
+from drom.agent.errors import ControlError
+from drom.agent.system import python_command
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.sysfs import read_topology
+
 from dromlib import native
 from dromlib.cpulist import format_cpulist
 from dromlib.layout import MAILBOX
@@ -36,7 +37,7 @@ from dromlib.layout import MAILBOX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 SCHEMA_VERSION = 1
 WINDOW_NS = 50_000_000
@@ -66,7 +67,7 @@ class Program:
 def programs() -> tuple[Program, ...]:
     """Return the programs that are resized."""
     resize = str(native.bench_path("resize"))
-    blas = tuple(python_command.module("agent.bench.blas_program", "700"))
+    blas = tuple(python_command.module("drom.agent.bench.blas_program", "700"))
     return (
         Program("jacobi", "sweep over 1000 x 1000 points, OpenMP C", (resize, "jacobi", "1000")),
         Program("stream", "triad over 3 x 32 MB, OpenMP C", (resize, "triad", "4000000")),
@@ -105,7 +106,7 @@ def resize_cost(cycles: int, chosen: Iterable[str] = ("jacobi", "stream", "blas"
 
     Raises `ControlError` when a program of the benchmark fails, or when there is only one core.
     """
-    from agent.topology.detect import machine
+    from drom.agent.topology.detect import machine
 
     rows = usable_cores(read_topology())
     if len(rows) < 2:

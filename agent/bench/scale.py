@@ -18,10 +18,11 @@ import time
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from agent.bench import agent as bench_agent
-from agent.bench.agent import PATIENCE
-from agent.bench.publish import percentile
-from agent.errors import ControlError
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench.agent import PATIENCE
+from drom.agent.bench.publish import percentile
+from drom.agent.errors import ControlError
+
 from dromlib import layout, native
 from dromlib.layout import REQUEST
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 MACHINE = "pack:8 core:64 pu:2"
 TASKS = 1024

@@ -13,13 +13,13 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model.jobs import Action, Arrival, Bind, Done, Publish, Reservation, Start, Task
-from agent.model.layouts import ANY, Layout
-from agent.node.invariants import violations
-from agent.node.node import Node
-from agent.policy import fair_share
-from agent.policy.fair_share import JobCores
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Action, Arrival, Bind, Done, Publish, Reservation, Start, Task
+from drom.agent.model.layouts import ANY, Layout
+from drom.agent.node.invariants import violations
+from drom.agent.node.node import Node
+from drom.agent.policy import fair_share
+from drom.agent.policy.fair_share import JobCores
 
 if TYPE_CHECKING:
     import random

@@ -16,8 +16,8 @@ import statistics
 import subprocess
 from typing import TYPE_CHECKING
 
-from agent.bench.publish import PATIENCE, percentile
-from agent.errors import ControlError
+from drom.agent.bench.publish import PATIENCE, percentile
+from drom.agent.errors import ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

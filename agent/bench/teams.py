@@ -14,12 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from agent.bench import agent as bench_agent
-from agent.bench.publish import Stage
-from agent.control import client
-from agent.errors import ControlError
-from agent.topology.machine import usable_cores
-from agent.topology.sysfs import read_topology
+from drom.agent.bench import agent as bench_agent
+from drom.agent.bench.publish import Stage
+from drom.agent.control import client
+from drom.agent.errors import ControlError
+from drom.agent.topology.machine import usable_cores
+from drom.agent.topology.sysfs import read_topology
+
 from dromlib import native
 from dromlib.cpulist import format_cpulist
 from dromlib.layout import MAILBOX
@@ -27,7 +28,7 @@ from dromlib.layout import MAILBOX
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent.bench.agent import Agent
+    from drom.agent.bench.agent import Agent
 
 CHANGES = 20
 """Changes of a team in one run."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python program of `drom bench node`: it polls, or sleeps until it is granted something, and tells the time.
 
-    python -m agent.bench.waiter_program wait|signal|changed|message|pipe FILE CHANGES
-    python -m agent.bench.waiter_program poll REPETITIONS CALLS
+    python -m drom.agent.bench.waiter_program wait|signal|changed|message|pipe FILE CHANGES
+    python -m drom.agent.bench.waiter_program poll REPETITIONS CALLS
 
 FILE is mapped: word 0 counts the words written behind it. Word 1 says that the program is there; those after it are
 times of CLOCK_MONOTONIC in nanoseconds, one for each change.

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from drom.agent.cli import output
+from drom.agent.cli.events import events
+from drom.agent.cli.launch import launch
+from drom.agent.cli.orders import AsJson, RuntimeDir, orders_app
+from drom.agent.config import sources as config
+from drom.agent.config import validation
+from drom.agent.config.options import OPTIONS
+from drom.agent.control import client
+from drom.agent.daemon import startup
+from drom.agent.topology.detect import find_machine
 
-from agent.cli import output
-from agent.cli.events import events
-from agent.cli.launch import launch
-from agent.cli.orders import AsJson, RuntimeDir, orders_app
-from agent.config import sources as config
-from agent.config import validation
-from agent.config.options import OPTIONS
-from agent.control import client
-from agent.daemon import startup
-from agent.topology.detect import find_machine
 from dromlib import native
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ def config_reload(runtime_dir: RuntimeDir, json: AsJson = False) -> None:
 @takes_options
 def doctor(json: AsJson = False, **flags: object) -> None:
     """Examine this node for an agent with these options: a line each, with what to do; exit 1 when something fails."""
-    from agent.cli import doctor as examination
-    from agent.cli.doctor_checks import Finding
-    from agent.config.validation import conflicts
+    from drom.agent.cli import doctor as examination
+    from drom.agent.cli.doctor_checks import Finding
+    from drom.agent.config.validation import conflicts
 
     try:
         settings, file = _load(flags)

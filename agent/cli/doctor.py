@@ -12,29 +12,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.cli import doctor_checks
-from agent.cli.doctor_checks import Finding
-from agent.config import addresses
-from agent.control.client import order
-from agent.daemon import startup
-from agent.errors import ControlError
-from agent.execution.connection import host_of
-from agent.ipc import cpu_locks
-from agent.placement.kernel import distributor
-from agent.system import proc
-from agent.system.proc import Identity
-from agent.system.unmanaged_load import Meter
-from agent.topology.detect import find_machine
-from agent.topology.machine import usable_cores, warnings_of, without
-from agent.topology.synthetic import TopologyError
+from drom.agent.cli import doctor_checks
+from drom.agent.cli.doctor_checks import Finding
+from drom.agent.config import addresses
+from drom.agent.control.client import order
+from drom.agent.daemon import startup
+from drom.agent.errors import ControlError
+from drom.agent.execution.connection import host_of
+from drom.agent.ipc import cpu_locks
+from drom.agent.placement.kernel import distributor
+from drom.agent.system import proc
+from drom.agent.system.proc import Identity
+from drom.agent.system.unmanaged_load import Meter
+from drom.agent.topology.detect import find_machine
+from drom.agent.topology.machine import usable_cores, warnings_of, without
+from drom.agent.topology.synthetic import TopologyError
+
 from dromlib import layout, native
 from dromlib.cpulist import cpus, parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from agent.config.options import Options
-    from agent.topology.machine import Topology
+    from drom.agent.config.options import Options
+    from drom.agent.topology.machine import Topology
 
 SCHEMA_VERSION = 1
 MOMENT = 0.5

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
+from drom.agent.enforcement import cpusets
+from drom.agent.errors import ControlError
+from drom.agent.ipc.cpu_locks import holders, runtime_dir_of
+from drom.agent.system import proc as processes
+from drom.agent.system.cgroups import unescape
+from drom.agent.text import cpu_names
 
-from agent.enforcement import cpusets
-from agent.errors import ControlError
-from agent.ipc.cpu_locks import holders, runtime_dir_of
-from agent.system import proc as processes
-from agent.system.cgroups import unescape
-from agent.text import cpu_names
 from dromlib.cpulist import mask_of
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from agent.cli import output
-from agent.cli.orders import RuntimeDir
-from agent.config import sources
-from agent.observe import event_log
-from agent.observe import text_view as log
-from agent.text import WordError
+from drom.agent.cli import output
+from drom.agent.cli.orders import RuntimeDir
+from drom.agent.config import sources
+from drom.agent.observe import event_log
+from drom.agent.observe import text_view as log
+from drom.agent.text import WordError
 
 INTERVAL = 0.2
 """Seconds between two looks at a history that is followed."""

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from agent.cli import output
-from agent.cli.orders import AsJson
-from agent.control import keys
+from drom.agent.cli import output
+from drom.agent.cli.orders import AsJson
+from drom.agent.control import keys
 
 keys_app = typer.Typer(help="Make and show the keys with which agents take orders from other nodes.")
 SCHEMA_VERSION = 1

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from drom.agent import errors
+from drom.agent.cli import output
+from drom.agent.control import client
+from drom.agent.control.keys import default_folder
+from drom.agent.control.remote import Remote
+from drom.agent.ipc.runtime_dir import default_runtime_dir
+from drom.agent.model.layouts import Layout, parse_layout
+from drom.agent.text import parse_duration, parse_size
 
-from agent import errors
-from agent.cli import output
-from agent.control import client
-from agent.control.keys import default_folder
-from agent.control.remote import Remote
-from agent.ipc.runtime_dir import default_runtime_dir
-from agent.model.layouts import Layout, parse_layout
-from agent.text import parse_duration, parse_size
 from dromlib import layout as binary
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
@@ -153,7 +153,7 @@ def top(
 ) -> None:
     """Show who has which core, what changes hands, and why; live, until q."""
     try:
-        from agent.cli import top_screen  # curses is left out of some builds of Python
+        from drom.agent.cli import top_screen  # curses is left out of some builds of Python
     except ImportError as error:
         msg = f"drom top needs a Python with curses ({error}): use drom ps --watch."
         raise errors.ControlError(msg) from error

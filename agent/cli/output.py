@@ -9,15 +9,16 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent.config.sources import toml
-from agent.observe import listing, text_view
-from agent.system.users import user_name
-from agent.text import CORES_DIFFER, counted
-from agent.topology.machine import warnings_of
+from drom.agent.config.sources import toml
+from drom.agent.observe import listing, text_view
+from drom.agent.system.users import user_name
+from drom.agent.text import CORES_DIFFER, counted
+from drom.agent.topology.machine import warnings_of
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from agent.topology.machine import Topology
+    from drom.agent.topology.machine import Topology
 
 
 NOBODY = "No task runs here: start one with: drom run -- COMMAND"

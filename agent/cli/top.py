@@ -7,8 +7,8 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.observe import listing, node_map
-from agent.text import counted
+from drom.agent.observe import listing, node_map
+from drom.agent.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

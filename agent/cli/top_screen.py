@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom top` on a terminal: draws what `agent.cli.top` says, and listens to keys and to the agent's signals.
+"""`drom top` on a terminal: draws what `drom.agent.cli.top` says, and listens to keys and to the agent's signals.
 
 The picture is made anew when a grant has changed, ten times a second at most, and each second. An agent on another node
 has no signals for us: it is looked at each second.
@@ -20,14 +20,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from drom.agent.cli import top
+from drom.agent.control import client
+from drom.agent.control.remote import Remote
+from drom.agent.errors import ControlError
+from drom.agent.observe import node_map
+from drom.agent.observe.timeline import DARK, PALETTE
+from drom.agent.system.users import user_name
 
-from agent.cli import top
-from agent.control import client
-from agent.control.remote import Remote
-from agent.errors import ControlError
-from agent.observe import node_map
-from agent.observe.timeline import DARK, PALETTE
-from agent.system.users import user_name
 from dromlib import signals
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from agent.config.options import is_address
+from drom.agent.config.options import is_address
 
 
 def metrics_address(text: str) -> tuple[str, int]:

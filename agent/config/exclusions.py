@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from agent.system.users import user_number
+from drom.agent.system.users import user_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.ipc.runtime_dir import SYSTEM_DIR
-from agent.model.layouts import ANY, Layout, parse_layout
-from agent.text import FEATURE, NODE, RESOURCE, WordError, parse_size
+from drom.agent.ipc.runtime_dir import SYSTEM_DIR
+from drom.agent.model.layouts import ANY, Layout, parse_layout
+from drom.agent.text import FEATURE, NODE, RESOURCE, WordError, parse_size
+
 from dromlib.cpulist import CpuListError, parse_cpulist
 
 if TYPE_CHECKING:

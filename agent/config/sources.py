@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.config.options import OPTIONS, TABLES, Option, Options, Value
-from agent.ipc.runtime_dir import default_runtime_dir
-from agent.system.os_errors import reason_of
-from agent.system.plain_files import read_plain
+from drom.agent.config.options import OPTIONS, TABLES, Option, Options, Value
+from drom.agent.ipc.runtime_dir import default_runtime_dir
+from drom.agent.system.os_errors import reason_of
+from drom.agent.system.plain_files import read_plain
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.config.exclusions import find_users
-from agent.config.sources import ConfigError, read_file
-from agent.system.users import group_number
-from agent.topology.detect import find_machine
-from agent.topology.machine import without
-from agent.topology.synthetic import TopologyError
+from drom.agent.config.exclusions import find_users
+from drom.agent.config.sources import ConfigError, read_file
+from drom.agent.system.users import group_number
+from drom.agent.topology.detect import find_machine
+from drom.agent.topology.machine import without
+from drom.agent.topology.synthetic import TopologyError
+
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from agent.config.sources import Setting
+    from drom.agent.config.sources import Setting
 
 
 def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:

@@ -7,11 +7,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.errors import ControlError
-from agent.system.users import DIRECTORY, SilentDirectoryError, groups_of
+from drom.agent.errors import ControlError
+from drom.agent.system.users import DIRECTORY, SilentDirectoryError, groups_of
 
 if TYPE_CHECKING:
-    from agent.model.caller import Caller
+    from drom.agent.model.caller import Caller
 
 
 @dataclass(frozen=True, slots=True)

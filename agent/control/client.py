@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from drom.agent.control import local_client
+from drom.agent.control.messages import AGENT, Service, _object, endpoint, request
+from drom.agent.errors import ControlError, NotYetError, RefusedError
+from drom.agent.ipc.runtime_dir import fault_of
+from drom.agent.text import escaped
 
-from agent.control import local_client
-from agent.control.messages import AGENT, Service, _object, endpoint, request
-from agent.errors import ControlError, NotYetError, RefusedError
-from agent.ipc.runtime_dir import fault_of
-from agent.text import escaped
 from dromlib import signals as events
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from agent.control.remote import Remote
+    from drom.agent.control.remote import Remote
 
 
 TIMEOUT_MS = 30_000

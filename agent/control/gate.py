@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
-
-from agent.control import keys
-from agent.control.messages import MAX_MESSAGE
-from agent.control.quotas import MOST_CONNECTIONS
-from agent.control.remote import HANDSHAKE_MS, LAST_PORT, _has_port
-from agent.control.zmq_monitor import connection_of, hear, next_message, received, watch
-from agent.errors import ControlError
-from agent.system.proc import raise_fd_limit
+from drom.agent.control import keys
+from drom.agent.control.messages import MAX_MESSAGE
+from drom.agent.control.quotas import MOST_CONNECTIONS
+from drom.agent.control.remote import HANDSHAKE_MS, LAST_PORT, _has_port
+from drom.agent.control.zmq_monitor import connection_of, hear, next_message, received, watch
+from drom.agent.errors import ControlError
+from drom.agent.system.proc import raise_fd_limit
 
 if TYPE_CHECKING:
-    from agent.control.keys import Keys
-    from agent.control.zmq_monitor import Heard
+    from drom.agent.control.keys import Keys
+    from drom.agent.control.zmq_monitor import Heard
 
 WAITING = 8
 """Messages of one connection that wait to be read: who says more has to wait with it."""

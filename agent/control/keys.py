@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
+from drom.agent.errors import ControlError
 from zmq.utils import z85
-
-from agent.errors import ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,8 +13,9 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from agent.control.zmtp import MORE, frame
-from agent.system.proc import peer_credentials
+from drom.agent.control.zmtp import MORE, frame
+from drom.agent.system.proc import peer_credentials
+
 from dromlib.subscription import COMMAND, GREETING, LONG, ready
 
 _READY = ready(b"DEALER")

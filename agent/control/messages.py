@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.errors import ControlError
+from drom.agent.errors import ControlError
+
 from dromlib import signals as events
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.errors import Refused
+from drom.agent.errors import Refused
 
 MOST_CONNECTIONS = 256
 """Connections to one socket that a user has at most, however many descriptors there are."""

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
-
-from agent.control import keys
-from agent.control.messages import AGENT
-from agent.control.zmq_monitor import next_event
-from agent.errors import ControlError
+from drom.agent.control import keys
+from drom.agent.control.messages import AGENT
+from drom.agent.control.zmq_monitor import next_event
+from drom.agent.errors import ControlError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.control.keys import Keys
-    from agent.control.messages import Service
+    from drom.agent.control.keys import Keys
+    from drom.agent.control.messages import Service
 
 
 HANDSHAKE_MS = 10_000

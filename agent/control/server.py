@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ZeroMQ between the agent and its command line: orders (ROUTER) and signals (PUB), both over ipc.
 
-On this node both are served by `agent.control.zmtp`. Orders from other nodes come through a gate of
-`agent.control.gate`.
+On this node both are served by `drom.agent.control.zmtp`. Orders from other nodes come through a gate of
+`drom.agent.control.gate`.
 
 A request is one JSON object ``{"protocol": 1, "order": NAME, ...}``; the answer ``{"ok": true, "value": ...}`` or
 ``{"ok": false, "error": SENTENCE}``. Signals are those of `dromlib.signals`.
@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import zmq
+from drom.agent.control.messages import MAX_MESSAGE, MOST_BRACKETS, PROTOCOL, endpoint
+from drom.agent.control.quotas import MOST_CONNECTIONS
+from drom.agent.control.zmtp import Exchange, Signals
+from drom.agent.errors import ControlError, NotYetError
+from drom.agent.model.caller import Caller
+from drom.agent.system.connections import TURN_SECONDS
 
-from agent.control.messages import MAX_MESSAGE, MOST_BRACKETS, PROTOCOL, endpoint
-from agent.control.quotas import MOST_CONNECTIONS
-from agent.control.zmtp import Exchange, Signals
-from agent.errors import ControlError, NotYetError
-from agent.model.caller import Caller
-from agent.system.connections import TURN_SECONDS
 from dromlib import signals as events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.control.gate import Gate
-    from agent.control.zmtp import Line
+    from drom.agent.control.gate import Gate
+    from drom.agent.control.zmtp import Line
 
 _Opened = TypeVar("_Opened")
 PER_TURN = 32
@@ -50,7 +50,7 @@ class Server:
 
     Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
     a user of this node may have, requests are at most `longest` bytes long, and signals are about so many `slots`.
-    `turn`: see `agent.system.connections.TURN_SECONDS`. Raises `ControlError` where a socket cannot be opened.
+    `turn`: see `drom.agent.system.connections.TURN_SECONDS`. Raises `ControlError` where a socket cannot be opened.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 """ZeroMQ's protocol on sockets of this node, spoken by the agent itself: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/).
 
 libzmq bounds neither the frames of a message nor what somebody subscribes to, accepts connections until descriptors run
-out, and then aborts the process. Here a user takes up what `agent.system.connections` allows: so many connections, and
-so many bytes of unfinished messages and unread answers.
+out, and then aborts the process. Here a user takes up what `drom.agent.system.connections` allows: so many connections,
+and so many bytes of unfinished messages and unread answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.system.connections import BACKLOG, MOST_HELD, SILENCE, Connection, Connections
+from drom.agent.system.connections import BACKLOG, MOST_HELD, SILENCE, Connection, Connections
+
 from dromlib.signals import slot_of
 from dromlib.subscription import COMMAND, GREETING, LONG, ready
 
@@ -187,19 +188,19 @@ class Exchange:
         self.lines.end()
 
     def hear(self, connection: Line) -> None:
-        """Read a message; see `agent.system.connections.Handler`."""
+        """Read a message; see `drom.agent.system.connections.Handler`."""
         message = connection.read()
         self.lines.flush(connection)
         if message and self.lines.is_open(connection):
             self._heed(connection, message[0])
 
     def closed(self, connection: Line) -> None:
-        """Pass on that a connection is closed; see `agent.system.connections.Handler`."""
+        """Pass on that a connection is closed; see `drom.agent.system.connections.Handler`."""
         connection.discard()
         self._gone(connection)
 
     def refusal(self, uid: int, has: int | None) -> bytes:
-        """Return a greeting and a message; see `agent.system.connections.Handler`."""
+        """Return a greeting and a message; see `drom.agent.system.connections.Handler`."""
         message = self._refusal(uid, has)
         return self._hello + frame(message) if message else b""
 

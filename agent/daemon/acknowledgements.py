@@ -6,17 +6,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from agent.enforcement import affinity
-from agent.enforcement.widening import Widening
-from agent.model.jobs import Wish
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.widening import Widening
+from drom.agent.model.jobs import Wish
+
 from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agent.daemon.actuator import Acting
-    from agent.ipc.mailboxes import Mail, Mailboxes
-    from agent.model.jobs import Grant, Task
+    from drom.agent.daemon.actuator import Acting
+    from drom.agent.ipc.mailboxes import Mail, Mailboxes
+    from drom.agent.model.jobs import Grant, Task
 
 
 PAUSE = 0.5

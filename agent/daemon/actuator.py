@@ -7,18 +7,18 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from agent.enforcement.narrowed_masks import Narrowed
-from agent.model.jobs import Action, Bind, Done, Forget, Publish, Start, Task
+from drom.agent.enforcement.narrowed_masks import Narrowed
+from drom.agent.model.jobs import Action, Bind, Done, Forget, Publish, Start, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent.daemon.process_watch import Following
-    from agent.enforcement.cpusets import Fences
-    from agent.enforcement.spread import Spreading
-    from agent.ipc.registry import Registry
-    from agent.node.node import Node
-    from agent.observe.reporter import Report
+    from drom.agent.daemon.process_watch import Following
+    from drom.agent.enforcement.cpusets import Fences
+    from drom.agent.enforcement.spread import Spreading
+    from drom.agent.ipc.registry import Registry
+    from drom.agent.node.node import Node
+    from drom.agent.observe.reporter import Report
 
 
 class Audience(Protocol):
@@ -39,7 +39,7 @@ class Acting:
 
     `audience` is to be set before the first action, and `failed` before the first binding: it is called with the name
     of what failed and an error that another attempt may not meet. `torn`: an action has failed before others were
-    carried out, which `agent.daemon.recovery.Recovery` puts right.
+    carried out, which `drom.agent.daemon.recovery.Recovery` puts right.
     """
 
     audience: Audience

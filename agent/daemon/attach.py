@@ -7,17 +7,17 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.daemon.process_watch import first_process
-from agent.errors import ControlError
-from agent.system import proc
-from agent.system.proc import Identity
+from drom.agent.daemon.process_watch import first_process
+from drom.agent.errors import ControlError
+from drom.agent.system import proc
+from drom.agent.system.proc import Identity
 
 if TYPE_CHECKING:
-    from agent.config.exclusions import Exclusions
-    from agent.daemon.process_watch import Following
-    from agent.model.caller import Caller
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.config.exclusions import Exclusions
+    from drom.agent.daemon.process_watch import Following
+    from drom.agent.model.caller import Caller
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agent.daemon.acknowledgements import Post
-    from agent.daemon.actuator import Acting
-    from agent.daemon.process_watch import Following
-    from agent.daemon.registrar import Admission
-    from agent.daemon.settings import Settings
-    from agent.execution.executor import Nobody
-    from agent.ipc.mailboxes import Mailboxes
-    from agent.ipc.registry import Registry
-    from agent.model.jobs import Task
-    from agent.node.node import Node
-    from agent.observe.log import Log
-    from agent.observe.reporter import Report
-    from agent.observe.view import Snapshot
-    from agent.topology.availability import Rereading
+    from drom.agent.daemon.acknowledgements import Post
+    from drom.agent.daemon.actuator import Acting
+    from drom.agent.daemon.process_watch import Following
+    from drom.agent.daemon.registrar import Admission
+    from drom.agent.daemon.settings import Settings
+    from drom.agent.execution.executor import Nobody
+    from drom.agent.ipc.mailboxes import Mailboxes
+    from drom.agent.ipc.registry import Registry
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
+    from drom.agent.observe.log import Log
+    from drom.agent.observe.reporter import Report
+    from drom.agent.observe.view import Snapshot
+    from drom.agent.topology.availability import Rereading
 
 
 class Context(Protocol):

@@ -9,26 +9,26 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent.control.server import Encoded
-from agent.daemon.attach import Candidates
-from agent.errors import ControlError, Refused
-from agent.ipc.mailboxes import MailboxError
-from agent.node import dry_run as preview
-from agent.node import orders
-from agent.node.explain import explain
-from agent.observe.reporter import Share
-from agent.observe.view import SCHEMA_VERSION
-from agent.system.users import DIRECTORY
-from agent.text import cpu_names
+from drom.agent.control.server import Encoded
+from drom.agent.daemon.attach import Candidates
+from drom.agent.errors import ControlError, Refused
+from drom.agent.ipc.mailboxes import MailboxError
+from drom.agent.node import dry_run as preview
+from drom.agent.node import orders
+from drom.agent.node.explain import explain
+from drom.agent.observe.reporter import Share
+from drom.agent.observe.view import SCHEMA_VERSION
+from drom.agent.system.users import DIRECTORY
+from drom.agent.text import cpu_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.daemon.context import Context
-    from agent.model.caller import Caller
-    from agent.model.jobs import Task
-    from agent.node.node import Node
-    from agent.node.orders import Attach, Release, Resize, Set
+    from drom.agent.daemon.context import Context
+    from drom.agent.model.caller import Caller
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
+    from drom.agent.node.orders import Attach, Release, Resize, Set
 
 ORDERS_AT_ONCE = 100
 """Orders, carried out or only tried, that a user may give in a moment.

@@ -13,48 +13,49 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent import errors
-from agent.control import server
-from agent.daemon import recovery
-from agent.daemon.acknowledgements import Post
-from agent.daemon.actuator import Acting
-from agent.daemon.control_handler import Obeying
-from agent.daemon.process_watch import Following, first_process
-from agent.daemon.registrar import Admission
-from agent.enforcement import affinity
-from agent.enforcement.repair import Repairing
-from agent.enforcement.spread import Spreading
-from agent.errors import Refused
-from agent.execution.executor import Nobody, Steward
-from agent.ipc import registry, runtime_dir
-from agent.ipc.cpu_locks import Claims
-from agent.ipc.mailboxes import Mailboxes
-from agent.model.cores import Cores
-from agent.node.node import Node
-from agent.observe.event_log import HistoryError
-from agent.observe.guarded import Guard
-from agent.observe.job_rates import Pacing
-from agent.observe.reporter import Report
-from agent.observe.snapshot import snapshot
-from agent.system import heap, proc
-from agent.system.unix_signals import Signals
-from agent.system.unmanaged_load import Watch
-from agent.text import counted
-from agent.topology import machine as topology
-from agent.topology.availability import Rereading
+from drom.agent import errors
+from drom.agent.control import server
+from drom.agent.daemon import recovery
+from drom.agent.daemon.acknowledgements import Post
+from drom.agent.daemon.actuator import Acting
+from drom.agent.daemon.control_handler import Obeying
+from drom.agent.daemon.process_watch import Following, first_process
+from drom.agent.daemon.registrar import Admission
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.repair import Repairing
+from drom.agent.enforcement.spread import Spreading
+from drom.agent.errors import Refused
+from drom.agent.execution.executor import Nobody, Steward
+from drom.agent.ipc import registry, runtime_dir
+from drom.agent.ipc.cpu_locks import Claims
+from drom.agent.ipc.mailboxes import Mailboxes
+from drom.agent.model.cores import Cores
+from drom.agent.node.node import Node
+from drom.agent.observe.event_log import HistoryError
+from drom.agent.observe.guarded import Guard
+from drom.agent.observe.job_rates import Pacing
+from drom.agent.observe.reporter import Report
+from drom.agent.observe.snapshot import snapshot
+from drom.agent.system import heap, proc
+from drom.agent.system.unix_signals import Signals
+from drom.agent.system.unmanaged_load import Watch
+from drom.agent.text import counted
+from drom.agent.topology import machine as topology
+from drom.agent.topology.availability import Rereading
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from agent.daemon.settings import Settings
-    from agent.model import caller
-    from agent.model.jobs import Task
-    from agent.observe.log import Log
-    from agent.observe.view import Snapshot
-    from agent.placement.ranks import Place
-    from agent.system.proc import Identity
-    from agent.system.sd_notify import ServiceManager
+    from drom.agent.daemon.settings import Settings
+    from drom.agent.model import caller
+    from drom.agent.model.jobs import Task
+    from drom.agent.observe.log import Log
+    from drom.agent.observe.view import Snapshot
+    from drom.agent.placement.ranks import Place
+    from drom.agent.system.proc import Identity
+    from drom.agent.system.sd_notify import ServiceManager
 
 T = TypeVar("T")
 

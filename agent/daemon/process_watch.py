@@ -8,17 +8,17 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from agent.daemon.task_processes import Census, Marks, Scan
-from agent.system import proc
-from agent.system.proc import Identity
+from drom.agent.daemon.task_processes import Census, Marks, Scan
+from drom.agent.system import proc
+from drom.agent.system.proc import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from agent.model.jobs import Task
-    from agent.node.node import Node
-    from agent.system.loop import Loop
-    from agent.system.proc import Stat
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
+    from drom.agent.system.loop import Loop
+    from drom.agent.system.proc import Stat
 
 
 AGAIN = 0.1

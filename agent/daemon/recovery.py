@@ -10,22 +10,23 @@ import time
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from agent.daemon.acknowledgements import wish_in
-from agent.daemon.process_watch import first_process
-from agent.daemon.task_processes import Census, Marks
-from agent.ipc import registry
-from agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
-from agent.model.jobs import Task
-from agent.system import proc
-from agent.system.proc import Identity, boot_id, scan
+from drom.agent.daemon.acknowledgements import wish_in
+from drom.agent.daemon.process_watch import first_process
+from drom.agent.daemon.task_processes import Census, Marks
+from drom.agent.ipc import registry
+from drom.agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
+from drom.agent.model.jobs import Task
+from drom.agent.system import proc
+from drom.agent.system.proc import Identity, boot_id, scan
+
 from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from agent.daemon.context import Context
-    from agent.model.jobs import Action, Job
+    from drom.agent.daemon.context import Context
+    from drom.agent.model.jobs import Action, Job
 
 
 _WORLD = frozenset({"slot", "arrival", "responder", "said", "wish", "heeds_from", "told_waiting"})

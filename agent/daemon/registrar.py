@@ -9,26 +9,27 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.daemon.process_watch import first_process
-from agent.daemon.registration_server import Reception
-from agent.enforcement import affinity
-from agent.ipc.mailboxes import MailboxError
-from agent.system import proc
+from drom.agent.daemon.process_watch import first_process
+from drom.agent.daemon.registration_server import Reception
+from drom.agent.enforcement import affinity
+from drom.agent.ipc.mailboxes import MailboxError
+from drom.agent.system import proc
+
 from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.config.exclusions import Exclusions
-    from agent.control.quotas import Quotas
-    from agent.daemon.actuator import Acting
-    from agent.daemon.registration_server import Visit
-    from agent.ipc import registration
-    from agent.ipc.mailboxes import Mailboxes
-    from agent.model.jobs import Arrival, Task
-    from agent.system.loop import Loop
-    from agent.system.proc import Identity
+    from drom.agent.config.exclusions import Exclusions
+    from drom.agent.control.quotas import Quotas
+    from drom.agent.daemon.actuator import Acting
+    from drom.agent.daemon.registration_server import Visit
+    from drom.agent.ipc import registration
+    from drom.agent.ipc.mailboxes import Mailboxes
+    from drom.agent.model.jobs import Arrival, Task
+    from drom.agent.system.loop import Loop
+    from drom.agent.system.proc import Identity
 
 
 class Admission:

@@ -11,20 +11,21 @@ import socket
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from agent.errors import Refused
-from agent.ipc import registration
-from agent.ipc.mailboxes import MailboxError
-from agent.system import connections, proc
-from agent.system.connections import Connection, Connections
+from drom.agent.errors import Refused
+from drom.agent.ipc import registration
+from drom.agent.ipc.mailboxes import MailboxError
+from drom.agent.system import connections, proc
+from drom.agent.system.connections import Connection, Connections
+
 from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.model.jobs import Task
-    from agent.system.loop import Loop
-    from agent.system.proc import Identity, Peer
+    from drom.agent.model.jobs import Task
+    from drom.agent.system.loop import Loop
+    from drom.agent.system.proc import Identity, Peer
 
 TELL_WAITING = 0.25
 """Seconds after which a launcher is told why it waits."""
@@ -132,7 +133,7 @@ class Reception:
                 connections.send(visit.socket, layout.pack_reply("waiting", text=text))
 
     def refusal(self, uid: int, has: int | None) -> bytes:
-        """Return the reply to a process for which there is no room; see `agent.system.connections.Handler`."""
+        """Return the reply to a process for which there is no room; see `drom.agent.system.connections.Handler`."""
         sentence = "too many are at the door: try again in a moment."
         if has is not None:
             sentence = f"user {uid} has {has} programs at the door already: wait until some of them have started."

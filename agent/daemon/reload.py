@@ -12,21 +12,22 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.config.exclusions import Exclusions, find_users
-from agent.config.options import Options, layout_of, memory_of
-from agent.config.sources import SCHEMA_VERSION, ConfigError, options_of
-from agent.config.validation import no_core_left, unknown
-from agent.errors import ControlError
-from agent.policy.site_rules import Rules
-from agent.system.unmanaged_load import Avoidance, Watch
+from drom.agent.config.exclusions import Exclusions, find_users
+from drom.agent.config.options import Options, layout_of, memory_of
+from drom.agent.config.sources import SCHEMA_VERSION, ConfigError, options_of
+from drom.agent.config.validation import no_core_left, unknown
+from drom.agent.errors import ControlError
+from drom.agent.policy.site_rules import Rules
+from drom.agent.system.unmanaged_load import Avoidance, Watch
+
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent.config.sources import Setting, Sources
-    from agent.daemon.daemon import Daemon
-    from agent.daemon.settings import Settings
+    from drom.agent.config.sources import Setting, Sources
+    from drom.agent.daemon.daemon import Daemon
+    from drom.agent.daemon.settings import Settings
 
 RULES = tuple(rule.name for rule in fields(Rules) if rule.name != "free")
 CHANGEABLE = {

@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent is started with, as `agent.daemon.startup` makes it from its options."""
+"""What an agent is started with, as `drom.agent.daemon.startup` makes it from its options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.config.exclusions import Exclusions
-from agent.control.access import Masters
-from agent.control.quotas import Quotas
-from agent.model.layouts import ANY, Layout
-from agent.node.node import RULES
-from agent.system.unmanaged_load import Avoidance
+from drom.agent.config.exclusions import Exclusions
+from drom.agent.control.access import Masters
+from drom.agent.control.quotas import Quotas
+from drom.agent.model.layouts import ANY, Layout
+from drom.agent.node.node import RULES
+from drom.agent.system.unmanaged_load import Avoidance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.control.gate import Gate
-    from agent.enforcement.cpusets import Fences
-    from agent.execution.executor import Membership
-    from agent.observe.event_log import History
-    from agent.policy.site_rules import Rules
-    from agent.topology.machine import Topology
+    from drom.agent.control.gate import Gate
+    from drom.agent.enforcement.cpusets import Fences
+    from drom.agent.execution.executor import Membership
+    from drom.agent.observe.event_log import History
+    from drom.agent.policy.site_rules import Rules
+    from drom.agent.topology.machine import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What an agent is started with. Durations are seconds; the `unit` handed out is a "core" or a "thread".
 
-    `claims` is the file of `agent.ipc.cpu_locks` (None: nothing is claimed); `memory` is what jobs may declare
+    `claims` is the file of `drom.agent.ipc.cpu_locks` (None: nothing is claimed); `memory` is what jobs may declare
     together, in bytes (0: not counted). `reread` returns the machine as it is by then (None: it never changes).
     `gate` is where orders from other nodes come in (None: nowhere), and `membership` names the scheduler (None: none).
     `fences` are the control groups of tasks (None: there are and were none). `history` keeps events for when the agent

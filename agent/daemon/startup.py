@@ -14,39 +14,40 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.config.addresses import metrics_address, zmq_address
-from agent.config.exclusions import find_users
-from agent.config.options import Options, resources_of
-from agent.config.sources import Sources
-from agent.control.access import Masters
-from agent.control.quotas import Quotas
-from agent.enforcement import cpusets
-from agent.errors import ControlError
-from agent.ipc.cpu_locks import ClaimError, claims_file
-from agent.observe.event_log import History
-from agent.observe.guarded import EXIT_STATUS, LoopError, place
-from agent.observe.log import Log, failure
-from agent.system import python_command
-from agent.system.python_command import SERVE
-from agent.system.sd_notify import ServiceManager
-from agent.system.users import group_number
-from agent.text import parse_size
-from agent.topology.detect import find_machine
-from agent.topology.machine import warnings_of, without
-from agent.topology.synthetic import TopologyError
-from agent.topology.sysfs import read_topology
+from drom.agent.config.addresses import metrics_address, zmq_address
+from drom.agent.config.exclusions import find_users
+from drom.agent.config.options import Options, resources_of
+from drom.agent.config.sources import Sources
+from drom.agent.control.access import Masters
+from drom.agent.control.quotas import Quotas
+from drom.agent.enforcement import cpusets
+from drom.agent.errors import ControlError
+from drom.agent.ipc.cpu_locks import ClaimError, claims_file
+from drom.agent.observe.event_log import History
+from drom.agent.observe.guarded import EXIT_STATUS, LoopError, place
+from drom.agent.observe.log import Log, failure
+from drom.agent.system import python_command
+from drom.agent.system.python_command import SERVE
+from drom.agent.system.sd_notify import ServiceManager
+from drom.agent.system.users import group_number
+from drom.agent.text import parse_size
+from drom.agent.topology.detect import find_machine
+from drom.agent.topology.machine import warnings_of, without
+from drom.agent.topology.synthetic import TopologyError
+from drom.agent.topology.sysfs import read_topology
+
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from agent.control.gate import Gate
-    from agent.control.keys import Keys
-    from agent.daemon.daemon import Daemon
-    from agent.execution.executor import Membership
-    from agent.placement.kernel.background import Placer
-    from agent.topology.machine import Topology
+    from drom.agent.control.gate import Gate
+    from drom.agent.control.keys import Keys
+    from drom.agent.daemon.daemon import Daemon
+    from drom.agent.execution.executor import Membership
+    from drom.agent.placement.kernel.background import Placer
+    from drom.agent.topology.machine import Topology
 
 
 def become(options: Options, sources: Sources) -> None:
@@ -117,14 +118,14 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
     directory = Path(options.runtime_dir)
     log = Log(form=options.log_format)
     manager = ServiceManager(os.environ, os.getpid())
-    from agent.daemon.daemon import Daemon
-    from agent.daemon.reload import Reloading, tuned
-    from agent.daemon.settings import Settings
-    from agent.execution.spool import SpoolError
-    from agent.ipc.mailboxes import MailboxError
-    from agent.ipc.registry import RegistryError
-    from agent.ipc.runtime_dir import RuntimeDirError
-    from agent.placement.kernel.background import Placer
+    from drom.agent.daemon.daemon import Daemon
+    from drom.agent.daemon.reload import Reloading, tuned
+    from drom.agent.daemon.settings import Settings
+    from drom.agent.execution.spool import SpoolError
+    from drom.agent.ipc.mailboxes import MailboxError
+    from drom.agent.ipc.registry import RegistryError
+    from drom.agent.ipc.runtime_dir import RuntimeDirError
+    from drom.agent.placement.kernel.background import Placer
 
     try:
         unit = _unit(directory, options.unit, log)
@@ -184,7 +185,7 @@ def _gate(options: Options, log: Log) -> Gate | None:
     """Return where orders from other nodes come in, if they are wanted. Raises `ControlError`."""
     if options.remote_listen is None:
         return None
-    from agent.control import gate as remote
+    from drom.agent.control import gate as remote
 
     own = keys_of(options)
     gate = remote.Gate(zmq_address(options.remote_listen), own)
@@ -198,8 +199,8 @@ def _membership(options: Options) -> Membership | None:
         return None
     if options.observe:
         raise ControlError("an agent that only observes starts no jobs: leave out --observe or --scheduler.")
-    from agent.execution import connection
-    from agent.execution.executor import Membership
+    from drom.agent.execution import connection
+    from drom.agent.execution.executor import Membership
 
     own = keys_of(options) if connection.host_of(options.scheduler) else None
     node, resources = options.node or socket.gethostname(), resources_of(options.resources)
@@ -208,7 +209,7 @@ def _membership(options: Options) -> Membership | None:
 
 def keys_of(options: Options) -> Keys:
     """Return this agent's keys. Raises `ControlError`."""
-    from agent.control import keys
+    from drom.agent.control import keys
 
     return keys.load(
         Path(options.remote_keys) if options.remote_keys else keys.default_folder(os.environ, os.geteuid())
@@ -230,7 +231,7 @@ def _history(options: Options) -> History | None:
 
 def _unit(directory: Path, wanted: str, log: Log) -> str:
     """Return the unit to hand out: the one asked for, but while tasks live that of the agent that started them."""
-    from agent.daemon.recovery import unit_in_use
+    from drom.agent.daemon.recovery import unit_in_use
 
     unit = unit_in_use(directory) or wanted
     if unit != wanted:
@@ -265,7 +266,7 @@ def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
 def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], None]:
     if where is None:
         return lambda: None
-    from agent.observe import site
+    from drom.agent.observe import site
 
     address = metrics_address(where)
     try:

@@ -8,7 +8,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.system.proc import Identity, Stat, environment, image, named_in, owner, owners_of, read_stat
+from drom.agent.system.proc import Identity, Stat, environment, image, named_in, owner, owners_of, read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

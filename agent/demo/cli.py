@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from agent.cli.orders import AsJson
+from drom.agent.cli.orders import AsJson
 
 
 def demo(
@@ -17,6 +16,6 @@ def demo(
     json: AsJson = False,
 ) -> None:
     """Watch two OpenMP programs share this machine."""
-    from agent.demo import run as demonstration
+    from drom.agent.demo import run as demonstration
 
     raise typer.Exit(demonstration.run(out, seconds, as_json=json))

@@ -15,14 +15,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from agent import errors
-from agent.cli.console import Paper
-from agent.observe.timeline import Change, PictureError, draw_text
-from agent.system import os_errors, proc
-from agent.testbed.stage import DemoError, Stage, opened
-from agent.topology.machine import halves, usable_cores
-from agent.topology.synthetic import TopologyError, synthetic_topology
-from agent.topology.sysfs import read_topology
+from drom.agent import errors
+from drom.agent.cli.console import Paper
+from drom.agent.observe.timeline import Change, PictureError, draw_text
+from drom.agent.system import os_errors, proc
+from drom.agent.testbed.stage import DemoError, Stage, opened
+from drom.agent.topology.machine import halves, usable_cores
+from drom.agent.topology.synthetic import TopologyError, synthetic_topology
+from drom.agent.topology.sysfs import read_topology
+
 from dromlib import native
 from dromlib.cpulist import cpus, format_cpulist, parse_cpulist
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.topology.machine import Topology
+    from drom.agent.topology.machine import Topology
 
 SCHEMA_VERSION = 1
 LEAST_SECONDS = 3.0
@@ -359,7 +360,7 @@ def _report(value: dict[str, Any], story: Story, paper: Paper, png: Path) -> Non
 
 def _draw(path: Path, changes: list[Change], cores: list[tuple[int, int]], end_s: float) -> dict[str, str | None]:
     """Draw the PNG; say where it is, or why there is none."""
-    from agent.demo.timeline_png import draw_png
+    from drom.agent.demo.timeline_png import draw_png
 
     try:
         draw_png(path, changes, cores, end_s, title=f"Two programs share {len(cores)} cores")

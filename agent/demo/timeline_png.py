@@ -7,16 +7,15 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from agent.observe.timeline import DARK, PALETTE, PictureError, cpu_rows, in_force_s, jobs_of, refuse_empty, spans
+from drom.agent.observe.timeline import DARK, PALETTE, PictureError, cpu_rows, in_force_s, jobs_of, refuse_empty, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from os import PathLike
 
+    from drom.agent.observe.timeline import Change, Span
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from agent.observe.timeline import Change, Span
 
 _PNG_WIDTH_INCHES = 10.0
 _PNG_DPI = 150

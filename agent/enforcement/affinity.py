@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.system.proc import threads
+from drom.agent.system.proc import threads
+
 from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:

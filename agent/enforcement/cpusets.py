@@ -23,14 +23,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.errors import ControlError
-from agent.system.cgroups import V2, parse_mounts, parse_own_cgroups
+from drom.agent.errors import ControlError
+from drom.agent.system.cgroups import V2, parse_mounts, parse_own_cgroups
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from agent.model.jobs import Task
+    from drom.agent.model.jobs import Task
 
 OWN = "agent"
 HOLDER = "system.slice/drom-tasks.service"

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.enforcement import affinity
-from agent.system import proc
+from drom.agent.enforcement import affinity
+from drom.agent.system import proc
+
 from dromlib.cpulist import mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from agent.enforcement.affinity import Result
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.enforcement.affinity import Result
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 GRANTS = 16
 """Grants of a task that are remembered: a thread with the mask of an older one counts as narrowed."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from agent.enforcement import affinity
-from agent.enforcement.narrowed_masks import Narrowed
+from drom.agent.enforcement import affinity
+from drom.agent.enforcement.narrowed_masks import Narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 LEAST, MOST = 0.8, 4.0
 """Seconds between two rounds."""

@@ -12,17 +12,18 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.enforcement import affinity
-from agent.system import cpu_times
+from drom.agent.enforcement import affinity
+from drom.agent.system import cpu_times
+
 from dromlib.cpulist import cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from agent.ipc.mailboxes import Mail
-    from agent.model.jobs import Done, Task
-    from agent.node.node import Node
-    from agent.system.cpu_times import Thread
+    from drom.agent.ipc.mailboxes import Mail
+    from drom.agent.model.jobs import Done, Task
+    from drom.agent.node.node import Node
+    from drom.agent.system.cpu_times import Thread
 
 LOOKS = (0.001, 0.003, 0.01, 0.03, 0.1)
 """Seconds after a change at which its threads are looked at; once they are apart only the last look is left."""

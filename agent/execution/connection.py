@@ -7,19 +7,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import zmq
-
-from agent.control import keys
-from agent.control.messages import is_answer
-from agent.control.remote import not_let_in, not_proven
-from agent.control.zmq_monitor import next_event
-from agent.execution import protocol
+from drom.agent.control import keys
+from drom.agent.control.messages import is_answer
+from drom.agent.control.remote import not_let_in, not_proven
+from drom.agent.control.zmq_monitor import next_event
+from drom.agent.execution import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.control.keys import Keys
-    from agent.execution.protocol import FromAgent, Hello, ToAgent, Welcome
-    from agent.observe.log import Log
+    from drom.agent.control.keys import Keys
+    from drom.agent.execution.protocol import FromAgent, Hello, ToAgent, Welcome
+    from drom.agent.observe.log import Log
 
 PATIENCE = 3.0
 """Seconds from one Hello to the next, as long as nobody welcomes the node."""

@@ -13,24 +13,24 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.execution import launch, protocol, spool
-from agent.execution.connection import Link
-from agent.execution.remote_steps import Remote
-from agent.execution.supervisor import PATIENCE, Attempt, Keeping, send_signal
-from agent.model.jobs import Reservation
-from agent.system import proc
+from drom.agent.errors import Refused
+from drom.agent.execution import launch, protocol, spool
+from drom.agent.execution.connection import Link
+from drom.agent.execution.remote_steps import Remote
+from drom.agent.execution.supervisor import PATIENCE, Attempt, Keeping, send_signal
+from drom.agent.model.jobs import Reservation
+from drom.agent.system import proc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from agent.control.keys import Keys
-    from agent.execution.host import Host
-    from agent.execution.protocol import FromAgent, ToAgent
-    from agent.model.jobs import Task
-    from agent.observe.job_rates import Sample
-    from agent.system.proc import Stat
+    from drom.agent.control.keys import Keys
+    from drom.agent.execution.host import Host
+    from drom.agent.execution.protocol import FromAgent, ToAgent
+    from drom.agent.model.jobs import Task
+    from drom.agent.observe.job_rates import Sample
+    from drom.agent.system.proc import Stat
 
 AGAIN = 0.1
 """Seconds between two looks at an attempt whose processes are to be gone."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from agent.system.loop import Loop
+from drom.agent.system.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
     from pathlib import Path
 
-    from agent.model.jobs import Action
-    from agent.node.node import Node
-    from agent.observe.log import Log
-    from agent.system.proc import Stat
-    from agent.topology.machine import Topology
+    from drom.agent.model.jobs import Action
+    from drom.agent.node.node import Node
+    from drom.agent.observe.log import Log
+    from drom.agent.system.proc import Stat
+    from drom.agent.topology.machine import Topology
 
 T = TypeVar("T")
 

@@ -12,16 +12,17 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.execution.mpi_hosts import mpi_hosts
-from agent.execution.protocol import LETTERS
-from agent.ipc.runtime_dir import make_open
+from drom.agent.execution.mpi_hosts import mpi_hosts
+from drom.agent.execution.protocol import LETTERS
+from drom.agent.ipc.runtime_dir import make_open
+
 from dromlib import native
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent.execution.protocol import Start
-    from agent.execution.spool import Status
+    from drom.agent.execution.protocol import Start
+    from drom.agent.execution.spool import Status
 
 ALREADY = ("DROM_TASK", "DROM_CPUS", "DROM_MAX_CPUS")
 """What a program inside a task has in its environment, and one outside may not have."""

@@ -16,8 +16,8 @@ An agent knows an attempt from `Start` until `Forget`, over any number of its ow
 * `Ended` comes when no process of the job is left and its cores are free. `Ended.status` is -9 also for a job whose
   keeper on the node was killed or that was there before the node was booted again; `Ended.note` says so.
 * `Resize` is answered by `Resized` or `NotResized`; a newer one takes the place of one that is not answered yet.
-* Over TCP both sides show CURVE keys (`agent.control.keys`): the scheduler's public key is kept under the name of its
-  host, or is that of a pair which all nodes share. Over ipc the path says who it is.
+* Over TCP both sides show CURVE keys (`drom.agent.control.keys`): the scheduler's public key is kept under the name of
+  its host, or is that of a pair which all nodes share. Over ipc the path says who it is.
 * `Post` is what the agents of a job's nodes tell each other: the scheduler hands `body` on, as it is, to the node `to`,
   if the job runs on both, and sets `node` to the name of who sent it; otherwise it answers with `Lost`.
 """

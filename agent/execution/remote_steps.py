@@ -14,18 +14,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import Refused
-from agent.execution.protocol import Post
-from agent.execution.step_requests import NUMBER, Hooks, Request
-from agent.execution.steps import Step, Steps
+from drom.agent.errors import Refused
+from drom.agent.execution.protocol import Post
+from drom.agent.execution.step_requests import NUMBER, Hooks, Request
+from drom.agent.execution.steps import Step, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent.execution.launch import Place
-    from agent.execution.supervisor import Attempt
-    from agent.system.loop import Loop
-    from agent.system.proc import Stat
+    from drom.agent.execution.launch import Place
+    from drom.agent.execution.supervisor import Attempt
+    from drom.agent.system.loop import Loop
+    from drom.agent.system.proc import Stat
 
 REPEAT = 2.0
 """Seconds after which a hook that waits is asked for again."""

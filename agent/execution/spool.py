@@ -25,7 +25,7 @@ import shutil
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from agent.execution.protocol import Start, as_json, from_json
+from drom.agent.execution.protocol import Start, as_json, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,14 +12,14 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from agent.system import connections
-from agent.system.connections import Connection, Connections
+from drom.agent.system import connections
+from drom.agent.system.connections import Connection, Connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.system.loop import Loop
+    from drom.agent.system.loop import Loop
 
 LARGEST = 128 << 10
 """Bytes of a request."""
@@ -104,13 +104,13 @@ class Hooks:
         self._path.unlink(missing_ok=True)
 
     def refusal(self, uid: int, has: int | None) -> bytes:
-        """Return the answer to a process for which there is no room; see `agent.system.connections.Handler`."""
+        """Return the answer to a process for which there is no room; see `drom.agent.system.connections.Handler`."""
         if has is None:
             return b"1 the agent has no descriptors left for this command: try again in a moment."
         return f"1 user {uid} has {has} commands on other nodes already: wait until some have ended.".encode()
 
     def closed(self, connection: Caller) -> None:
-        """Forget a request; see `agent.system.connections.Handler`."""
+        """Forget a request; see `drom.agent.system.connections.Handler`."""
         if connection.request:
             del self._waiting[connection.request.number]
 

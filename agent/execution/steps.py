@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.execution import launch, spool
-from agent.execution.spool import Folder
-from agent.execution.step_requests import NUMBER
-from agent.execution.supervisor import Attempt, Keeping, send_signal
+from drom.agent.errors import Refused
+from drom.agent.execution import launch, spool
+from drom.agent.execution.spool import Folder
+from drom.agent.execution.step_requests import NUMBER
+from drom.agent.execution.supervisor import Attempt, Keeping, send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.execution.launch import Place
-    from agent.execution.protocol import Start
-    from agent.system.loop import Loop
-    from agent.system.proc import Stat
+    from drom.agent.execution.launch import Place
+    from drom.agent.execution.protocol import Start
+    from drom.agent.system.loop import Loop
+    from drom.agent.system.proc import Stat
 
 PREFIX = "step."
 MOST = 4096

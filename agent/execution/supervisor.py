@@ -11,17 +11,17 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from agent.execution import launch, spool
-from agent.system import proc
+from drom.agent.execution import launch, spool
+from drom.agent.system import proc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.execution.launch import Place
-    from agent.execution.protocol import Start
-    from agent.execution.spool import Folder, Status
-    from agent.system.loop import Loop
-    from agent.system.proc import Stat
+    from drom.agent.execution.launch import Place
+    from drom.agent.execution.protocol import Start
+    from drom.agent.execution.spool import Folder, Status
+    from drom.agent.system.loop import Loop
+    from drom.agent.system.proc import Stat
 
 PATIENCE = 10.0
 """Seconds until what does not end although it was killed is left to people."""

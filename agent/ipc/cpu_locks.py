@@ -20,7 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.text import cpus_are, escaped
+from drom.agent.text import cpus_are, escaped
+
 from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.model.jobs import Arrival
-from agent.model.layouts import ANY, KINDS, Layout
-from agent.text import clean_name
+from drom.agent.model.jobs import Arrival
+from drom.agent.model.layouts import ANY, KINDS, Layout
+from drom.agent.text import clean_name
+
 from dromlib import layout
 from dromlib.layout import REQUEST
 

@@ -17,8 +17,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.model.jobs import Arrival, Grant, Job, Task
-from agent.model.layouts import KINDS, Layout
+from drom.agent.model.jobs import Arrival, Grant, Job, Task
+from drom.agent.model.layouts import KINDS, Layout
+
 from dromlib import layout, native
 from dromlib.layout import HEADER, MASKS, SLOT
 

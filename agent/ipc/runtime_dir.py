@@ -12,7 +12,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.system import connections
+from drom.agent.system import connections
+
 from dromlib import layout
 from dromlib.layout import HEADER
 

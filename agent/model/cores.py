@@ -9,7 +9,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from agent.text import counted
+from drom.agent.text import counted
+
 from dromlib.cpulist import cpus as cpus_of
 from dromlib.cpulist import first_cpu
 
@@ -33,7 +34,7 @@ class Cores:
 
     @classmethod
     def of(cls, units: Sequence[Core], wholes: Sequence[Core] = ()) -> Cores:
-        """Return the cores to hand out, from the rows of `agent.topology.machine.usable_cores`.
+        """Return the cores to hand out, from the rows of `drom.agent.topology.machine.usable_cores`.
 
         Where units are hardware threads, `wholes` are the rows of the cores; threads of a core then stand together.
         """

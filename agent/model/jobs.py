@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from agent.model.copies import State, Value
-from agent.model.layouts import ANY, Layout
+from drom.agent.model.copies import State, Value
+from drom.agent.model.layouts import ANY, Layout
 
 
 @dataclass(frozen=True, slots=True)

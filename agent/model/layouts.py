@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, takewhile
 from typing import TYPE_CHECKING
 
-from agent.model.copies import Value
-from agent.text import WordError
+from drom.agent.model.copies import Value
+from drom.agent.text import WordError
+
 from dromlib.cpulist import MAX_CPUS
 
 if TYPE_CHECKING:

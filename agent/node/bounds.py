@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model import layouts
-from agent.policy.site_rules import refuse_memory
-from agent.text import counted
+from drom.agent.errors import Refused
+from drom.agent.model import layouts
+from drom.agent.policy.site_rules import refuse_memory
+from drom.agent.text import counted
 
 if TYPE_CHECKING:
-    from agent.model.cores import Cores
-    from agent.model.jobs import Arrival
-    from agent.node.plan import Plan
+    from drom.agent.model.cores import Cores
+    from drom.agent.model.jobs import Arrival
+    from drom.agent.node.plan import Plan
 
 
 def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:

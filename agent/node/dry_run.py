@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.model.jobs import action_name
+from drom.agent.model.jobs import action_name
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from agent.model.jobs import Task
-    from agent.node.node import Node
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 _GROWS = {
     "order": "takes what comes free",

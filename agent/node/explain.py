@@ -10,20 +10,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.errors import Refused
-from agent.model.jobs import UNSAID, Wish, action_name
-from agent.model.layouts import layout_name
-from agent.policy import fair_share
-from agent.policy.demand import due
-from agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, in_words, left_alone, span_of
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import UNSAID, Wish, action_name
+from drom.agent.model.layouts import layout_name
+from drom.agent.policy import fair_share
+from drom.agent.policy.demand import due
+from drom.agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, in_words, left_alone, span_of
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from agent.model.jobs import Event, Job, Task
-    from agent.node.node import Node
-    from agent.policy.fair_share import JobCores
+    from drom.agent.model.jobs import Event, Job, Task
+    from drom.agent.node.node import Node
+    from drom.agent.policy.fair_share import JobCores
 
 NAMED = 4
 """Neighbours and pids that a sentence names before it counts the rest."""

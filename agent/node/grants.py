@@ -9,16 +9,16 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model.jobs import Action, Bind, Done, Grant, Publish, Start, Task, action_name
-from agent.placement.transitions import Standing, next_step
-from agent.text import cpus_are
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Action, Bind, Done, Grant, Publish, Start, Task, action_name
+from drom.agent.placement.transitions import Standing, next_step
+from drom.agent.text import cpus_are
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent.model.jobs import Arrival, Job
-    from agent.node.plan import Plan
+    from drom.agent.model.jobs import Arrival, Job
+    from drom.agent.node.plan import Plan
 
 RETRY = 0.1
 """Least seconds between two attempts to bind a task."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.node.node import Node
+    from drom.agent.node.node import Node
 
 
 def violations(node: Node) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.node.ownership import Owner, left_behind, settle
+from drom.agent.node.ownership import Owner, left_behind, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from agent.model.cores import Cores
+    from drom.agent.model.cores import Cores
 
 
 class Move(NamedTuple):
@@ -63,8 +63,8 @@ class Ledger:
     def settle(self, alive: Callable[[Owner], bool]) -> set[str]:
         """Bring the owners up to date with the holders; return the jobs that are `alive` and own other cores now.
 
-        See `agent.node.ownership`: only cores that have changed hands, or whose owner is gone, can change owners, but
-        for exchanges between jobs that would lend and borrow at once.
+        See `drom.agent.node.ownership`: only cores that have changed hands, or whose owner is gone, can change owners,
+        but for exchanges between jobs that would lend and borrow at once.
         """
         for gone in [job for job in self.owned if not alive(job)]:
             self._moved |= dict.fromkeys(self.cores.numbers(self.owned[gone]))

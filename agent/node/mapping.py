@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From numbers of cores per job to masks per task: who may be moved, who stays, and what lies where.
 
-`agent.node.plan` decides the numbers, `agent.placement.reachable` finds the masks; here the jobs become the seats it is
-asked about.
+`drom.agent.node.plan` decides the numbers, `drom.agent.placement.reachable` finds the masks; here the jobs become the
+seats it is asked about.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import functools
 import operator
 from typing import TYPE_CHECKING
 
-from agent.node.ledger import Ledger
-from agent.placement.layout_search import arrange
-from agent.placement.ranks import Key, NoRoom, Place, Seat
-from agent.placement.reachable import place_reachably, stay
-from agent.policy import fair_share
+from drom.agent.node.ledger import Ledger
+from drom.agent.placement.layout_search import arrange
+from drom.agent.placement.ranks import Key, NoRoom, Place, Seat
+from drom.agent.placement.reachable import place_reachably, stay
+from drom.agent.policy import fair_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-    from agent.model.cores import Cores
-    from agent.model.jobs import Job
+    from drom.agent.model.cores import Cores
+    from drom.agent.model.jobs import Job
 
 MANY = 128
 """Tasks beyond which only those of jobs that have to move are placed anew."""

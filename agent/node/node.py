@@ -2,8 +2,8 @@
 """The state machine of a node: events in, actions out. No clock, no file, no socket.
 
 Every public event method takes the time (`now`, seconds of CLOCK_MONOTONIC) where it matters and returns the actions
-that the shell has to carry out in order. `Refused` leaves the state as it was. `agent.node.invariants` says what is
-true after every event.
+that the shell has to carry out in order. `Refused` leaves the state as it was. `drom.agent.node.invariants` says what
+is true after every event.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model import layouts
-from agent.model.cores import Cores
-from agent.model.jobs import UNSAID, Action, Arrival, Bind, Event, Forget, Job, Reservation, Task, Wish
-from agent.node.bounds import bounds
-from agent.node.grants import RETRY
-from agent.node.plan import Plan
-from agent.node.reservations import Reservations
-from agent.policy import demand
-from agent.policy.site_rules import Rules
-from agent.text import cpus_are
+from drom.agent.errors import Refused
+from drom.agent.model import layouts
+from drom.agent.model.cores import Cores
+from drom.agent.model.jobs import UNSAID, Action, Arrival, Bind, Event, Forget, Job, Reservation, Task, Wish
+from drom.agent.node.bounds import bounds
+from drom.agent.node.grants import RETRY
+from drom.agent.node.plan import Plan
+from drom.agent.node.reservations import Reservations
+from drom.agent.policy import demand
+from drom.agent.policy.site_rules import Rules
+from drom.agent.text import cpus_are
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from agent.placement.ranks import Place
+    from drom.agent.placement.ranks import Place
 
 
 RULES = Rules()
@@ -193,7 +193,7 @@ class Node(Reservations):
     # --- wishes ---------------------------------------------------------------------------------------------------
 
     def wished(self, said: Mapping[int, Wish], now: float) -> list[Action]:
-        """Record the numbers of CPUs that programs say they can use (`agent.policy.demand`), by slot."""
+        """Record the numbers of CPUs that programs say they can use (`drom.agent.policy.demand`), by slot."""
         for slot, wish in said.items():
             self.tasks[slot].said = wish
         self._unheeded |= said.keys()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orders that change masks: what they say, who may give them, and what they mean to the node. No I/O.
 
-Root, the agent's own user and other masters (`agent.control.access`) may order anything. Another user may order what is
-his own, and never more for it than the policy gave: shrink his job, end an order that he gave himself, release it,
-attach a process that runs as him.
+Root, the agent's own user and other masters (`drom.agent.control.access`) may order anything. Another user may order
+what is his own, and never more for it than the policy gave: shrink his job, end an order that he gave himself, release
+it, attach a process that runs as him.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import ControlError, Refused
-from agent.model.jobs import Arrival
-from agent.model.layouts import ANY, Layout, parse_layout
-from agent.text import LARGEST, LONGEST, WordError, clean_name, counted
+from drom.agent.errors import ControlError, Refused
+from drom.agent.model.jobs import Arrival
+from drom.agent.model.layouts import ANY, Layout, parse_layout
+from drom.agent.text import LARGEST, LONGEST, WordError, clean_name, counted
+
 from dromlib import layout as binary
 from dromlib.cpulist import CpuListError, format_cpulist, parse_cpulist
 
 if TYPE_CHECKING:
-    from agent.model.caller import Caller
-    from agent.model.jobs import Action, Task
-    from agent.node.node import Node
+    from drom.agent.model.caller import Caller
+    from drom.agent.model.jobs import Action, Task
+    from drom.agent.node.node import Node
 
 CLASSES = binary.ENUMS["CLASS"]
 MOST_CPUS = 1 << 20
 """Counts above this are nonsense and refused."""
 LARGEST_PID = (1 << 31) - 1
-"""That no process has a pid is told by `agent.daemon.attach`."""
+"""That no process has a pid is told by `drom.agent.daemon.attach`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 """Who is to have which cores: what arrivals, ends, orders and lost CPUs mean for the jobs of a node.
 
 Every change is all or nothing: a method that raises `Refused` leaves the plan as it was. What may be published of a
-plan at a given moment is another question, which `agent.node.grants` answers.
+plan at a given moment is another question, which `drom.agent.node.grants` answers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from functools import partial, reduce
 from itertools import count
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model.jobs import Job, Task, is_scheduled
-from agent.node.ledger import Move
-from agent.node.transaction import Misplaced, Replanning
-from agent.policy import fair_share
-from agent.policy.fair_share import Wait
-from agent.text import cpus_are, in_words, span_of
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Job, Task, is_scheduled
+from drom.agent.node.ledger import Move
+from drom.agent.node.transaction import Misplaced, Replanning
+from drom.agent.policy import fair_share
+from drom.agent.policy.fair_share import Wait
+from drom.agent.text import cpus_are, in_words, span_of
+
 from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent.policy.fair_share import JobCores
-    from agent.policy.site_rules import Rules
+    from drom.agent.policy.fair_share import JobCores
+    from drom.agent.policy.site_rules import Rules
 
 MANY_OF_ONE_USER = 2
 """Running jobs of a user with which the next one leaves something to users who have none."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model.jobs import Event, Job
-from agent.node.grants import Grants
-from agent.text import counted
+from drom.agent.errors import Refused
+from drom.agent.model.jobs import Event, Job
+from drom.agent.node.grants import Grants
+from drom.agent.text import counted
 
 if TYPE_CHECKING:
-    from agent.model.jobs import Action, Arrival, Reservation, Task
-    from agent.model.layouts import Layout
+    from drom.agent.model.jobs import Action, Arrival, Reservation, Task
+    from drom.agent.model.layouts import Layout
 
 
 class Reservations(Grants):

@@ -9,22 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model import layouts
-from agent.model.jobs import Change, Event, Job, Task
-from agent.node.ledger import Move
-from agent.node.mapping import Seating
-from agent.placement.ranks import NoRoom
-from agent.policy import demand
-from agent.policy.fair_share import JobCores
+from drom.agent.errors import Refused
+from drom.agent.model import layouts
+from drom.agent.model.jobs import Change, Event, Job, Task
+from drom.agent.node.ledger import Move
+from drom.agent.node.mapping import Seating
+from drom.agent.placement.ranks import NoRoom
+from drom.agent.policy import demand
+from drom.agent.policy.fair_share import JobCores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agent.model.cores import Cores
-    from agent.node.ownership import Owner
-    from agent.placement.ranks import Key, Place
-    from agent.policy.site_rules import Rules
+    from drom.agent.model.cores import Cores
+    from drom.agent.node.ownership import Owner
+    from drom.agent.placement.ranks import Key, Place
+    from drom.agent.policy.site_rules import Rules
 
 
 class Misplaced(Refused):

@@ -7,7 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.system import cpu_times
+from drom.agent.system import cpu_times
+
 from dromlib.cpulist import cpus
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the page of an agent is told: who has which core now, who had how many over the last hour. Pure.
 
-The input is what the agent answers to `ps` and to `topology`, and the history that `agent.observe.cpu_history` keeps.
+The input is what the agent answers to `ps` and to `topology`, and the history that `drom.agent.observe.cpu_history`
+keeps.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.observe import listing, node_map
-from agent.observe.cpu_history import OTHERS, STEP
-from agent.observe.timeline import PALETTE
+from drom.agent.observe import listing, node_map
+from drom.agent.observe.cpu_history import OTHERS, STEP
+from drom.agent.observe.timeline import PALETTE
+
 from dromlib.cpulist import format_cpulist, mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agent.observe.cpu_history import History
+    from drom.agent.observe.cpu_history import History
 
 SCHEMA_VERSION = 1
 STATES = ("shrinking", "growing", "moving", "waiting", "enforced", "running")

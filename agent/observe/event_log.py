@@ -18,7 +18,7 @@ import stat
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from agent.system.plain_files import open_plain
+from drom.agent.system.plain_files import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

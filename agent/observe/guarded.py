@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import dromlib
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from agent.observe.log import Log
+    from drom.agent.observe.log import Log
 
 T = TypeVar("T")
 
@@ -28,11 +30,11 @@ SHORTEST, LONGEST = 0.001, 0.25
 """Seconds to wait after the first failure of a row, and at most: each failure of the row doubles them."""
 _FORGOTTEN = 4 * LASTING
 """Seconds after which a failure of a part that has not run since is no longer part of a row."""
-_SOURCE = Path(__file__).parents[2]
+_SOURCE = Path(dromlib.__file__).parents[1]
 _HERE = Path(__file__).name
 _CALLS = 6
 """Calls that a line of the log names at most."""
-_PACKAGES = ("agent", "dromlib", "scheduler")
+_PACKAGES = ("agent", "drom", "dromlib", "scheduler")
 
 
 class LoopError(Exception):

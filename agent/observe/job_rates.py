@@ -17,15 +17,16 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.observe.rates import Rates
+from drom.agent.observe.rates import Rates
+
 from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.ipc.mailboxes import Mail
-    from agent.model.jobs import Job
-    from agent.node.node import Node
+    from drom.agent.ipc.mailboxes import Mail
+    from drom.agent.model.jobs import Job
+    from drom.agent.node.node import Node
 
 PERIOD = 1.0
 """Seconds between two looks, where not more than AT_ONCE tasks are looked at."""

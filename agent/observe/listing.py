@@ -7,7 +7,8 @@ import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from agent.text import clock, cut_middle, cut_to, in_words, left_alone, width_of
+from drom.agent.text import clock, cut_middle, cut_to, in_words, left_alone, width_of
+
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, TextIO
 
-from agent.text import escaped, iso
+from drom.agent.text import escaped, iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent.observe.event_log import History
+    from drom.agent.observe.event_log import History
 
 Record = dict[str, object]
 """An event: "time" (ISO-8601, UTC), "level" and "event" first, then its fields."""

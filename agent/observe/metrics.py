@@ -12,18 +12,17 @@ import time
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from agent.observe.cpu_seconds import Busy
-from agent.observe.exposition import Series
-from agent.observe.snapshot import overview
-from agent.system.users import DIRECTORY
+from drom.agent.observe.cpu_seconds import Busy
+from drom.agent.observe.exposition import Series
+from drom.agent.observe.snapshot import overview
+from drom.agent.system.users import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from drom.agent.observe.cpu_seconds import Job
+    from drom.agent.observe.view import AgentView, Overview
     from prometheus_client.core import Metric
-
-    from agent.observe.cpu_seconds import Job
-    from agent.observe.view import AgentView, Overview
 
 STATES = ("waiting", "running", "shrinking", "growing", "moving", "enforced")
 

@@ -7,17 +7,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.observe.counters import Counters
-from agent.observe.cpu_history import Hour
-from agent.observe.cpu_seconds import Allocated
+from drom.agent.observe.counters import Counters
+from drom.agent.observe.cpu_history import Hour
+from drom.agent.observe.cpu_seconds import Allocated
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.enforcement.affinity import Result
-    from agent.model.jobs import Done, Publish, Task
-    from agent.observe.log import Log
+    from drom.agent.enforcement.affinity import Result
+    from drom.agent.model.jobs import Done, Publish, Task
+    from drom.agent.observe.log import Log
 
 
 LINES_A_SECOND = 10.0

@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from agent.errors import Refused
-from agent.observe import dashboard, event_log, http_server, node_map
-from agent.observe.cpu_history import COLUMNS, OTHERS, replayed
-from agent.observe.event_log import HistoryError
-from agent.observe.exposition import Exposition
-from agent.observe.http_server import Answer
-from agent.observe.metrics import NodeCollector
-from agent.system.users import DIRECTORY
-from agent.text import iso
+from drom.agent.errors import Refused
+from drom.agent.observe import dashboard, event_log, http_server, node_map
+from drom.agent.observe.cpu_history import COLUMNS, OTHERS, replayed
+from drom.agent.observe.event_log import HistoryError
+from drom.agent.observe.exposition import Exposition
+from drom.agent.observe.http_server import Answer
+from drom.agent.observe.metrics import NodeCollector
+from drom.agent.system.users import DIRECTORY
+from drom.agent.text import iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.observe.cpu_history import Column, History
-    from agent.observe.view import AgentView
+    from drom.agent.observe.cpu_history import Column, History
+    from drom.agent.observe.view import AgentView
 
 STATIC = Path(__file__).with_name("static")
 TEXT = "charset=utf-8"

@@ -8,14 +8,15 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agent.model.layouts import layout_name
-from agent.observe.view import CoreView, JobView, Overview, Snapshot, TaskView
+from drom.agent.model.layouts import layout_name
+from drom.agent.observe.view import CoreView, JobView, Overview, Snapshot, TaskView
+
 from dromlib import layout
 from dromlib.cpulist import cpus as cpus_of
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from agent.observe.view import AgentView
+    from drom.agent.observe.view import AgentView
 
 
 def snapshot(agent: AgentView) -> Snapshot:

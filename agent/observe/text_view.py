@@ -6,8 +6,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from agent.observe.log import logfmt, quoted
-from agent.text import WordError, iso, parse_duration
+from drom.agent.observe.log import logfmt, quoted
+from drom.agent.text import WordError, iso, parse_duration
 
 if TYPE_CHECKING:
     from datetime import tzinfo

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of a node over time: who held which CPU, as values and as text.
 
-`agent.demo.timeline_png` draws them on paper. Pure: the input is a list of `Change`, the cores of the machine and the
-end of the picture. A job holds every CPU of every grant that a later acknowledgement has not superseded, so a CPU that
-was asked back stays the job's until the job has applied the change; such stretches are drawn hatched, or as small
+`drom.agent.demo.timeline_png` draws them on paper. Pure: the input is a list of `Change`, the cores of the machine and
+the end of the picture. A job holds every CPU of every grant that a later acknowledgement has not superseded, so a CPU
+that was asked back stays the job's until the job has applied the change; such stretches are drawn hatched, or as small
 letters.
 """
 

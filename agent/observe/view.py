@@ -6,21 +6,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from agent.text import iso
+from drom.agent.text import iso
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     import threading
 
-    from agent.ipc.mailboxes import Mailboxes
-    from agent.model.cores import Core
-    from agent.node.node import Node
-    from agent.observe.guarded import Guard
-    from agent.observe.job_rates import Pacing
-    from agent.observe.log import Log
-    from agent.observe.reporter import Report
-    from agent.system.unmanaged_load import Watch
-    from agent.topology.availability import Rereading
+    from drom.agent.ipc.mailboxes import Mailboxes
+    from drom.agent.model.cores import Core
+    from drom.agent.node.node import Node
+    from drom.agent.observe.guarded import Guard
+    from drom.agent.observe.job_rates import Pacing
+    from drom.agent.observe.log import Log
+    from drom.agent.observe.reporter import Report
+    from drom.agent.system.unmanaged_load import Watch
+    from drom.agent.topology.availability import Rereading
 
 
 class ViewSettings(Protocol):

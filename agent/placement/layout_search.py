@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cores of the jobs that asked for a layout, chosen before all others are placed around them.
 
-First the amounts: how many cores each group (`agent.model.layouts`) gets in each socket. Strict groups must all lie as
-asked: a depth-first search over their ways, the preferred ones first, within a budget. Then each best-effort group
-takes the nearest way that is left. A group that lies as near to what it asked as it can and keeps its number of cores
-stays. Then the cores: own ones first; then free ones; then those of others, of tasks that give some up before the rest.
-Within a socket a spread group is divided over the memory domains as well, any other takes as few as it can.
+First the amounts: how many cores each group (`drom.agent.model.layouts`) gets in each socket. Strict groups must all
+lie as asked: a depth-first search over their ways, the preferred ones first, within a budget. Then each best-effort
+group takes the nearest way that is left. A group that lies as near to what it asked as it can and keeps its number of
+cores stays. Then the cores: own ones first; then free ones; then those of others, of tasks that give some up before the
+rest. Within a socket a spread group is divided over the memory domains as well, any other takes as few as it can.
 
 A strict group is treated as best effort where an order or the death of a task has already left it otherwise: the node
 goes on, and it lies as asked again once it can. Tasks with an exact mask count, but are not judged.
@@ -16,16 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.model import layouts
-from agent.placement.ranks import NoRoom
-from agent.text import counted
+from drom.agent.model import layouts
+from drom.agent.placement.ranks import NoRoom
+from drom.agent.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from agent.model.cores import Cores
-    from agent.model.layouts import Layout
-    from agent.placement.ranks import Key, Seat
+    from drom.agent.model.cores import Cores
+    from drom.agent.model.layouts import Layout
+    from drom.agent.placement.ranks import Key, Seat
 
 BUDGET = 2000
 """Ways tried for strict groups before the answer is that there is none."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.model.layouts import ANY, Layout
+from drom.agent.model.layouts import ANY, Layout
 
 Key = tuple[str, int]
 """A task by job name and local rank."""

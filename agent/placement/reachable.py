@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From counts to masks that can be reached: the kernel's answer around the layouts, or one in which nobody moves.
 
-Jobs that asked for a layout are arranged first (`agent.placement.layout_search`); the kernel places the others around
-them. It minimises sharing, splits and moves, but may ask for a swap that no sequence of disjoint grants performs. Then
-`stay` answers: whoever shrinks keeps part of what it has, whoever grows keeps all of it, so targets are reachable by
-shrinking first. Where even that is not reachable, layouts that are best effort are given up for now; strict ones never
-are.
+Jobs that asked for a layout are arranged first (`drom.agent.placement.layout_search`); the kernel places the others
+around them. It minimises sharing, splits and moves, but may ask for a swap that no sequence of disjoint grants
+performs. Then `stay` answers: whoever shrinks keeps part of what it has, whoever grows keeps all of it, so targets are
+reachable by shrinking first. Where even that is not reachable, layouts that are best effort are given up for now;
+strict ones never are.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from agent.placement.layout_search import arrange
-from agent.placement.ranks import Key, NoRoom, Place, Seat
-from agent.placement.siblings import keep_together
-from agent.placement.transitions import Standing, reachable
+from drom.agent.placement.layout_search import arrange
+from drom.agent.placement.ranks import Key, NoRoom, Place, Seat
+from drom.agent.placement.siblings import keep_together
+from drom.agent.placement.transitions import Standing, reachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from agent.model.cores import Cores
+    from drom.agent.model.cores import Cores
 
 
 SWAP = NoRoom("these cores cannot change hands without two programs meeting on one: free a core first.")

@@ -18,8 +18,8 @@ from dromlib.cpulist import cpus
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent.model.cores import Cores
-    from agent.placement.ranks import Key, Seat
+    from drom.agent.model.cores import Cores
+    from drom.agent.placement.ranks import Key, Seat
 
 
 def keep_together(seats: Sequence[Seat], masks: Mapping[Key, int], cores: Cores) -> dict[Key, int]:

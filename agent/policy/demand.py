@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.model.jobs import UNSAID, Wish
+from drom.agent.model.jobs import UNSAID, Wish
 
 if TYPE_CHECKING:
-    from agent.model.cores import Cores
-    from agent.model.jobs import Job, Task
+    from drom.agent.model.cores import Cores
+    from drom.agent.model.jobs import Job, Task
 
 PATIENCE = 1.0
 """Least seconds from one wish of a task that is heeded to the next; of those in between the last one counts."""

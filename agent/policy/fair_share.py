@@ -24,8 +24,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from agent.model.copies import Value
-from agent.text import counted
+from drom.agent.model.copies import Value
+from drom.agent.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -54,7 +54,7 @@ class JobCores(Value):
 
 
 class Counting(Protocol):
-    """How people are told of numbers of cores; `agent.model.cores.Cores` is one."""
+    """How people are told of numbers of cores; `drom.agent.model.cores.Cores` is one."""
 
     @property
     def noun(self) -> str:

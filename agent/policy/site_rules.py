@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.errors import Refused
-from agent.model.copies import Value
-from agent.text import counted, in_words
+from drom.agent.errors import Refused
+from drom.agent.model.copies import Value
+from drom.agent.text import counted, in_words
 
 if TYPE_CHECKING:
-    from agent.model.cores import Cores
-    from agent.model.jobs import Arrival
+    from drom.agent.model.cores import Cores
+    from drom.agent.model.jobs import Arrival
 
 
 @dataclass(frozen=True, slots=True)

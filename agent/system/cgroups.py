@@ -16,7 +16,7 @@ from dromlib.cpulist import format_cpulist
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.system.files import Root
+    from drom.agent.system.files import Root
 
 V2 = "cgroup2"
 _CPUS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")

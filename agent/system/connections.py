@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections to one AF_UNIX socket of the agent, with bounds on what every user may take up there.
 
-Protocols (`agent.daemon.registration_server`, `agent.control.zmtp`, `agent.execution.step_requests`) are built on this:
-a handler reads messages and answers them. Here connections are accepted, counted, served in turn, closed when they take
-too long, and told apart by themselves: a descriptor number may belong to another connection a moment later. Nothing
-that a peer or the kernel does raises out of `serve`.
+Protocols (`drom.agent.daemon.registration_server`, `drom.agent.control.zmtp`, `drom.agent.execution.step_requests`) are
+built on this: a handler reads messages and answers them. Here connections are accepted, counted, served in turn, closed
+when they take too long, and told apart by themselves: a descriptor number may belong to another connection a moment
+later. Nothing that a peer or the kernel does raises out of `serve`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from agent.system.proc import peer_credentials, raise_fd_limit
+from drom.agent.system.proc import peer_credentials, raise_fd_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.system import proc as processes
+from drom.agent.system import proc as processes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from agent.system.proc import Identity, Stat
+    from drom.agent.system.proc import Identity, Stat
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.system.plain_files import read_plain
-from agent.text import escaped
+from drom.agent.system.plain_files import read_plain
+from drom.agent.text import escaped
+
 from dromlib.cpulist import MAX_CPUS, CpuListError, parse_cpulist, parse_cpumask
 
 if TYPE_CHECKING:

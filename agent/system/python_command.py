@@ -10,16 +10,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import dromlib
+
 SERVE = "_serve"
 """First argument of the process that `drom agent` becomes. The second is a descriptor, the others are shown by `ps`."""
 
-_HOME = str(Path(__file__).absolute().parents[2])
+_HOME = str(Path(dromlib.__file__).absolute().parents[1])
 
 
 def python(code: str, *words: str) -> list[str]:
     """Return the command that runs `code` with `words` as arguments."""
     path = [*{_HOME}.difference(sys.path), *filter(None, sys.path)]
-    return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {path!r}; {code}", *words]
+    # What finds an editable install is imported by site, which finds no virtual environment with some PYTHONEXECUTABLE.
+    finders = [name for name in sys.modules if name.startswith("_editable_skbc_")]
+    start = f"import sys; sys.path[:] = {path!r}; import {', '.join(['sys', *finders])}; "
+    return [sys.executable, "-I", "-c", start + code, *words]
 
 
 def module(name: str, *words: str) -> list[str]:

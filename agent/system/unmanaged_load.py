@@ -12,14 +12,15 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.system import cpu_times
-from agent.system import proc as processes
+from drom.agent.system import cpu_times
+from drom.agent.system import proc as processes
+
 from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from agent.system.proc import Identity
+    from drom.agent.system.proc import Identity
 
 PERIOD = 2.0
 """Seconds between two looks."""

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from drom.agent import errors
+from drom.agent.control import client, messages
+from drom.agent.ipc import cpu_locks
+from drom.agent.system import proc, python_command
+from drom.agent.system.unix_signals import WITH_US
 
-from agent import errors
-from agent.control import client, messages
-from agent.ipc import cpu_locks
-from agent.system import proc, python_command
-from agent.system.unix_signals import WITH_US
 from dromlib import native, signals
 
 if TYPE_CHECKING:

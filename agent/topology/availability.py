@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.system.cgroups import cpu_files
-from agent.system.files import Root
-from agent.topology.machine import usable_cores, without
+from drom.agent.system.cgroups import cpu_files
+from drom.agent.system.files import Root
+from drom.agent.topology.machine import usable_cores, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.topology.machine import Topology
+    from drom.agent.topology.machine import Topology
 
 PERIOD = 1.0
 """Seconds between two looks."""

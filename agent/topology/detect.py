@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.system.files import Root
-from agent.topology.synthetic import TopologyError, synthetic_topology
-from agent.topology.sysfs import read_topology
+from drom.agent.system.files import Root
+from drom.agent.topology.synthetic import TopologyError, synthetic_topology
+from drom.agent.topology.sysfs import read_topology
 
 if TYPE_CHECKING:
-    from agent.topology.machine import Topology
+    from drom.agent.topology.machine import Topology
 
 
 def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Topology:

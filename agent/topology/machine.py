@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine as values: packages, NUMA nodes, cores and CPUs.
 
-`agent.topology.sysfs` and `agent.topology.synthetic` make them. Every number is an OS index, every mask a set of OS
-CPUs (`dromlib.cpulist`).
+`drom.agent.topology.sysfs` and `drom.agent.topology.synthetic` make them. Every number is an OS index, every mask a set
+of OS CPUs (`dromlib.cpulist`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agent.text import counted, cpus_are
+from drom.agent.text import counted, cpus_are
+
 from dromlib.cpulist import cpus, first_cpu, format_cpulist, mask_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agent.topology.machine import Core, Node, Part, Topology, groups
+from drom.agent.topology.machine import Core, Node, Part, Topology, groups
+
 from dromlib.cpulist import MAX_CPUS, mask_of
 from dromlib.cpulist import cpus as cpus_of
 

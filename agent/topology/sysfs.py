@@ -17,9 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.system.cgroups import Limits, read_limits
-from agent.system.files import Root
-from agent.topology.machine import Core, Node, Part, Topology, groups
+from drom.agent.system.cgroups import Limits, read_limits
+from drom.agent.system.files import Root
+from drom.agent.topology.machine import Core, Node, Part, Topology, groups
+
 from dromlib.cpulist import MAX_CPUS, cpus, first_cpu, format_cpulist, mask_of
 
 if TYPE_CHECKING:

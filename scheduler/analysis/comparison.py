@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.analysis.metrics import COUNTS, FIGURES
+from drom.scheduler.analysis.metrics import COUNTS, FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

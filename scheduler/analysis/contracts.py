@@ -6,16 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from scheduler.engine.state import JOB, MOST, is_pool
-from scheduler.errors import SchedulerError
-from scheduler.interface import ENDED, HARD, NEVER, PAYOFF, SOFT
-from scheduler.policies.contract_worth import worth
+from drom.scheduler.engine.state import JOB, MOST, is_pool
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import ENDED, HARD, NEVER, PAYOFF, SOFT
+from drom.scheduler.policies.contract_worth import worth
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
-    from scheduler.simulator.simulation import Simulation
-    from workloads.contracts import Contracts
+    from drom.scheduler.interface import Ints
+    from drom.scheduler.simulator.simulation import Simulation
+    from drom.workloads.contracts import Contracts
 
 
 def check_possible(run: Simulation, contracts: Contracts | None) -> None:

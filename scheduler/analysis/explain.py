@@ -6,18 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER, NOBODY
-from scheduler.predictors.knowledge import USER
-from workloads.errors import counted
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER, NOBODY
+from drom.scheduler.predictors.knowledge import USER
+from drom.workloads.errors import counted
 
 if TYPE_CHECKING:
+    from drom.scheduler.interface import Ints
+    from drom.scheduler.simulator.simulation import Simulation
+    from drom.workloads.workload import Workload
     from numpy.typing import NDArray
-
-    from scheduler.interface import Ints
-    from scheduler.simulator.simulation import Simulation
-    from workloads.workload import Workload
 
 _NAMED = 5
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from workloads.workload import Floats, Ints
+    from drom.workloads.workload import Floats, Ints
 
 
 def jain(values: Floats) -> float | None:

@@ -13,17 +13,16 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.metrics import malleable
-from scheduler.analysis.schedule import UNKNOWN
-from scheduler.analysis.series import DAY, Span, counts_per, span_of, waiting
+from drom.scheduler.analysis.metrics import malleable
+from drom.scheduler.analysis.schedule import UNKNOWN
+from drom.scheduler.analysis.series import DAY, Span, counts_per, span_of, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from scheduler.analysis.schedule import Schedule
-    from scheduler.interface import Ints
-    from workloads.workload import Bools
+    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.interface import Ints
+    from drom.workloads.workload import Bools
 
 WHOLE, SHRUNK, GUEST, FILLER = 0, 1, 2, 3
 """How a job is on a node: on all of it, as owner of what guests have left it, on a part of it, or in a gap."""

@@ -3,11 +3,11 @@
 
 Metrics count jobs that have ended. Times are seconds. A slowdown is response over the run time with all resources, at
 least 1 s; a bounded one is at least 1 and takes run times below 10 s as 10 s; fairness is over means of that, by size
-and by user (`scheduler.analysis.fairness`). A job that its limit has ended counts for what it did. Makespan is from the
-first submission to the last end. Utilisation is work done, node utilisation the time that nodes have jobs, both over
-all that the machine could do in the makespan, or up to the last event of a partial run. A malleable start is one on
-part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a change of the speed of a running
-job, as it got or lost cores.
+and by user (`drom.scheduler.analysis.fairness`). A job that its limit has ended counts for what it did. Makespan is
+from the first submission to the last end. Utilisation is work done, node utilisation the time that nodes have jobs,
+both over all that the machine could do in the makespan, or up to the last event of a partial run. A malleable start is
+one on part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a change of the speed of a
+running job, as it got or lost cores.
 
 Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for as long: an
 empty node takes `idle` watts, one with jobs `peak`, whatever they do there. Of a pool each core takes its part of that.
@@ -22,19 +22,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
-
-from scheduler.analysis.contracts import kept
-from scheduler.analysis.fairness import fairness, size_classes
-from scheduler.analysis.schedule import STATES, UNKNOWN, columns, done
-from scheduler.engine.state import BUSY, EVENTS, RESIZES
-from scheduler.interface import ENDED
-from workloads.classes import JobClass
+from drom.scheduler.analysis.contracts import kept
+from drom.scheduler.analysis.fairness import fairness, size_classes
+from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done
+from drom.scheduler.engine.state import BUSY, EVENTS, RESIZES
+from drom.scheduler.interface import ENDED
+from drom.workloads.classes import JobClass
 
 if TYPE_CHECKING:
-    from scheduler.analysis.schedule import Table
-    from scheduler.simulator.simulation import Simulation
-    from workloads.cleaning import CleaningReport
-    from workloads.workload import Bools, Floats, Ints
+    from drom.scheduler.analysis.schedule import Table
+    from drom.scheduler.simulator.simulation import Simulation
+    from drom.workloads.cleaning import CleaningReport
+    from drom.workloads.workload import Bools, Floats, Ints
 
 
 SCHEMA = 4

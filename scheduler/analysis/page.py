@@ -8,10 +8,10 @@ import io
 from html import escape
 from typing import TYPE_CHECKING
 
-from scheduler.errors import SchedulerError
-from workloads.figures import save
-from workloads.files import replacing
-from workloads.places import check_writable
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.figures import save
+from drom.workloads.files import replacing
+from drom.workloads.places import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.analysis.gantt import FILLER, GUEST, SHRUNK, WHOLE, boxes, filler_boxes, window_of
-from scheduler.analysis.metrics import malleable, slowdown
-from scheduler.analysis.schedule import UNKNOWN
-from scheduler.analysis.series import (
+from drom.scheduler.analysis.gantt import FILLER, GUEST, SHRUNK, WHOLE, boxes, filler_boxes, window_of
+from drom.scheduler.analysis.metrics import malleable, slowdown
+from drom.scheduler.analysis.schedule import UNKNOWN
+from drom.scheduler.analysis.series import (
     DAY,
     NODES,
     Grid,
@@ -23,20 +22,19 @@ from scheduler.analysis.series import (
     span_of,
     waiting,
 )
-from scheduler.errors import SchedulerError
-from workloads.errors import counted
-from workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_axes, require, save
-from workloads.files import replacing
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.errors import counted
+from drom.workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_axes, require, save
+from drom.workloads.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.interface import Floats, Ints
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from scheduler.analysis.schedule import Schedule
-    from scheduler.interface import Floats, Ints
 
 PICTURES = ("gantt", "load", "days", "heatmaps")
 """What `draw_all` draws."""

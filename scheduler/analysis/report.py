@@ -7,19 +7,19 @@ import itertools
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from scheduler.analysis import plots
-from scheduler.analysis.comparison import MORE_IS_BETTER, names_of, notes, number, rows_of, size_of
-from scheduler.analysis.gantt import window_of
-from scheduler.analysis.page import image, write_page
-from scheduler.analysis.results import load, load_schedule
-from scheduler.analysis.series import unit_of
+from drom.scheduler.analysis import plots
+from drom.scheduler.analysis.comparison import MORE_IS_BETTER, names_of, notes, number, rows_of, size_of
+from drom.scheduler.analysis.gantt import window_of
+from drom.scheduler.analysis.page import image, write_page
+from drom.scheduler.analysis.results import load, load_schedule
+from drom.scheduler.analysis.series import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from scheduler.analysis.comparison import Row
-    from scheduler.analysis.schedule import Schedule
+    from drom.scheduler.analysis.comparison import Row
+    from drom.scheduler.analysis.schedule import Schedule
 
 _NOTICEABLE = 0.005
 """Ratios that differ less from 1 have no colour."""

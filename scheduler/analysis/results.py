@@ -8,22 +8,29 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from scheduler.analysis.metrics import SCHEMA
-from scheduler.analysis.plots import KINDS, PICTURES
-from scheduler.analysis.schedule import NAMES, NODE_LIST, STATES, Schedule, node_lists, parse_node_lists, schedule_of
-from scheduler.errors import SchedulerError
-from workloads.files import replacing
-from workloads.swf import write_swf
-from workloads.values import json_text
+from drom.scheduler.analysis.metrics import SCHEMA
+from drom.scheduler.analysis.plots import KINDS, PICTURES
+from drom.scheduler.analysis.schedule import (
+    NAMES,
+    NODE_LIST,
+    STATES,
+    Schedule,
+    node_lists,
+    parse_node_lists,
+    schedule_of,
+)
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.files import replacing
+from drom.workloads.swf import write_swf
+from drom.workloads.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from scheduler.analysis.schedule import Table
-    from scheduler.simulator.simulation import Simulation
-    from workloads.workload import Workload
+    from drom.scheduler.analysis.schedule import Table
+    from drom.scheduler.simulator.simulation import Simulation
+    from drom.workloads.workload import Workload
 
 _AT_ONCE = 20_000
 

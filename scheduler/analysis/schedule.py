@@ -7,16 +7,15 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from drom.scheduler.engine.state import CORES, UNLIMITED
+from drom.scheduler.interface import ENDED, FUTURE, NOBODY, RUNNING, WAITING
 from numpy.typing import NDArray
-
-from scheduler.engine.state import CORES, UNLIMITED
-from scheduler.interface import ENDED, FUTURE, NOBODY, RUNNING, WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.interface import Ints
-    from scheduler.simulator.simulation import Simulation
+    from drom.scheduler.interface import Ints
+    from drom.scheduler.simulator.simulation import Simulation
 
 Table = dict[str, NDArray[Any]]
 """A column per property, each of shape ``(jobs,)``."""

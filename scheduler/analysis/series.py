@@ -6,16 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.schedule import UNKNOWN
-from workloads.levels import mean_level
+from drom.scheduler.analysis.schedule import UNKNOWN
+from drom.workloads.levels import mean_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.analysis.schedule import Schedule
-    from scheduler.interface import Floats, Ints
-    from workloads.workload import Bools
+    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.interface import Floats, Ints
+    from drom.workloads.workload import Bools
 
 HOUR, DAY = 3600, 86_400
 TIMES = {"1 min": 60, "10 min": 600, "1 h": HOUR, "4 h": 4 * HOUR, "12 h": 12 * HOUR, "1 d": DAY}

@@ -10,17 +10,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from agent.execution import protocol as say
-from agent.system import python_command
-from agent.topology.detect import machine
-from scheduler.bench import large_cluster
-from scheduler.bench.simulator import figure
-from scheduler.engine.compiler import load_policy
-from scheduler.live.cluster.cluster import Cluster
-from scheduler.live.cluster.jobs import User
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import Spec
-from scheduler.testbed.local import Client, agents, await_that, scheduler
+from drom.agent.execution import protocol as say
+from drom.agent.system import python_command
+from drom.agent.topology.detect import machine
+from drom.scheduler.bench import large_cluster
+from drom.scheduler.bench.simulator import figure
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.live.cluster.cluster import Cluster
+from drom.scheduler.live.cluster.jobs import User
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.testbed.local import Client, agents, await_that, scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

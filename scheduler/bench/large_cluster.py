@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zmq
-
-from agent.execution import protocol as say
-from agent.observe.log import Log
-from agent.system import python_command
-from agent.system.sd_notify import ServiceManager
-from agent.testbed.stage import clean_environment
-from scheduler.bench.simulator import figure
-from scheduler.engine.compiler import load_policy
-from scheduler.live.cluster.jobs import User
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import MOST_AT_ONCE, Spec
-from scheduler.live.server.server import Server
-from scheduler.testbed.local import Client, await_that
+from drom.agent.execution import protocol as say
+from drom.agent.observe.log import Log
+from drom.agent.system import python_command
+from drom.agent.system.sd_notify import ServiceManager
+from drom.agent.testbed.stage import clean_environment
+from drom.scheduler.bench.simulator import figure
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.live.cluster.jobs import User
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import MOST_AT_ONCE, Spec
+from drom.scheduler.live.server.server import Server
+from drom.scheduler.testbed.local import Client, await_that
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +89,7 @@ def measure() -> list[dict[str, Any]]:
     """Return figures of one scheduler. Raises ControlError when it does not answer."""
     with TemporaryDirectory(prefix="drom-bench-") as scratch, zmq.Context() as context:
         folder = Path(scratch) / "state"
-        code = f"from scheduler.bench.large_cluster import serve; serve({str(folder)!r})"
+        code = f"from drom.scheduler.bench.large_cluster import serve; serve({str(folder)!r})"
         with subprocess.Popen(python_command.python(code), stdout=subprocess.PIPE, env=clean_environment()) as process:
             try:
                 await_that((folder / "ready").exists, [process])

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.system import python_command
-from agent.topology.detect import machine
-from scheduler.errors import SchedulerError
-from workloads.making import SAMPLE, Recipe, make
-from workloads.summary import machine_size
-from workloads.swf import write_swf
-from workloads.tables import read_log
+from drom.agent.system import python_command
+from drom.agent.topology.detect import machine
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.making import SAMPLE, Recipe, make
+from drom.workloads.summary import machine_size
+from drom.workloads.swf import write_swf
+from drom.workloads.tables import read_log
 
 CURIE, KTH = "CEA-Curie-2011-primary.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 

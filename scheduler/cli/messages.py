@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import typer
-
-from workloads.errors import counted
+from drom.workloads.errors import counted
 
 if TYPE_CHECKING:
-    from scheduler.engine.compiler import Policy
-    from scheduler.simulator.simulation import Simulation
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.simulator.simulation import Simulation
 
 
 RIGID = ("fcfs", "firstfit", "easy", "conservative", "slurm", "cp")
@@ -25,7 +24,7 @@ def say(sentence: str) -> None:
 
 def note_what_is_missing() -> None:
     """Say which file could not be written."""
-    from scheduler.analysis.results import has_parquet
+    from drom.scheduler.analysis.results import has_parquet
 
     if not has_parquet():
         say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
@@ -33,7 +32,7 @@ def note_what_is_missing() -> None:
 
 def announce(policy: Policy) -> None:
     """Say that a policy is to be compiled, where it is."""
-    from scheduler.engine.compiler import announcement
+    from drom.scheduler.engine.compiler import announcement
 
     if announced := announcement(policy):
         say(f"drom: {announced}")
@@ -41,8 +40,8 @@ def announce(policy: Policy) -> None:
 
 def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
     """Say where the options do not do with this policy what one might expect."""
-    from scheduler.predictors.knowledge import USER
-    from scheduler.simulator.simulation import PLANLESS
+    from drom.scheduler.predictors.knowledge import USER
+    from drom.scheduler.simulator.simulation import PLANLESS
 
     if policy.built_in == "sd" and cores == 1:
         say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
@@ -56,7 +55,7 @@ def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: 
 
 def note_what_jobs_are(run: Simulation) -> None:
     """Say what was rounded in a log, and which partitions have no job."""
-    from workloads.summary import roundings
+    from drom.workloads.summary import roundings
 
     for sentence in roundings(run.work):
         say(f"note: {sentence}.")
@@ -84,7 +83,7 @@ def note_what_changes_nothing(run: Simulation, classes: str | None) -> None:
 
 def lines(told: dict[str, Any]) -> list[str]:
     """Return a summary for people."""
-    from scheduler.analysis.comparison import number, size_of
+    from drom.scheduler.analysis.comparison import number, size_of
 
     jobs, nodes = told["jobs"], size_of(told)[0]
     first = (

@@ -9,8 +9,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from agent.system.unix_signals import ended_by_sigterm
-from agent.text import duration
+from drom.agent.system.unix_signals import ended_by_sigterm
+from drom.agent.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from scheduler.cli import messages
-from scheduler.cli.progress import Bar, all_or_nothing, saying
-from scheduler.errors import SchedulerError
-from workloads.values import json_text
+from drom.scheduler.cli import messages
+from drom.scheduler.cli.progress import Bar, all_or_nothing, saying
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.values import json_text
 
 if TYPE_CHECKING:
-    from scheduler.engine.compiler import Policy
-    from scheduler.gap_filling.parameters import Filling
-    from scheduler.gap_filling.simulation import Filled
-    from scheduler.simulator.adaptive import Adaptive
-    from scheduler.simulator.simulation import Machine, Simulation
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.gap_filling.parameters import Filling
+    from drom.scheduler.gap_filling.simulation import Filled
+    from drom.scheduler.simulator.adaptive import Adaptive
+    from drom.scheduler.simulator.simulation import Machine, Simulation
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
 
@@ -98,17 +97,17 @@ def simulate(
         raise typer.BadParameter("--peak-watts is below --idle-watts.")
     window = _window(gantt)
     _check_plots(plots, out, gantt)
-    from scheduler.analysis import metrics
-    from scheduler.analysis.contracts import check_possible
-    from scheduler.analysis.explain import explain as explained
-    from scheduler.analysis.explain import index_of
-    from scheduler.engine.compiler import load_policy
-    from scheduler.simulator.contracts import contracts_of
-    from scheduler.simulator.partitions import parse_partitions
-    from scheduler.simulator.simulation import Machine, Simulation
-    from workloads import cleaning, tables
-    from workloads.classes import Shares, parse_shares
-    from workloads.classes import classes as drawn
+    from drom.scheduler.analysis import metrics
+    from drom.scheduler.analysis.contracts import check_possible
+    from drom.scheduler.analysis.explain import explain as explained
+    from drom.scheduler.analysis.explain import index_of
+    from drom.scheduler.engine.compiler import load_policy
+    from drom.scheduler.simulator.contracts import contracts_of
+    from drom.scheduler.simulator.partitions import parse_partitions
+    from drom.scheduler.simulator.simulation import Machine, Simulation
+    from drom.workloads import cleaning, tables
+    from drom.workloads.classes import Shares, parse_shares
+    from drom.workloads.classes import classes as drawn
 
     cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
     chosen = load_policy(policy, [*(set_ or ()), *cutoff])
@@ -150,8 +149,8 @@ def simulate(
 
 def _prepare(run: Simulation, out: Path | None, save: Path | None, resume: Path | None) -> None:
     """Be sure that what comes of a simulation can be written, and go on with a saved one."""
-    from scheduler.analysis.results import prepare
-    from scheduler.simulator.simulation import check_saving
+    from drom.scheduler.analysis.results import prepare
+    from drom.scheduler.simulator.simulation import check_saving
 
     if resume is not None:
         run.resume(resume)
@@ -166,7 +165,7 @@ def _run(run: Simulation, until: int | None, words: str = "simulating") -> str:
 
     Ctrl-C stops it between two events, a second one wherever it is: there is no result then.
     """
-    from scheduler.interface import NEVER
+    from drom.scheduler.interface import NEVER
 
     asked: list[int] = []
     bar = Bar(sys.stderr, words)
@@ -215,7 +214,7 @@ def _write(
     filled: Filled | None,
 ) -> None:
     """Write the results to the folder that is named, if one is."""
-    from scheduler.analysis import results
+    from drom.scheduler.analysis import results
 
     if out is None:
         return
@@ -227,8 +226,8 @@ def _write(
 
 def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
     """Refuse predictions where they mean nothing, before anything is compiled, and say what is."""
-    from scheduler.predictors.knowledge import USER
-    from scheduler.simulator.simulation import check_predictor
+    from drom.scheduler.predictors.knowledge import USER
+    from drom.scheduler.simulator.simulation import check_predictor
 
     if fill and predict != USER:
         raise typer.BadParameter("--fill counts on the requested times: leave --predict out.")
@@ -238,7 +237,7 @@ def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bo
 
 def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
     """Return how jobs are that share a pool."""
-    from scheduler.simulator.adaptive import parse_adaptive
+    from drom.scheduler.simulator.adaptive import parse_adaptive
 
     if (choices or evolving) and not policy.pooled:
         option = "--adaptive" if choices else "--evolving"
@@ -253,7 +252,7 @@ def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | Non
         if choices:
             raise typer.BadParameter("--fill-set says how gaps are filled: add --fill.")
         return None
-    from scheduler.gap_filling.parameters import parse_filling
+    from drom.scheduler.gap_filling.parameters import parse_filling
 
     filling = parse_filling(choices)
     if kept is not None and policy.pooled:
@@ -266,7 +265,7 @@ def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | Non
 def _filled(run: Simulation, filling: Filling | None, seed: int) -> Filled | None:
     if filling is None:
         return None
-    from scheduler.gap_filling.simulation import Filled, announcement
+    from drom.scheduler.gap_filling.simulation import Filled, announcement
 
     if announced := announcement():
         messages.say(f"drom: {announced}")
@@ -277,7 +276,7 @@ def _finish(filled: Filled | None, told: dict[str, Any]) -> bool:
     """Add the figures of filling to a summary, under B beside those without; return whether that was interrupted."""
     if filled is None:
         return False
-    from scheduler.gap_filling.simulation import shifts, without
+    from drom.scheduler.gap_filling.simulation import shifts, without
 
     with all_or_nothing("filling gaps") as bar:
         filled.finish(bar.show)
@@ -302,8 +301,8 @@ def _window(text: str | None) -> tuple[int, int] | None:
 
 def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
     """Refuse pictures that could not be drawn before anything is simulated."""
-    from scheduler.analysis.plots import KINDS
-    from workloads.figures import require
+    from drom.scheduler.analysis.plots import KINDS
+    from drom.workloads.figures import require
 
     if kind is None:
         if gantt is not None:
@@ -319,9 +318,9 @@ def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
 def _draw(run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None, filled: Filled | None) -> None:
     if kind is None:
         return
-    from scheduler.analysis.plots import draw_all
-    from scheduler.analysis.schedule import schedule_of
-    from scheduler.analysis.series import Span
+    from drom.scheduler.analysis.plots import draw_all
+    from drom.scheduler.analysis.schedule import schedule_of
+    from drom.scheduler.analysis.series import Span
 
     runs = None if filled is None else filled.runs
     draw_all(schedule_of(run), run.policy.name, out, kind, Span(*window) if window else None, runs)
@@ -343,9 +342,9 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Compare results: each figure of the first, and its ratio in the others."""
-    from scheduler.analysis import comparison
-    from scheduler.analysis.results import load
-    from workloads.figures import require
+    from drom.scheduler.analysis import comparison
+    from drom.scheduler.analysis.results import load
+    from drom.workloads.figures import require
 
     if html is not None:
         require()
@@ -360,7 +359,7 @@ def compare(
         for line in comparison.table(names, rows):
             typer.echo(line)
     if html is not None:
-        from scheduler.analysis.report import write_report
+        from drom.scheduler.analysis.report import write_report
 
         with saying("drawing"):
             write_report(folders, html)

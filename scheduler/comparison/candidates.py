@@ -6,14 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.analysis.metrics import Power
-from scheduler.engine.compiler import load_policy
-from scheduler.errors import SchedulerError
-from scheduler.predictors.knowledge import PREDICTORS
-from scheduler.simulator.adaptive import LARGEST
-from scheduler.simulator.batch import Run
-from scheduler.simulator.simulation import PLANLESS
-from workloads.errors import short
+from drom.scheduler.analysis.metrics import Power
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.predictors.knowledge import PREDICTORS
+from drom.scheduler.simulator.adaptive import LARGEST
+from drom.scheduler.simulator.batch import Run
+from drom.scheduler.simulator.simulation import PLANLESS
+from drom.workloads.errors import short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

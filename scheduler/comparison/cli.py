@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from agent.system.unix_signals import ended_by_sigterm
-from scheduler.cli.progress import Bar, saying
-from scheduler.errors import SchedulerError
-from workloads.values import json_text
+from drom.agent.system.unix_signals import ended_by_sigterm
+from drom.scheduler.cli.progress import Bar, saying
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scheduler.comparison.candidates import Contender
-    from scheduler.comparison.table import Result
-    from scheduler.simulator.batch import Run
+    from drom.scheduler.comparison.candidates import Contender
+    from drom.scheduler.comparison.table import Result
+    from drom.scheduler.simulator.batch import Run
 
 
 def compare_policies(
@@ -50,11 +49,11 @@ def compare_policies(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Simulate a log under all policies, several at once; print one table."""
-    from scheduler.analysis.page import check_place
-    from scheduler.analysis.results import write_value
-    from scheduler.comparison import table
-    from scheduler.comparison.candidates import contenders
-    from workloads.figures import require
+    from drom.scheduler.analysis.page import check_place
+    from drom.scheduler.analysis.results import write_value
+    from drom.scheduler.comparison import table
+    from drom.scheduler.comparison.candidates import contenders
+    from drom.workloads.figures import require
 
     if html is not None:
         require()
@@ -85,9 +84,9 @@ def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str],
 
     Raises SchedulerError where all fail for the same reason.
     """
-    from scheduler.analysis.results import prepare
-    from scheduler.gap_filling import simulation
-    from scheduler.simulator.batch import compile_before, run_all
+    from drom.scheduler.analysis.results import prepare
+    from drom.scheduler.gap_filling import simulation
+    from drom.scheduler.simulator.batch import compile_before, run_all
 
     for run in runs:
         prepare(run.folder)
@@ -113,8 +112,8 @@ def _say(announced: str) -> None:
 
 
 def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]:
-    from scheduler.analysis.results import load
-    from scheduler.comparison.table import Result, result_of
+    from drom.scheduler.analysis.results import load
+    from drom.scheduler.comparison.table import Result, result_of
 
     found = []
     for run, contender in runs.items():
@@ -128,8 +127,8 @@ def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]
 
 
 def _print(results: Sequence[Result], told: str | None) -> None:
-    from agent.cli import output
-    from scheduler.comparison.table import UNITS, lines, notes
+    from drom.agent.cli import output
+    from drom.scheduler.comparison.table import UNITS, lines, notes
 
     if told is not None:
         typer.echo(told)
@@ -145,7 +144,7 @@ def _print(results: Sequence[Result], told: str | None) -> None:
 
 
 def _draw(title: str, results: Sequence[Result], folder: Path, html: Path) -> None:
-    from scheduler.comparison.page import write_contest
+    from drom.scheduler.comparison.page import write_contest
 
     with saying("drawing"):
         write_contest(title, results, folder, html)

@@ -6,15 +6,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from scheduler.analysis.page import write_page
-from scheduler.analysis.report import sections
-from scheduler.comparison.table import cells, columns_of, notes
+from drom.scheduler.analysis.page import write_page
+from drom.scheduler.analysis.report import sections
+from drom.scheduler.comparison.table import cells, columns_of, notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from scheduler.comparison.table import Result
+    from drom.scheduler.comparison.table import Result
 
 
 def write_contest(title: str, results: Sequence[Result], out: Path, path: Path) -> None:

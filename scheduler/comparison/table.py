@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.analysis.comparison import number
+from drom.scheduler.analysis.comparison import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scheduler.comparison.candidates import Contender
+    from drom.scheduler.comparison.candidates import Contender
 
 SCHEMA = 2
 """Version of the JSON value; changes when something in it does."""

@@ -13,21 +13,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.cp.jobs import Jobs
-from scheduler.cp.model import Budget, require
-from scheduler.cp.placement import State, compiled
-from scheduler.cp.planner import Planner, Portfolio
-from scheduler.cp.platform import Group, Platform, Queue
-from scheduler.cp.simulation import warm_up
-from scheduler.engine.state import QUEUED, RUNNERS, SUBMISSIONS
-from scheduler.interface import NEVER
+from drom.scheduler.cp.jobs import Jobs
+from drom.scheduler.cp.model import Budget, require
+from drom.scheduler.cp.placement import State, compiled
+from drom.scheduler.cp.planner import Planner, Portfolio
+from drom.scheduler.cp.platform import Group, Platform, Queue
+from drom.scheduler.cp.simulation import warm_up
+from drom.scheduler.engine.state import QUEUED, RUNNERS, SUBMISSIONS
+from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.engine.state import World
-    from scheduler.interface import Floats, Ints
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.interface import Floats, Ints
 
 HOUR = 3600
 

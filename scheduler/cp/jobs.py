@@ -6,14 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
-
-from scheduler.errors import SchedulerError
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scheduler.cp.platform import Platform
-    from scheduler.interface import Floats, Ints
+    from drom.scheduler.cp.platform import Platform
+    from drom.scheduler.interface import Floats, Ints
 
 
 class Chunk(NamedTuple):

@@ -23,16 +23,15 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from scheduler.cp.jobs import fitting
-from scheduler.errors import SchedulerError
+from drom.scheduler.cp.jobs import fitting
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.cp.jobs import Jobs
-    from scheduler.cp.placement import Plan, State
-    from scheduler.interface import Floats, Ints
+    from drom.scheduler.cp.jobs import Jobs
+    from drom.scheduler.cp.placement import Plan, State
+    from drom.scheduler.interface import Floats, Ints
 
 
 class Budget(NamedTuple):

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from agent.system.numba_cache import cache_folder
-from scheduler import interface
-from scheduler.interface import NEVER, routine
+from drom.agent.system.numba_cache import cache_folder
+from drom.scheduler import interface
+from drom.scheduler.interface import NEVER, routine
 
 if TYPE_CHECKING:
-    from scheduler.cp.jobs import Jobs
-    from scheduler.interface import Ints
+    from drom.scheduler.cp.jobs import Jobs
+    from drom.scheduler.interface import Ints
 
 
 class Profile(NamedTuple):

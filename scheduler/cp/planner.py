@@ -15,21 +15,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.cp.jobs import weights
-from scheduler.cp.model import DEFAULT, Problem, solve
-from scheduler.cp.placement import planned
-from scheduler.cp.rules import FIFO, RULES, WALLTIME
-from scheduler.interface import NEVER
+from drom.scheduler.cp.jobs import weights
+from drom.scheduler.cp.model import DEFAULT, Problem, solve
+from drom.scheduler.cp.placement import planned
+from drom.scheduler.cp.rules import FIFO, RULES, WALLTIME
+from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.cp.jobs import Jobs
-    from scheduler.cp.model import Budget
-    from scheduler.cp.placement import Plan, State
-    from scheduler.cp.platform import Platform
-    from scheduler.interface import Floats, Ints
+    from drom.scheduler.cp.jobs import Jobs
+    from drom.scheduler.cp.model import Budget
+    from drom.scheduler.cp.placement import Plan, State
+    from drom.scheduler.cp.platform import Platform
+    from drom.scheduler.interface import Floats, Ints
 
 
 TRIED = 4

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
-
-from scheduler.errors import SchedulerError
-from workloads.errors import short
+from drom.scheduler.errors import SchedulerError
+from drom.workloads.errors import short
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -18,7 +17,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 SHIPPED = Path(__file__).with_name("platforms")
 MOST_NODES = 100_000

@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.cp.placement import planned
+from drom.scheduler.cp.placement import planned
 
 if TYPE_CHECKING:
-    from scheduler.cp.jobs import Jobs
-    from scheduler.cp.placement import Plan, State
-    from scheduler.interface import Ints
+    from drom.scheduler.cp.jobs import Jobs
+    from drom.scheduler.cp.placement import Plan, State
+    from drom.scheduler.interface import Ints
 
 
 class Rule(NamedTuple):

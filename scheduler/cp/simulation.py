@@ -12,15 +12,14 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-
-from scheduler.cp.placement import State, compiled, planned
-from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER
+from drom.scheduler.cp.placement import State, compiled, planned
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
-    from scheduler.cp.jobs import Jobs
-    from scheduler.cp.placement import Plan
-    from scheduler.interface import Ints
+    from drom.scheduler.cp.jobs import Jobs
+    from drom.scheduler.cp.placement import Plan
+    from drom.scheduler.interface import Ints
 
 
 class Scheduler(Protocol):

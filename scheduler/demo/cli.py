@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from agent.cli.orders import AsJson
+from drom.agent.cli.orders import AsJson
 
 
 def demo_cluster(
@@ -16,6 +15,6 @@ def demo_cluster(
     json: AsJson = False,
 ) -> None:
     """Watch a cluster of four nodes on this machine, under SD-Policy and under static backfill; takes root's rights."""
-    from scheduler.demo.run import run
+    from drom.scheduler.demo.run import run
 
     raise typer.Exit(run(out, as_json=json))

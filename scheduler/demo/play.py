@@ -9,18 +9,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent.text import counted
-from scheduler.demo import story
-from scheduler.demo.jobs import DEAD, KILL_AT
-from scheduler.live.cluster.jobs import FINAL
-from scheduler.testbed.namespaces import PATIENCE, MachineError
+from drom.agent.text import counted
+from drom.scheduler.demo import story
+from drom.scheduler.demo.jobs import DEAD, KILL_AT
+from drom.scheduler.live.cluster.jobs import FINAL
+from drom.scheduler.testbed.namespaces import PATIENCE, MachineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from scheduler.demo.jobs import Submission
-    from scheduler.testbed.cluster import Cluster
+    from drom.scheduler.demo.jobs import Submission
+    from drom.scheduler.testbed.cluster import Cluster
 
 LOOK = 0.2
 """Seconds between two looks at the cluster."""

@@ -11,24 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.cli.console import Paper
-from agent.errors import ControlError
-from scheduler.analysis import comparison, plots, results
-from scheduler.demo import story
-from scheduler.demo.jobs import CORES, MIX
-from scheduler.demo.play import Play
-from scheduler.errors import SchedulerError
-from scheduler.live import accounting
-from scheduler.testbed import namespaces
-from scheduler.testbed.cluster import HEAD, Cluster, build_ring, why_no_mpi
-from workloads.errors import WorkloadError
-from workloads.values import json_text
+from drom.agent.cli.console import Paper
+from drom.agent.errors import ControlError
+from drom.scheduler.analysis import comparison, plots, results
+from drom.scheduler.demo import story
+from drom.scheduler.demo.jobs import CORES, MIX
+from drom.scheduler.demo.play import Play
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live import accounting
+from drom.scheduler.testbed import namespaces
+from drom.scheduler.testbed.cluster import HEAD, Cluster, build_ring, why_no_mpi
+from drom.workloads.errors import WorkloadError
+from drom.workloads.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.analysis.schedule import Schedule
-    from scheduler.demo.play import Outcome
+    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.demo.play import Outcome
 
 SCHEMA_VERSION = 1
 RUNS = {"sd": "SD-Policy: running jobs shrink for others", "slurm": "static backfill: jobs keep their cores"}

@@ -8,17 +8,18 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from agent.text import counted
+from drom.agent.text import counted
+from drom.scheduler.analysis.gantt import boxes
+from drom.scheduler.analysis.series import span_of
+from drom.scheduler.live.cluster.jobs import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
+
 from dromlib.cpulist import parse_cpulist
-from scheduler.analysis.gantt import boxes
-from scheduler.analysis.series import span_of
-from scheduler.live.cluster.jobs import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from scheduler.analysis.schedule import Schedule
-    from scheduler.demo.jobs import Submission
+    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.demo.jobs import Submission
 
 _RANK = re.compile(r"^ring: rank \d+ of \d+ was on (\S+)$", re.MULTILINE)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

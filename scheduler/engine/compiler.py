@@ -8,6 +8,7 @@ takes about 0.1 us. Where numba is switched off both run as plain Python, with t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -19,24 +20,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import drom.scheduler
 import numpy as np
+from drom.agent.system.numba_cache import cache_folder
+from drom.scheduler import interface
+from drom.scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
+from drom.scheduler.engine import state as world
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.policies import nodesets, profile, scaling, timetable
+from drom.scheduler.predictors import knowledge
+from drom.workloads.errors import short
+from drom.workloads.workload import make_workload
 from numba.core.types.function_type import WrapperAddressProtocol
-
-from agent.system.numba_cache import cache_folder
-from scheduler import interface
-from scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
-from scheduler.engine import state as world
-from scheduler.errors import SchedulerError
-from scheduler.policies import nodesets, profile, scaling, timetable
-from scheduler.predictors import knowledge
-from workloads.errors import short
-from workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from scheduler.interface import Actions
+    from drom.scheduler.interface import Actions
 
 numba: Any = importlib.import_module("numba")  # untyped
 
@@ -120,7 +121,7 @@ def _built_in(name: str) -> ModuleType:
     if name not in BUILT_IN:
         msg = f"{short(name)} is not a policy: choose {', '.join(BUILT_IN)}, or name a file that ends in .py."
         raise SchedulerError(msg)
-    return importlib.import_module(f"scheduler.policies.{name}")
+    return importlib.import_module(f"drom.scheduler.policies.{name}")
 
 
 def _from_file(file: Path) -> ModuleType:
@@ -132,11 +133,33 @@ def _from_file(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _former_names(file):
+            spec.loader.exec_module(module)
     except Exception as error:
         msg = f"The policy file {file} cannot be loaded: {type(error).__name__}: {error}."
         raise SchedulerError(msg) from error
     return module
+
+
+@contextlib.contextmanager
+def _former_names(file: Path) -> Iterator[None]:
+    """Let a policy file import `scheduler.interface` and its like, as they were called before they were in `drom`."""
+    if not re.search(rb"^\s*(?:from|import)\s+scheduler\b", file.read_bytes(), re.MULTILINE):
+        yield
+        return
+    sys.stderr.write(f"drom: {file} imports from scheduler, which will end: write drom.scheduler instead.\n")
+    former: dict[str, ModuleType] = {"scheduler": drom.scheduler, "scheduler.interface": interface}
+    former |= {f"scheduler.{one.__name__.rsplit('.', 1)[-1]}": one for one in (nodesets, profile, timetable)}
+    before = {name: sys.modules.get(name) for name in former}
+    sys.modules.update(former)
+    try:
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = known
 
 
 def _choose(options: dict[str, float], words: Mapping[str, Mapping[str, float]], choice: str, policy: str) -> None:
@@ -189,7 +212,7 @@ def compile_program(policy: Policy, predictor: str = knowledge.USER) -> Program:
 
     Raises SchedulerError when numba cannot compile the policy, with what it says first.
     """
-    predict = importlib.import_module(f"scheduler.predictors.{predictor}").predict
+    predict = importlib.import_module(f"drom.scheduler.predictors.{predictor}").predict
     if numba.config.DISABLE_JIT:
         return Program(event_loop.advance, policy.decide, predict, compiled=False)
     try:
@@ -249,7 +272,7 @@ def _policy_files(decide: Callable[..., int], file: Path) -> list[Path]:
 
 
 def _is_ours(decide: Callable[..., int]) -> bool:
-    return decide.__module__.startswith("scheduler.")
+    return decide.__module__.startswith("drom.scheduler.")
 
 
 @functools.cache
@@ -275,7 +298,7 @@ def _compiled_predictor(predict: Callable[..., int]) -> Any:  # noqa: ANN401 - n
 def _siblings(decide: Callable[..., int]) -> Iterator[ModuleType]:
     """Return the modules of this package whose functions a policy calls beside the common ones."""
     names = {getattr(value, "__module__", "") for value in vars(sys.modules[decide.__module__]).values()}
-    return (sys.modules[name] for name in sorted(names) if name.startswith("scheduler.") and name in sys.modules)
+    return (sys.modules[name] for name in sorted(names) if name.startswith("drom.scheduler.") and name in sys.modules)
 
 
 def _reason(text: str, file: Path) -> str:

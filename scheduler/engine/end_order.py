@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.state import PENDING, RUNNERS
-from scheduler.interface import NEVER, NOBODY, lean
+from drom.scheduler.engine.state import PENDING, RUNNERS
+from drom.scheduler.interface import NEVER, NOBODY, lean
 
 if TYPE_CHECKING:
-    from scheduler.engine.state import World
+    from drom.scheduler.engine.state import World
 
 
 @lean

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.end_order import first_end, pop
-from scheduler.engine.node_shares import (
+from drom.scheduler.engine.end_order import first_end, pop
+from drom.scheduler.engine.node_shares import (
     account,
     boundary,
     end_job,
@@ -28,9 +28,9 @@ from scheduler.engine.node_shares import (
     start_job,
     update_ends,
 )
-from scheduler.engine.pool import allot
-from scheduler.engine.prediction_updates import foresee, note_gone
-from scheduler.engine.state import (
+from drom.scheduler.engine.pool import allot
+from drom.scheduler.engine.prediction_updates import foresee, note_gone
+from drom.scheduler.engine.state import (
     BUSY,
     CQSIM,
     CULPRIT,
@@ -60,7 +60,7 @@ from scheduler.engine.state import (
     is_pool,
     view,
 )
-from scheduler.interface import (
+from drom.scheduler.interface import (
     ALLOT,
     DEMAND_CHANGED,
     JOB_ENDED,
@@ -83,9 +83,9 @@ from scheduler.interface import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.engine.state import World
-    from scheduler.interface import Actions, Floats, Ints, Jobs, State
-    from scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.interface import Actions, Floats, Ints, Jobs, State
+    from drom.scheduler.predictors.knowledge import Foresight
 
 OVER, STOPPED, MORE, FAILED = 0, 1, 2, 3
 """How `advance` ends: no event is left, the next is after `until`, the budget is used up, the policy did wrong."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.end_order import forget, move, push, remember
-from scheduler.engine.residual_processes import disturbed, note_interference
-from scheduler.engine.state import (
+from drom.scheduler.engine.end_order import forget, move, push, remember
+from drom.scheduler.engine.residual_processes import disturbed, note_interference
+from drom.scheduler.engine.state import (
     BAD_SHARE,
     BLOCK,
     BLOCK_BITS,
@@ -42,10 +42,10 @@ from scheduler.engine.state import (
     WRONG_PARTITION,
     is_pool,
 )
-from scheduler.interface import ENDED, MALLEABLE, NEVER, NOBODY, RIGID, RUNNING, Ints, lean
+from drom.scheduler.interface import ENDED, MALLEABLE, NEVER, NOBODY, RIGID, RUNNING, Ints, lean
 
 if TYPE_CHECKING:
-    from scheduler.engine.state import World
+    from drom.scheduler.engine.state import World
 
 
 @lean

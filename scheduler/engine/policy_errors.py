@@ -8,12 +8,12 @@ import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from scheduler.errors import SchedulerError
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scheduler.engine.compiler import Policy
+    from drom.scheduler.engine.compiler import Policy
 
 
 @contextmanager

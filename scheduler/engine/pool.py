@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.node_shares import account, note_change, set_off
-from scheduler.engine.state import BAD_SHARE, FREE, MILLION, NO_FAULT, NO_ROOM, NOT_RUNNING, RESIZES, WRONG_CLASS
-from scheduler.interface import MALLEABLE, RIGID, RUNNING, WAITING, lean
+from drom.scheduler.engine.node_shares import account, note_change, set_off
+from drom.scheduler.engine.state import BAD_SHARE, FREE, MILLION, NO_FAULT, NO_ROOM, NOT_RUNNING, RESIZES, WRONG_CLASS
+from drom.scheduler.interface import MALLEABLE, RIGID, RUNNING, WAITING, lean
 
 if TYPE_CHECKING:
-    from scheduler.engine.state import World
+    from drom.scheduler.engine.state import World
 
 STALL, SHRINK, EXPAND, TRANSFER = range(4)
 """Places in `World.stall`, each in millionths of a second: of any change; per processor of the larger number, when

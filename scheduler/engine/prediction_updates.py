@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.node_shares import full_rate, set_limit, update_ends
-from scheduler.engine.state import RUNNERS, SUBMISSIONS, UNLIMITED
-from scheduler.interface import lean
+from drom.scheduler.engine.node_shares import full_rate, set_limit, update_ends
+from drom.scheduler.engine.state import RUNNERS, SUBMISSIONS, UNLIMITED
+from drom.scheduler.interface import lean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.engine.state import World
-    from scheduler.interface import Jobs
-    from scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.interface import Jobs
+    from drom.scheduler.predictors.knowledge import Foresight
 
 MINUTE, HOUR = 60, 3600
 STEPS = (

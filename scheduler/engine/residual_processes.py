@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.state import CHANGES, MILLION, RESIDUAL, RESIDUES, RUNNERS
-from scheduler.interface import MALLEABLE, lean
+from drom.scheduler.engine.state import CHANGES, MILLION, RESIDUAL, RESIDUES, RUNNERS
+from drom.scheduler.interface import MALLEABLE, lean
 
 if TYPE_CHECKING:
-    from scheduler.engine.state import World
+    from drom.scheduler.engine.state import World
 
 
 @lean

@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.interface import (
+from drom.scheduler.interface import (
     FUTURE,
     MALLEABLE,
     NEVER,
@@ -20,10 +19,10 @@ from scheduler.interface import (
     State,
     lean,
 )
-from scheduler.predictors.knowledge import Foresight, foresight_of
+from drom.scheduler.predictors.knowledge import Foresight, foresight_of
 
 if TYPE_CHECKING:
-    from workloads.workload import Workload
+    from drom.workloads.workload import Workload
 
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
 PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES, FORESEES = range(8, 21)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.interface import NEVER, NOBODY, lean
+from drom.scheduler.interface import NEVER, NOBODY, lean
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 MILLION = 1_000_000
 

@@ -7,11 +7,10 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.errors import SchedulerError
-from scheduler.gap_filling.containers import MILLION, Containers, make_containers
-from scheduler.interface import NEVER
-from workloads.choices import number, read_choices
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.gap_filling.containers import MILLION, Containers, make_containers
+from drom.scheduler.interface import NEVER
+from drom.workloads.choices import number, read_choices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.gap_filling.containers import (
+from drom.scheduler.gap_filling.containers import (
     arrive,
     move_in,
     move_out,
@@ -24,11 +24,11 @@ from scheduler.gap_filling.containers import (
     time_left,
     work,
 )
-from scheduler.interface import NOBODY, lean
+from drom.scheduler.interface import NOBODY, lean
 
 if TYPE_CHECKING:
-    from scheduler.gap_filling.containers import Containers
-    from scheduler.interface import Ints
+    from drom.scheduler.gap_filling.containers import Containers
+    from drom.scheduler.interface import Ints
 
 SLOT, RESTORE, SAVE, SPEED = range(4)
 """Places in the options."""

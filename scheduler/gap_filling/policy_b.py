@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.end_order import forget, remember
-from scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, happen, is_turn, next_instant, obey
-from scheduler.engine.node_shares import note_neighbours, set_limit, update_ends
-from scheduler.engine.state import BUSY, CHANGES, CORES, EVENTS, FAULT, FREE, NO_FAULT, NOW, WAKE, view
-from scheduler.gap_filling.containers import (
+from drom.scheduler.engine.end_order import forget, remember
+from drom.scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, happen, is_turn, next_instant, obey
+from drom.scheduler.engine.node_shares import note_neighbours, set_limit, update_ends
+from drom.scheduler.engine.state import BUSY, CHANGES, CORES, EVENTS, FAULT, FREE, NO_FAULT, NOW, WAKE, view
+from drom.scheduler.gap_filling.containers import (
     DUE,
     PENDING_COUNT,
     TENANTS,
@@ -34,14 +34,14 @@ from scheduler.gap_filling.containers import (
     time_left,
     work,
 )
-from scheduler.interface import NEVER, NOBODY, PLACE, PLAN, START, lean
+from drom.scheduler.interface import NEVER, NOBODY, PLACE, PLAN, START, lean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.engine.state import World
-    from scheduler.gap_filling.containers import Containers
-    from scheduler.interface import Actions, Event, Floats, Ints, State
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.gap_filling.containers import Containers
+    from drom.scheduler.interface import Actions, Event, Floats, Ints, State
 
 RESTORE, SAVE, SPEED, MIGRATE, KILL = range(5)
 """Places in the options of filling."""

@@ -8,24 +8,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from scheduler.analysis.schedule import UNKNOWN
-from scheduler.engine.compiler import compile_part, is_compiled, load_policy
-from scheduler.engine.state import BUSY, FREE
-from scheduler.errors import SchedulerError
-from scheduler.gap_filling import containers, policy_a, policy_b
-from scheduler.gap_filling.containers import MILLION, RUNS
-from scheduler.gap_filling.parameters import Filling
-from scheduler.interface import ENDED, NEVER, NOBODY, RUNNING
-from scheduler.simulator.simulation import Machine, Simulation
-from workloads.workload import make_workload
+from drom.scheduler.analysis.schedule import UNKNOWN
+from drom.scheduler.engine.compiler import compile_part, is_compiled, load_policy
+from drom.scheduler.engine.state import BUSY, FREE
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.gap_filling import containers, policy_a, policy_b
+from drom.scheduler.gap_filling.containers import MILLION, RUNS
+from drom.scheduler.gap_filling.parameters import Filling
+from drom.scheduler.interface import ENDED, NEVER, NOBODY, RUNNING
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.analysis.schedule import Table
-    from scheduler.gap_filling.containers import Containers
-    from scheduler.interface import Ints
+    from drom.scheduler.analysis.schedule import Table
+    from drom.scheduler.gap_filling.containers import Containers
+    from drom.scheduler.interface import Ints
 
 PAPERS_IDLE = 0.1
 """What the paper's bound counts as idle."""

@@ -12,17 +12,16 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.metrics import SCHEMA, Power, metrics_of, versions
-from scheduler.analysis.schedule import NAMES, UNKNOWN, Schedule, node_runs
-from scheduler.interface import NOBODY
-from scheduler.live.cluster.jobs import CLASSES, FINAL
-from workloads.workload import make_workload
+from drom.scheduler.analysis.metrics import SCHEMA, Power, metrics_of, versions
+from drom.scheduler.analysis.schedule import NAMES, UNKNOWN, Schedule, node_runs
+from drom.scheduler.interface import NOBODY
+from drom.scheduler.live.cluster.jobs import CLASSES, FINAL
+from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workloads.workload import Workload
+    from drom.workloads.workload import Workload
 
 _NUMBERS = NAMES[:-1]
 

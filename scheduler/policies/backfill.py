@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The static trial of a backfilling pass, for `slurm` and `sd`: when a job can start, and what is kept for it.
 
-Reservations are numbers of nodes, or with ``reservations=nodes`` sets of them (`scheduler.policies.timetable`).
+Reservations are numbers of nodes, or with ``reservations=nodes`` sets of them (`drom.scheduler.policies.timetable`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.interface import NEVER, NOBODY, PLACE, add, lean, place_run, plan, routine, start
-from scheduler.policies.nodesets import WORD, ZERO, contains
-from scheduler.policies.profile import Profile, earliest, take
-from scheduler.policies.timetable import FOUND, Timetable, choose, counts_of, find, has_sets, hold, timetable_of
+from drom.scheduler.interface import NEVER, NOBODY, PLACE, add, lean, place_run, plan, routine, start
+from drom.scheduler.policies.nodesets import WORD, ZERO, contains
+from drom.scheduler.policies.profile import Profile, earliest, take
+from drom.scheduler.policies.timetable import FOUND, Timetable, choose, counts_of, find, has_sets, hold, timetable_of
 
 if TYPE_CHECKING:
-    from scheduler.interface import Actions, Ints, State
-    from scheduler.policies.nodesets import Words
+    from drom.scheduler.interface import Actions, Ints, State
+    from drom.scheduler.policies.nodesets import Words
 
 
 class Plan(NamedTuple):

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.interface import NEVER, Actions, Event, Floats, State, lean, plan, start
-from scheduler.policies.profile import earliest, profile_of, take
+from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, lean, plan, start
+from drom.scheduler.policies.profile import earliest, profile_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

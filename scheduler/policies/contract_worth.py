@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.interface import HARD, PAYOFF, PENALTY, SOFT, lean
+from drom.scheduler.interface import HARD, PAYOFF, PENALTY, SOFT, lean
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 
 @lean

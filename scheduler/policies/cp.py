@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constraint programming (Bridi et al.): jobs start when the plan of `scheduler.cp.guide` says so.
+"""Constraint programming (Bridi et al.): jobs start when the plan of `drom.scheduler.cp.guide` says so.
 
 The plan comes behind the parameters, a start for each job; NEVER: nothing is said of it.
 """
 
 from __future__ import annotations
 
-from scheduler.interface import NEVER, Actions, Event, Floats, State, plan, start
+from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, plan, start
 
 OPTIONS = {"window": 8.0, "work": 0.01, "most": 150.0}
 """Jobs that CP-SAT orders at once, its deterministic time per call, and above how many waiting jobs a rule decides."""

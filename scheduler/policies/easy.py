@@ -7,8 +7,8 @@ is allowed. The reservation of the head is made anew at each call.
 
 from __future__ import annotations
 
-from scheduler.interface import NEVER, Actions, Event, Floats, State, compilable, plan, start
-from scheduler.policies.profile import by_end, predicted_end
+from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, compilable, plan, start
+from drom.scheduler.policies.profile import by_end, predicted_end
 
 
 def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:

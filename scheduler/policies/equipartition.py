@@ -20,10 +20,9 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.interface import MALLEABLE, NEVER, Actions, Event, Floats, Ints, State, allot, compilable
-from scheduler.policies.equipartition_cost import worthwhile
-from scheduler.policies.pool_division import divide
+from drom.scheduler.interface import MALLEABLE, NEVER, Actions, Event, Floats, Ints, State, allot, compilable
+from drom.scheduler.policies.equipartition_cost import worthwhile
+from drom.scheduler.policies.pool_division import divide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

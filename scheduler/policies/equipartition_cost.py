@@ -16,10 +16,9 @@ Free processors go to who starts, and then to those that run.
 from __future__ import annotations
 
 import numpy as np
-
-from scheduler.interface import MALLEABLE, Ints, State, compilable, lean
-from scheduler.policies.pool_division import divide
-from scheduler.policies.pool_forecast import time_on
+from drom.scheduler.interface import MALLEABLE, Ints, State, compilable, lean
+from drom.scheduler.policies.pool_division import divide
+from drom.scheduler.policies.pool_forecast import time_on
 
 
 @compilable

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from scheduler.interface import NEVER, Actions, Event, Floats, State, start
+from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, start
 
 
 def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:

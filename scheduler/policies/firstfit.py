@@ -6,7 +6,7 @@ The rigid baseline of Kale, Kumar and DeSouza (CCGRID 2002), in the manner of PB
 
 from __future__ import annotations
 
-from scheduler.interface import NEVER, Actions, Event, Floats, State, start
+from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, start
 
 
 def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:

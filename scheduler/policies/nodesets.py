@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from drom.scheduler.interface import NOBODY, lean, routine
 from numpy.typing import NDArray
 
-from scheduler.interface import NOBODY, lean, routine
-
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 Words = NDArray[np.uint64]
 """A set, of shape ``(words,)``, or several, of shape ``(sets, words)``."""

@@ -18,8 +18,7 @@ event.
 from __future__ import annotations
 
 import numpy as np
-
-from scheduler.interface import (
+from drom.scheduler.interface import (
     MALLEABLE,
     NEVER,
     PENALTY,
@@ -34,9 +33,9 @@ from scheduler.interface import (
     compilable,
     lean,
 )
-from scheduler.policies.contract_worth import worth
-from scheduler.policies.pool_division import divide
-from scheduler.policies.pool_forecast import time_on
+from drom.scheduler.policies.contract_worth import worth
+from drom.scheduler.policies.pool_division import divide
+from drom.scheduler.policies.pool_forecast import time_on
 
 POOL = True
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from scheduler.interface import Ints, compilable
+from drom.scheduler.interface import Ints, compilable
 
 
 @compilable

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from scheduler.interface import RUNNING, State, lean
+from drom.scheduler.interface import RUNNING, State, lean
 
 
 @lean

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.interface import NEVER, RUNNING, compilable, lean
+from drom.scheduler.interface import NEVER, RUNNING, compilable, lean
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints, State
+    from drom.scheduler.interface import Ints, State
 
 
 class Profile(NamedTuple):

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.interface import lean, rare
+from drom.scheduler.interface import lean, rare
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 UNKNOWN = -1.0
 SCALE = 1_000_000_000

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.interface import (
+from drom.scheduler.interface import (
     MALLEABLE,
     NEVER,
     NOBODY,
@@ -28,8 +27,8 @@ from scheduler.interface import (
     routine,
     set_limit,
 )
-from scheduler.policies import slurm
-from scheduler.policies.backfill import (
+from drom.scheduler.policies import slurm
+from drom.scheduler.policies.backfill import (
     Plan,
     get_start,
     keep_for,
@@ -39,11 +38,11 @@ from scheduler.policies.backfill import (
     start_now,
     table_of,
 )
-from scheduler.policies.nodesets import count, fill, keep_lowest, members
-from scheduler.policies.profile import least_free, take
-from scheduler.policies.sd_feedback import share_of
-from scheduler.policies.sd_limits import correct_limits
-from scheduler.policies.sd_mates import (
+from drom.scheduler.policies.nodesets import count, fill, keep_lowest, members
+from drom.scheduler.policies.profile import least_free, take
+from drom.scheduler.policies.sd_feedback import share_of
+from drom.scheduler.policies.sd_limits import correct_limits
+from drom.scheduler.policies.sd_mates import (
     Reach,
     Rules,
     extend,
@@ -58,11 +57,11 @@ from scheduler.policies.sd_mates import (
     stretch,
     stretched,
 )
-from scheduler.policies.sd_parameters import FAR, OPTIONS, RECOMPUTE, TEST, WORDS, check, rules_of, with_share
-from scheduler.policies.timetable import FREE, USABLE, Timetable, available, counts_of, has_sets, narrow
+from drom.scheduler.policies.sd_parameters import FAR, OPTIONS, RECOMPUTE, TEST, WORDS, check, rules_of, with_share
+from drom.scheduler.policies.timetable import FREE, USABLE, Timetable, available, counts_of, has_sets, narrow
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints
+    from drom.scheduler.interface import Ints
 
 __all__ = ["OPTIONS", "WORDS", "check", "decide"]
 """What makes a module a policy."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.interface import lean, rare
-from scheduler.policies.scaling import lost, speed
+from drom.scheduler.interface import lean, rare
+from drom.scheduler.policies.scaling import lost, speed
 
 if TYPE_CHECKING:
-    from scheduler.interface import State
+    from drom.scheduler.interface import State
 
 STEPS = 20
 """Steps in the speed that a whole node has for a job."""

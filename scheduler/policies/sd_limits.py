@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.interface import nodes_of, routine, set_limit
+from drom.scheduler.interface import nodes_of, routine, set_limit
 
 if TYPE_CHECKING:
-    from scheduler.interface import Actions, State
+    from drom.scheduler.interface import Actions, State
 
 
 @routine

@@ -8,7 +8,7 @@ The penalty of a mate is ``p = (wait + limit + L) / requested`` (Equation 4): it
 `limit` holds what it lost to former guests. Penalties are IEEE doubles, divided once and added in the order of mates.
 
 With `feedback` L in it is what the mate was measured to lose, and the mates whose nodes gain most go before all others
-(`scheduler.policies.sd_feedback`); limits grow by L, as before, so that no measurement ends a job.
+(`drom.scheduler.policies.sd_feedback`); limits grow by L, as before, so that no measurement ends a job.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.interface import MALLEABLE, NEVER, NOBODY, lean, nodes_of, routine
-from scheduler.policies.nodesets import contains_all, contains_any
-from scheduler.policies.profile import Profile, least_free, take
-from scheduler.policies.sd_feedback import delay, share_of, waste
-from scheduler.policies.timetable import USABLE, Timetable, has_sets
+from drom.scheduler.interface import MALLEABLE, NEVER, NOBODY, lean, nodes_of, routine
+from drom.scheduler.policies.nodesets import contains_all, contains_any
+from drom.scheduler.policies.profile import Profile, least_free, take
+from drom.scheduler.policies.sd_feedback import delay, share_of, waste
+from drom.scheduler.policies.timetable import USABLE, Timetable, has_sets
 
 if TYPE_CHECKING:
-    from scheduler.interface import Floats, Ints, State
+    from drom.scheduler.interface import Floats, Ints, State
 
 FOREVER = 1 << 40
 
 
 class Rules(NamedTuple):
-    """The parameters of the choice, as `scheduler.policies.sd` names them."""
+    """The parameters of the choice, as `drom.scheduler.policies.sd` names them."""
 
     share: int
     """Cores of a node that a guest has; 0 where nodes cannot be shared."""

@@ -6,15 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.interface import lean
-from scheduler.policies import slurm
-from scheduler.policies.sd_mates import Rules, average_slowdown
+from drom.scheduler.interface import lean
+from drom.scheduler.policies import slurm
+from drom.scheduler.policies.sd_mates import Rules, average_slowdown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.interface import Floats, State
+    from drom.scheduler.interface import Floats, State
 
 DYNAMIC = -np.inf
 """The value of MAX_SLOWDOWN that stands for DynAVGSD: no number that is meant as a cut-off."""

@@ -15,15 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.interface import NEVER, Actions, Event, Floats, State, lean, routine
-from scheduler.policies.backfill import Plan, get_start, keep_for, smallest_from, start_heads, start_now, table_of
+from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, lean, routine
+from drom.scheduler.policies.backfill import Plan, get_start, keep_for, smallest_from, start_heads, start_now, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.interface import Ints
-    from scheduler.policies.timetable import Timetable
+    from drom.scheduler.interface import Ints
+    from drom.scheduler.policies.timetable import Timetable
 
 OPTIONS = {
     "interval": 30,

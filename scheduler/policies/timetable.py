@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.interface import NEVER, NOBODY, lean, routine
-from scheduler.policies.nodesets import (
+from drom.scheduler.interface import NEVER, NOBODY, lean, routine
+from drom.scheduler.policies.nodesets import (
     Words,
     copy,
     count,
@@ -25,10 +24,10 @@ from scheduler.policies.nodesets import (
     take_away,
     words_for,
 )
-from scheduler.policies.profile import Profile, cut, leaving, next_fit, profile_of
+from drom.scheduler.policies.profile import Profile, cut, leaving, next_fit, profile_of
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints, State
+    from drom.scheduler.interface import Ints, State
 
 FOUND, FREE, USABLE, ASIDE = range(4)
 """Rows of `Timetable.sets`: the nodes found last; those free for a guest; those whose jobs may be its mates; for

@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.interface import NOBODY
+from drom.scheduler.interface import NOBODY
 
 if TYPE_CHECKING:
-    from scheduler.interface import Floats, Ints
-    from workloads.workload import Workload
+    from drom.scheduler.interface import Floats, Ints
+    from drom.workloads.workload import Workload
 
 PREDICTORS = ("user", "recent", "learned")
 USER = "user"

@@ -19,13 +19,12 @@ from math import cos, exp, log, pi, sin
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.interface import NOBODY, compilable
-from scheduler.predictors.knowledge import FEATURES
+from drom.scheduler.interface import NOBODY, compilable
+from drom.scheduler.predictors.knowledge import FEATURES
 
 if TYPE_CHECKING:
-    from scheduler.interface import Floats, Jobs
-    from scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.interface import Floats, Jobs
+    from drom.scheduler.predictors.knowledge import Foresight
 
 SIMILAR = 5
 """The feature that the model begins with."""

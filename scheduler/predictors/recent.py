@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.interface import NOBODY, compilable
+from drom.scheduler.interface import NOBODY, compilable
 
 if TYPE_CHECKING:
-    from scheduler.interface import Jobs
-    from scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.interface import Jobs
+    from drom.scheduler.predictors.knowledge import Foresight
 
 COUNT, LAST, BEFORE = range(3)
 """Columns of `Foresight.by_user`: how many jobs have ended, and the run times of the last two."""

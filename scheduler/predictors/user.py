@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.interface import Jobs
-    from scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.interface import Jobs
+    from drom.scheduler.predictors.knowledge import Foresight
 
 
 def predict(jobs: Jobs, _known: Foresight, job: int) -> int:

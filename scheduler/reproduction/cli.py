@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from agent.text import counted, duration
-from scheduler.cli.progress import Bar, all_or_nothing, interruptible, saying
-from workloads.values import json_text
+from drom.agent.text import counted, duration
+from drom.scheduler.cli.progress import Bar, all_or_nothing, interruptible, saying
+from drom.workloads.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.reproduction.sd_policy.logs import Source
-    from scheduler.reproduction.sd_policy.outcome import Outcome
+    from drom.scheduler.reproduction.sd_policy.logs import Source
+    from drom.scheduler.reproduction.sd_policy.outcome import Outcome
 
 app = typer.Typer(help="Run the experiments of a paper again, beside the numbers that it gives.")
 
@@ -90,10 +89,10 @@ def adaptive(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the experiments on adaptive jobs (CCGRID 2002): response and utilisation over the load, and contracts."""
-    from scheduler.analysis.results import make_folder, write_value
-    from scheduler.reproduction.adaptive.contracts import levels
-    from scheduler.reproduction.adaptive.experiment import points
-    from scheduler.reproduction.adaptive.figures import contract_lines, draw, lines, to_json
+    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.reproduction.adaptive.contracts import levels
+    from drom.scheduler.reproduction.adaptive.experiment import points
+    from drom.scheduler.reproduction.adaptive.figures import contract_lines, draw, lines, to_json
 
     if out is not None:
         make_folder(out)
@@ -118,11 +117,11 @@ def gapfill(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the simulation on gap filling with containers (GRID 2018): load over accuracy, and the gain."""
-    from scheduler.analysis.results import make_folder, write_value
-    from scheduler.engine.compiler import announcement, compile_program, load_policy
-    from scheduler.gap_filling import simulation
-    from scheduler.reproduction.gap_filling.experiment import POLICY, points
-    from scheduler.reproduction.gap_filling.figures import draw, lines, to_json
+    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.engine.compiler import announcement, compile_program, load_policy
+    from drom.scheduler.gap_filling import simulation
+    from drom.scheduler.reproduction.gap_filling.experiment import POLICY, points
+    from drom.scheduler.reproduction.gap_filling.figures import draw, lines, to_json
 
     if out is not None:
         make_folder(out)
@@ -157,13 +156,13 @@ def constraint_programming(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the two tests of the CP scheduler of Bridi et al.: waiting, late jobs and overhead beside rules."""
-    from scheduler.analysis.results import write_value
-    from scheduler.cp.model import require
-    from scheduler.cp.platform import load_platform
-    from scheduler.reproduction.cp.completed import Kept
-    from scheduler.reproduction.cp.experiment import measure_all, tasks_of
-    from scheduler.reproduction.cp.generate import SEEDS, TESTS
-    from scheduler.reproduction.cp.table import draw, lines, to_json
+    from drom.scheduler.analysis.results import write_value
+    from drom.scheduler.cp.model import require
+    from drom.scheduler.cp.platform import load_platform
+    from drom.scheduler.reproduction.cp.completed import Kept
+    from drom.scheduler.reproduction.cp.experiment import measure_all, tasks_of
+    from drom.scheduler.reproduction.cp.generate import SEEDS, TESTS
+    from drom.scheduler.reproduction.cp.table import draw, lines, to_json
 
     require()
     machine = load_platform(platform)
@@ -203,7 +202,7 @@ def _check_five(numbers: list[int], parts: list[str] | None, curves: str, given:
 
 def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json: bool) -> None:
     """Run workload 5, or what is left of it, and tell."""
-    from scheduler.reproduction.sd_policy.real import command
+    from drom.scheduler.reproduction.sd_policy.real import command
 
     parts = asked.pop("scale") or command.PARTS
     wanted = command.Wanted(parts, **asked)
@@ -224,10 +223,10 @@ def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json:
 
 
 def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> dict[int, Source]:
-    from scheduler.analysis.results import prepare
-    from scheduler.reproduction.sd_policy.logs import source_of
-    from scheduler.reproduction.sd_policy.outcome import folder_of
-    from scheduler.reproduction.sd_policy.settings import EXPERIMENTS, SETTINGS
+    from drom.scheduler.analysis.results import prepare
+    from drom.scheduler.reproduction.sd_policy.logs import source_of
+    from drom.scheduler.reproduction.sd_policy.outcome import folder_of
+    from drom.scheduler.reproduction.sd_policy.settings import EXPERIMENTS, SETTINGS
 
     for number in numbers:
         for setting in SETTINGS:
@@ -238,8 +237,8 @@ def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> d
 
 def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
     """Make all simulations, the largest workload first, and return whether they were interrupted."""
-    from scheduler.reproduction.sd_policy.outcome import runs_of
-    from scheduler.simulator.batch import compile_before, run_all
+    from drom.scheduler.reproduction.sd_policy.outcome import runs_of
+    from drom.scheduler.simulator.batch import compile_before, run_all
 
     compile_before(("slurm", "sd"), lambda announced: typer.echo(f"drom: {announced}", err=True))
     bar = Bar(sys.stderr, "simulating")
@@ -254,15 +253,15 @@ def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
 
 
 def _outcomes(numbers: list[int], sources: dict[int, Source], folder: Path, seed: int) -> list[Outcome]:
-    from scheduler.reproduction.sd_policy.outcome import outcome_of
-    from scheduler.reproduction.sd_policy.real.command import outcome
+    from drom.scheduler.reproduction.sd_policy.outcome import outcome_of
+    from drom.scheduler.reproduction.sd_policy.real.command import outcome
 
     with saying("reading results"):
         return [outcome(folder, seed) if n == 5 else outcome_of(n, sources[n], folder) for n in numbers]
 
 
 def _told(outcomes: list[Outcome]) -> dict[str, Any]:
-    from scheduler.reproduction.sd_policy.outcome import SCHEMA
+    from drom.scheduler.reproduction.sd_policy.outcome import SCHEMA
 
     return {
         "schema_version": SCHEMA,
@@ -283,8 +282,8 @@ def _print(outcomes: list[Outcome], told: dict[str, Any], *, as_json: bool) -> N
 
 def _write(outcomes: list[Outcome], told: dict[str, Any], out: Path, *, draw: bool) -> None:
     """Write reproduction.json and, where they can be drawn, the pictures."""
-    from scheduler.analysis.results import write_value
-    from scheduler.reproduction.sd_policy.pictures import write_all
+    from drom.scheduler.analysis.results import write_value
+    from drom.scheduler.reproduction.sd_policy.pictures import write_all
 
     write_value(told, out / "reproduction.json")
     if draw:
@@ -292,7 +291,7 @@ def _write(outcomes: list[Outcome], told: dict[str, Any], out: Path, *, draw: bo
 
 
 def _try_to_draw(draw: Callable[[], None]) -> None:
-    from workloads.errors import WorkloadError
+    from drom.workloads.errors import WorkloadError
 
     try:
         with saying("drawing"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How adaptive jobs are: how many processors they can use, their speedup, and what a change of processors costs them.
 
-Speedup is Downey's (`workloads.speedup`), or linear. The cost is that of `allotment`. Its defaults give what Kale,
+Speedup is Downey's (`drom.workloads.speedup`), or linear. The cost is that of `allotment`. Its defaults give what Kale,
 Kumar and DeSouza (CCGRID 2002) measured for 1 MB per processor on 128 processors with Myrinet, taken as 100 MB/s: 86 ms
 to shrink to 64, and 67.6 ms to expand again.
 """
@@ -12,13 +12,12 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.engine.pool import EXPAND, SHRINK, STALL, TRANSFER
-from scheduler.engine.state import MILLION, Pool
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, MOLDABLE, NEVER, Ints
-from workloads.choices import number, read_choices
-from workloads.speedup import downey
+from drom.scheduler.engine.pool import EXPAND, SHRINK, STALL, TRANSFER
+from drom.scheduler.engine.state import MILLION, Pool
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, MOLDABLE, NEVER, Ints
+from drom.workloads.choices import number, read_choices
+from drom.workloads.speedup import downey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

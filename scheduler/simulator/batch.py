@@ -9,9 +9,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.system import python_command
-from scheduler.engine.compiler import announcement, compile_program, load_policy
-from scheduler.errors import SchedulerError
+from drom.agent.system import python_command
+from drom.scheduler.engine.compiler import announcement, compile_program, load_policy
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -6,16 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER
-from workloads.contracts import UNBOUND, Contracts, draw_contracts, parse_terms, read_contracts
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
+from drom.workloads.contracts import UNBOUND, Contracts, draw_contracts, parse_terms, read_contracts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scheduler.interface import Ints
-    from workloads.workload import Workload
+    from drom.scheduler.interface import Ints
+    from drom.workloads.workload import Workload
 
 
 def contracts_of(said: Sequence[str], work: Workload, seed: int) -> Contracts | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evolving jobs on a pool: their phases (`workloads.evolving`) as the rows that the engine reads."""
+"""Evolving jobs on a pool: their phases (`drom.workloads.evolving`) as the rows that the engine reads."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, NOBODY
-from workloads.evolving import draw_phases, read_phases
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, NOBODY
+from drom.workloads.evolving import draw_phases, read_phases
 
 if TYPE_CHECKING:
-    from scheduler.engine.state import Pool
-    from scheduler.interface import Ints
-    from workloads.evolving import Phase
-    from workloads.workload import Workload
+    from drom.scheduler.engine.state import Pool
+    from drom.scheduler.interface import Ints
+    from drom.workloads.evolving import Phase
+    from drom.workloads.workload import Workload
 
 
 def with_phases(pool: Pool, work: Workload, classes: Ints, said: str, seed: int) -> Pool:

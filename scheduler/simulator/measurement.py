@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.engine.state import CORES, RUNNERS
-from scheduler.policies.scaling import SCALE
+from drom.scheduler.engine.state import CORES, RUNNERS
+from drom.scheduler.policies.scaling import SCALE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.engine.state import World
-    from scheduler.interface import Ints
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.interface import Ints
 
 
 def measure(world: World) -> None:

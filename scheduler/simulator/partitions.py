@@ -7,16 +7,15 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.errors import SchedulerError
-from scheduler.interface import NOBODY
-from workloads.errors import counted, short
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NOBODY
+from drom.workloads.errors import counted, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.interface import Ints
-    from workloads.workload import Workload
+    from drom.scheduler.interface import Ints
+    from drom.workloads.workload import Workload
 
 Partitions = tuple[tuple[int, str], ...]
 """Numbers as in the log, and their nodes as they were written."""

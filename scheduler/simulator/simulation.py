@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from scheduler.engine.compiler import Policy, Program, compile_program, values
-from scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, next_instant
-from scheduler.engine.policy_errors import naming_errors
-from scheduler.engine.state import (
+from drom.scheduler.engine.compiler import Policy, Program, compile_program, values
+from drom.scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, next_instant
+from drom.scheduler.engine.policy_errors import naming_errors
+from drom.scheduler.engine.state import (
     BAD_SHARE,
     CULPRIT,
     EVENT_RULES,
@@ -42,25 +41,25 @@ from scheduler.engine.state import (
     make_actions,
     make_world,
 )
-from scheduler.errors import SchedulerError
-from scheduler.interface import MALLEABLE, NEVER
-from scheduler.predictors.knowledge import PREDICTORS, USER
-from scheduler.simulator.adaptive import Adaptive
-from scheduler.simulator.contracts import table_of
-from scheduler.simulator.evolving import with_phases
-from scheduler.simulator.measurement import measure
-from scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
-from workloads.errors import counted
-from workloads.files import replacing
-from workloads.places import check_writable
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, NEVER
+from drom.scheduler.predictors.knowledge import PREDICTORS, USER
+from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.contracts import table_of
+from drom.scheduler.simulator.evolving import with_phases
+from drom.scheduler.simulator.measurement import measure
+from drom.scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
+from drom.workloads.errors import counted
+from drom.workloads.files import replacing
+from drom.workloads.places import check_writable
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from scheduler.interface import Actions, Floats, Ints
-    from workloads.contracts import Contracts
-    from workloads.workload import Workload
+    from drom.scheduler.interface import Actions, Floats, Ints
+    from drom.workloads.contracts import Contracts
+    from drom.workloads.workload import Workload
 
 
 BUDGET = 5000
@@ -347,7 +346,7 @@ def guide_of(run: Simulation) -> Callable[[World, int], Floats] | None:
     """
     if run.policy.built_in != "cp":
         return None
-    from scheduler.cp.guide import Guide
+    from drom.scheduler.cp.guide import Guide
 
     if run.machine.event_rule != "instant" or run.machine.partitions:
         raise SchedulerError("The policy cp plans for the instant rule and the whole machine: omit the option.")

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scheduler.errors import SchedulerError
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.control import client, keys, messages
-from agent.ipc import cpu_locks
-from agent.system import python_command
-from agent.testbed.stage import clean_environment
+from drom.agent.control import client, keys, messages
+from drom.agent.ipc import cpu_locks
+from drom.agent.system import python_command
+from drom.agent.testbed.stage import clean_environment
+from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.testbed.namespaces import PATIENCE, MachineError, Network, Process
+
 from dromlib import native
-from scheduler.live.cluster.spec import Spec
-from scheduler.testbed.namespaces import PATIENCE, MachineError, Network, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -16,16 +16,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import zmq
-
-from agent.control import messages
-from agent.errors import ControlError, NotYetError
-from agent.ipc import cpu_locks
-from agent.system import python_command
-from agent.system.unix_signals import WITH_US
-from agent.testbed.stage import clean_environment
-from scheduler.live.cluster.jobs import COMPLETED
-from scheduler.live.cluster.paging import whole
-from scheduler.live.cluster.spec import LONGEST_REQUEST, Spec
+from drom.agent.control import messages
+from drom.agent.errors import ControlError, NotYetError
+from drom.agent.ipc import cpu_locks
+from drom.agent.system import python_command
+from drom.agent.system.unix_signals import WITH_US
+from drom.agent.testbed.stage import clean_environment
+from drom.scheduler.live.cluster.jobs import COMPLETED
+from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agent.system.unix_signals import ended_by_sigterm
+from drom.agent.system.unix_signals import ended_by_sigterm
+
 from tests.chaos.run import chaos
 from tests.leftovers import no_registrations
 from tests.storms import report, tell

@@ -21,7 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.control.zmtp import PING, frame
+from drom.agent.control.zmtp import PING, frame
+
 from dromlib import layout
 from dromlib.layout import REQUEST
 from dromlib.signals import topic

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.system.unix_signals import ended_by_sigterm
+from drom.agent.system.unix_signals import ended_by_sigterm
+
 from tests import checker
 from tests.agents import SECONDS
 from tests.chaos import plan

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from drom.agent.config.options import Options
+from drom.agent.control.messages import endpoint
 
-from agent.config.options import Options
-from agent.control.messages import endpoint
 from dromlib import native
 from tests import checker
 from tests.agents import Agent, build_program, environment, launch_agent, lives

@@ -9,9 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agent.system.unix_signals import ended_by_sigterm
-from scheduler.testbed.cluster import why_no_mpi
-from scheduler.testbed.namespaces import why_not
+from drom.agent.system.unix_signals import ended_by_sigterm
+from drom.scheduler.testbed.cluster import why_no_mpi
+from drom.scheduler.testbed.namespaces import why_not
+
 from tests.cluster.storm import storm
 from tests.storms import report, tell
 

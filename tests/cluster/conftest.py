@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from scheduler.testbed.cluster import why_no_mpi
-from scheduler.testbed.namespaces import why_not
+from drom.scheduler.testbed.cluster import why_no_mpi
+from drom.scheduler.testbed.namespaces import why_not
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the program of MPI that counts the core-seconds it holds."""
-    from scheduler.testbed.cluster import build_ring
+    from drom.scheduler.testbed.cluster import build_ring
 
     return build_ring(tmp_path_factory.mktemp("program"))

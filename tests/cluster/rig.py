@@ -7,17 +7,18 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from agent.execution.launch import job_name
-from agent.ipc import cpu_locks
+from drom.agent.execution.launch import job_name
+from drom.agent.ipc import cpu_locks
+from drom.scheduler.testbed.cluster import HEAD, Cluster
+
 from dromlib.cpulist import parse_cpulist
-from scheduler.testbed.cluster import HEAD, Cluster
 from tests.agents import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from scheduler.testbed.namespaces import Process
+    from drom.scheduler.testbed.namespaces import Process
 
 QUICK = ("--silence", "3", "--give-up", "3", "--kill-wait", "1", "--set", "max_slowdown=infinite")
 """Options of a scheduler that gives up soon, so that tests need not wait."""

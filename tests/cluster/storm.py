@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import ControlError
-from scheduler.live.cluster.jobs import FINAL
-from scheduler.live.cluster.paging import whole
-from scheduler.testbed.cluster import HEAD, PORT, build_ring
-from scheduler.testbed.namespaces import Process
+from drom.agent.errors import ControlError
+from drom.scheduler.live.cluster.jobs import FINAL
+from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.testbed.cluster import HEAD, PORT, build_ring
+from drom.scheduler.testbed.namespaces import Process
+
 from tests.agents import environment, wait_until
 from tests.cluster import ledger, plan
 from tests.cluster.census import look

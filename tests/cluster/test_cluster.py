@@ -8,9 +8,9 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.control import keys
+from drom.scheduler.testbed.cluster import HEAD
 
-from agent.control import keys
-from scheduler.testbed.cluster import HEAD
 from tests.agents import wait_until
 from tests.chaos.stage import Clock
 from tests.cluster.rig import RealRig, rig
@@ -217,7 +217,7 @@ def test_who_may_not_join_is_turned_away(here: Rig, tmp_path: Path) -> None:
     strange, blind, head = (keys.make(tmp_path / name) for name in ("strange", "blind", "head"))
     keys.trust(strange, here.keys_of(HEAD) / keys.PUBLIC, HEAD)
     keys.trust(blind, head.folder / keys.PUBLIC, HEAD)
-    newer = "from agent.execution import protocol\nprotocol.PROTOCOL = 99\n"
+    newer = "from drom.agent.execution import protocol\nprotocol.PROTOCOL = 99\n"
     (tmp_path / "sitecustomize.py").write_text(newer, encoding="utf-8")
     expected: tuple[tuple[str, Path, dict[str, str], str], ...] = (
         ("n3", here.keys_of("n2"), {}, "this agent may not speak for node n3: run it as root or as"),

@@ -8,10 +8,10 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.execution.launch import job_name
+from drom.scheduler.testbed.cluster import HEAD
 
-from agent.execution.launch import job_name
 from dromlib.cpulist import format_cpulist, mask_of
-from scheduler.testbed.cluster import HEAD
 from tests.agents import wait_until
 from tests.cluster.rig import PairRig, SocketRig, rig
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.control import keys
+from drom.agent.system import python_command
+from drom.scheduler.testbed.cluster import HEAD, build_ring
+from drom.scheduler.testbed.namespaces import NETWORK, Network
 
-from agent.control import keys
-from agent.system import python_command
-from scheduler.testbed.cluster import HEAD, build_ring
-from scheduler.testbed.namespaces import NETWORK, Network
 from tests.agents import SECONDS, wait_until
 from tests.cluster.rig import Rig, rig
 

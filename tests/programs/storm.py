@@ -7,7 +7,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.system import proc
+from drom.agent.system import proc
+
 from dromlib.cpulist import mask_of
 from tests.agents import Agent, Program, Programs, wait_until
 from tests.example_programs import finish

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from drom.agent.control import client, zmtp
+from drom.agent.errors import ControlError
 
 import dromlib
-from agent.control import client, zmtp
-from agent.errors import ControlError
 from dromlib import layout, signals, subscription
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from drom.agent.control.messages import endpoint
+from drom.agent.errors import ControlError
 
-from agent.control.messages import endpoint
-from agent.errors import ControlError
 from dromlib import layout, native
 from dromlib.layout import HEADER, MAILBOX, REPLY, REQUEST
 from tests.agents import (
@@ -607,7 +607,7 @@ def test_orders_of_other_users_are_refused(agent: Agent) -> None:
         pytest.skip("needs root to be somebody else")
     code = (
         "import os,sys; sys.path[:0]=sys.argv[2:]; from pathlib import Path\n"
-        "from agent.control import client as control\n"
+        "from drom.agent.control import client as control\n"
         "os.setresuid(65534,65534,65534)\n"
         "print(len(control.order(Path(sys.argv[1]), 'ps')['tasks']))\n"
         "try: control.order(Path(sys.argv[1]), 'resize', job='bystander', cpus=1)\n"

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent import errors
+from drom.agent.control import client, keys
+from drom.scheduler.live.cli import tables
+from drom.scheduler.live.cli.commands import SERVICE
+from drom.scheduler.live.cluster.cluster import HUNG
+from drom.scheduler.live.cluster.paging import whole
 
-from agent import errors
-from agent.control import client, keys
 from dromlib import native
-from scheduler.live.cli import tables
-from scheduler.live.cli.commands import SERVICE
-from scheduler.live.cluster.cluster import HUNG
-from scheduler.live.cluster.paging import whole
 from tests.agents import SECONDS, lives, wait_until
 from tests.clusters import cluster, samples
 

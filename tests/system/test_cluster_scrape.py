@@ -8,11 +8,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.live.cli.scheduler import LIVE
+from drom.scheduler.live.cluster.controller import Controller, Demand
+from drom.scheduler.live.cluster.jobs import CLASSES
 
-from scheduler.engine.compiler import load_policy
-from scheduler.live.cli.scheduler import LIVE
-from scheduler.live.cluster.controller import Controller, Demand
-from scheduler.live.cluster.jobs import CLASSES
 from tests.clusters import FREELY, cluster, samples
 
 if TYPE_CHECKING:

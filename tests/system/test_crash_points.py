@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from drom.agent.config.options import Options
+from drom.agent.config.sources import Sources
+from drom.agent.control.messages import endpoint
 
-from agent.config.options import Options
-from agent.config.sources import Sources
-from agent.control.messages import endpoint
 from dromlib.layout import HEADER
 from tests import checker
 from tests.agents import Agent, Program, Programs, affinity, assert_clean, lives, programs, wait_until
@@ -62,12 +62,12 @@ MOST = 60
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        "agent.daemon.startup",
-        "agent.daemon.daemon",
-        "agent.placement.kernel.background",
-        "agent.placement.kernel.search",
-        "agent.topology.sysfs",
-        "agent.topology.synthetic",
+        "drom.agent.daemon.startup",
+        "drom.agent.daemon.daemon",
+        "drom.agent.placement.kernel.background",
+        "drom.agent.placement.kernel.search",
+        "drom.agent.topology.sysfs",
+        "drom.agent.topology.synthetic",
         "zmq",
         "numpy",
     ]
@@ -76,7 +76,8 @@ _context.set_forkserver_preload(
 
 def _stores() -> set[tuple[str, int]]:
     """Return file and number of the lines that store into the mapped registry."""
-    from agent.ipc import registry
+    from drom.agent.ipc import registry
+
     from dromlib import layout
 
     patterns = {
@@ -117,7 +118,7 @@ def _kill_at_store(number: int, armed: Path) -> None:
 
 def _agent_main(go: Connection, runtime_dir: Path, log_file: Path, store: int) -> None:
     """Be an agent of two cores in this forked process, as what `drom agent` becomes once it has read its options."""
-    from agent.daemon import startup
+    from drom.agent.daemon import startup
 
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

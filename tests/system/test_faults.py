@@ -12,9 +12,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.config.options import Options
+from drom.agent.observe.guarded import EXIT_STATUS
 
-from agent.config.options import Options
-from agent.observe.guarded import EXIT_STATUS
 from tests.agents import SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
 
 if TYPE_CHECKING:
@@ -27,34 +27,34 @@ pytestmark = [
 ]
 
 PARTS = {
-    "deadlines": "agent.node.node:Node.tick",
-    "door": "agent.daemon.registrar:Admission.tend",
-    "following": "agent.daemon.process_watch:Following.look",
-    "freeze_file": "agent.ipc.runtime_dir:freezes",
-    "load": "agent.system.unmanaged_load:Watch.look",
-    "machine": "agent.topology.availability:Rereading.look",
-    "pacing": "agent.observe.job_rates:Pacing.look",
-    "repairs": "agent.enforcement.repair:Repairing.look",
-    "scheduler": "agent.execution.executor:Nobody.turn",
-    "service_manager": "agent.system.sd_notify:ServiceManager.turned",
-    "spreading": "agent.enforcement.spread:Spreading.look",
-    "widening": "agent.enforcement.widening:Widening.look",
+    "deadlines": "drom.agent.node.node:Node.tick",
+    "door": "drom.agent.daemon.registrar:Admission.tend",
+    "following": "drom.agent.daemon.process_watch:Following.look",
+    "freeze_file": "drom.agent.ipc.runtime_dir:freezes",
+    "load": "drom.agent.system.unmanaged_load:Watch.look",
+    "machine": "drom.agent.topology.availability:Rereading.look",
+    "pacing": "drom.agent.observe.job_rates:Pacing.look",
+    "repairs": "drom.agent.enforcement.repair:Repairing.look",
+    "scheduler": "drom.agent.execution.executor:Nobody.turn",
+    "service_manager": "drom.agent.system.sd_notify:ServiceManager.turned",
+    "spreading": "drom.agent.enforcement.spread:Spreading.look",
+    "widening": "drom.agent.enforcement.widening:Widening.look",
 }
 """A function of each part that every turn of the loop calls."""
 MORE = {
-    "binding": "agent.enforcement.affinity:walk",
-    "events": "agent.daemon.acknowledgements:Post.read",
-    "order": "agent.observe.snapshot:Snapshot.to_json",
-    "plan": "agent.node.grants:Grants._step",
+    "binding": "drom.agent.enforcement.affinity:walk",
+    "events": "drom.agent.daemon.acknowledgements:Post.read",
+    "order": "drom.agent.observe.snapshot:Snapshot.to_json",
+    "plan": "drom.agent.node.grants:Grants._step",
 }
 LEAVING = {
-    "give_back": "agent.daemon.daemon:Daemon.give_back",
-    "retire": "agent.ipc.registry:Registry.retire",
-    "remove_all_but": "agent.ipc.mailboxes:Mailboxes.remove_all_but",
-    "admission": "agent.daemon.registrar:Admission.close",
-    "control": "agent.control.server:Server.close",
-    "following_close": "agent.daemon.process_watch:Following.close",
-    "steward": "agent.execution.executor:Nobody.close",
+    "give_back": "drom.agent.daemon.daemon:Daemon.give_back",
+    "retire": "drom.agent.ipc.registry:Registry.retire",
+    "remove_all_but": "drom.agent.ipc.mailboxes:Mailboxes.remove_all_but",
+    "admission": "drom.agent.daemon.registrar:Admission.close",
+    "control": "drom.agent.control.server:Server.close",
+    "following_close": "drom.agent.daemon.process_watch:Following.close",
+    "steward": "drom.agent.execution.executor:Nobody.close",
 }
 """Functions that an agent calls when it stops."""
 LONG = "1000"

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.errors import ControlError
 
-from agent.errors import ControlError
 from tests.agents import Programs, launch_agent, start_agent
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.control import messages
+from drom.agent.control.zmtp import PING, frame
 
-from agent.control import messages
-from agent.control.zmtp import PING, frame
 from dromlib import layout
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, IS_READY

@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.system import proc
 
-from agent.system import proc
 from tests.agents import affinity, start_agent, wait_until
 
 if TYPE_CHECKING:

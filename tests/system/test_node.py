@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from drom.agent.control.messages import endpoint
+from drom.agent.errors import ControlError
+from drom.agent.system.proc import process_tree
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.control.messages import endpoint
-from agent.errors import ControlError
-from agent.system.proc import process_tree
 from dromlib import signals
 from tests.agents import (
     LAUNCHERS,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.system.proc import thread_masks
 
-from agent.system.proc import thread_masks
 from dromlib import layout, native
 from dromlib.layout import MAILBOX
 from tests.agents import Agent, Program, Programs, affinity, environment, start_agent, wait_until

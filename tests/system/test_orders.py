@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.errors import ControlError
 
-from agent.errors import ControlError
 from dromlib.cpulist import format_cpulist, mask_of
 from tests import checker
 from tests.agents import Agent, Program, Programs, affinity, environment, launch_agent, start_agent, wait_until
@@ -34,7 +34,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be some
 STRANGER = """
 import json, os, sys
 from pathlib import Path
-from agent.control import client as control
+from drom.agent.control import client as control
 run, uid, asked = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 os.setgroups([])
 os.setresuid(uid, uid, uid)

@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.control import keys
 
-from agent.control import keys
 from tests.agents import Programs, drom, environment, start_agent
 from tests.commands import commands_of, run_lines
 from tests.terminals import has, terminal

@@ -15,8 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.execution.protocol import (
+    Ended,
+    Forget,
+    Hello,
+    NotResized,
+    Post,
+    Refused,
+    Resize,
+    Resized,
+    Signal,
+    Started,
+)
 
-from agent.execution.protocol import Ended, Forget, Hello, NotResized, Post, Refused, Resize, Resized, Signal, Started
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
 from tests.agents import SECONDS, Agent, Programs, build_program, lives, programs, start_agent, wait_until

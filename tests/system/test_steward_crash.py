@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent import execution
+from drom.agent.config.options import Options
+from drom.agent.config.sources import Sources
+from drom.agent.execution.protocol import Ended, Forget, Hello, Refused, Resize, Resized, Signal, Started
 
-from agent import execution
-from agent.config.options import Options
-from agent.config.sources import Sources
-from agent.execution.protocol import Ended, Forget, Hello, Refused, Resize, Resized, Signal, Started
 from tests.agents import SECONDS, lives
 from tests.stand_in import StandIn, stand_in, start
 
@@ -38,10 +38,10 @@ SCRIPT = 'echo "$DROM_JOB_ID" >> ran; until test -e "go$DROM_JOB_ID"; do sleep 0
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        "agent.daemon.startup",
-        "agent.daemon.daemon",
-        "agent.placement.kernel.background",
-        "agent.execution.executor",
+        "drom.agent.daemon.startup",
+        "drom.agent.daemon.daemon",
+        "drom.agent.placement.kernel.background",
+        "drom.agent.execution.executor",
         "zmq",
     ]
 )
@@ -49,7 +49,7 @@ _context.set_forkserver_preload(
 
 def _be_agent(options: Options, log_file: Path, line: int) -> None:
     """Be an agent that is killed before it executes the n-th line of agent/execution."""
-    from agent.daemon import startup
+    from drom.agent.daemon import startup
 
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

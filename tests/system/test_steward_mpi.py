@@ -10,8 +10,8 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.execution.protocol import Ended, Forget, Hello, Resize, Resized, Signal, Started
 
-from agent.execution.protocol import Ended, Forget, Hello, Resize, Resized, Signal, Started
 from tests.agents import Agent, start_agent, wait_until
 from tests.stand_in import StandIn, stand_in, start
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent import errors
+from drom.agent.control import client
 
-from agent import errors
-from agent.control import client
 from dromlib import native
 from tests import own_systemd
 from tests.agents import Programs, affinity, build_program, programs, wait_until

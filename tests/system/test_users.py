@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.daemon import control_handler
 
-from agent.daemon import control_handler
 from dromlib import layout
 from dromlib.cpulist import cpus, parse_cpulist
 from tests.agents import (

@@ -13,8 +13,8 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.observe.http_server import MOST_AT_ONCE
 
-from agent.observe.http_server import MOST_AT_ONCE
 from tests.agents import SECONDS, SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
 from tests.browsers import Browser, browser
 

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.control import client
+from drom.agent.control import client
+
 from dromlib import native
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import drom.agent
+import drom.scheduler
+import drom.workloads
 import pytest
 
-import agent
 import dromlib
-import scheduler
-import workloads
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
 
@@ -38,7 +38,7 @@ def rig() -> str:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the package as a wheel installs it, and the scenario."""
     top = tmp_path_factory.mktemp("guest")
-    for package in (agent, dromlib, scheduler, workloads):
+    for package in (drom.agent, dromlib, drom.scheduler, drom.workloads):
         source = Path(str(package.__file__)).parent
         shutil.copytree(source, top / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     built = native.library_path().parent.parent

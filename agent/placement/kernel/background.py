@@ -11,31 +11,31 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, cast
 
-from agent.placement.kernel import distributor
-from agent.placement.kernel.distributor import Demand, Distributor, Infeasible
-from agent.system import python_command
-from agent.topology.machine import usable_cores
+from drom.agent.placement.kernel import distributor
+from drom.agent.placement.kernel.distributor import Demand, Distributor, Infeasible
+from drom.agent.system import python_command
+from drom.agent.topology.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.placement.ranks import Key, Seat
-    from agent.topology.machine import Topology
+    from drom.agent.placement.ranks import Key, Seat
+    from drom.agent.topology.machine import Topology
 
 
 COMPILE = """
 import os
-from agent.system.process_title import set_title
+from drom.agent.system.process_title import set_title
 set_title("drom-compile")
 os.nice(19)
-from agent.placement.kernel.distributor import kernel
+from drom.agent.placement.kernel.distributor import kernel
 kernel()
 """
 """What the process does that compiles the kernel."""
 
 
 class Placer:
-    """The distribution kernel of one machine, an `agent.placement.ranks.Place`; its unit is "core" or "thread"."""
+    """The distribution kernel of one machine, an `drom.agent.placement.ranks.Place`; its unit is "core" or "thread"."""
 
     def __init__(self, machine: Topology, unit: str = "core") -> None:
         warm = bool(os.environ.get("NUMBA_DISABLE_JIT")) or distributor.is_cached()

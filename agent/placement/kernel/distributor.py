@@ -21,8 +21,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.model.cores import Core
-from agent.system.numba_cache import cache_folder
+from drom.agent.model.cores import Core
+from drom.agent.system.numba_cache import cache_folder
+
 from dromlib.cpulist import cpus, mask_of
 
 if TYPE_CHECKING:
@@ -50,10 +51,10 @@ DEFAULT_BUDGET = 2500
 UNLIMITED = 1 << 60
 PLAIN_DIVISOR = 5  # plain Python searches this much less, so that an answer still comes within a second
 MODULES = (
-    "agent.placement.kernel.problem",
-    "agent.placement.kernel.pairs",
-    "agent.placement.kernel.tree",
-    "agent.placement.kernel.search",
+    "drom.agent.placement.kernel.problem",
+    "drom.agent.placement.kernel.pairs",
+    "drom.agent.placement.kernel.tree",
+    "drom.agent.placement.kernel.search",
 )
 
 
@@ -364,7 +365,7 @@ class Distributor:
 
     def _answer(self, ordered: Sequence[Demand], assign: NDArray[Any], info: Sequence[int]) -> Placement | Infeasible:
         """Turn the kernel's arrays into masks; a fixed task keeps its mask to the last CPU."""
-        from agent.placement.kernel import problem as words
+        from drom.agent.placement.kernel import problem as words
 
         if info[words.STATUS] != words.FEASIBLE:
             return Infeasible(f"a machine of {len(self._cores)} cores is beyond the kernel's arithmetic")

@@ -13,11 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from agent.placement.kernel.problem import INFINITE, A, B, C, Problem, State, minor, put
+from drom.agent.placement.kernel.problem import INFINITE, A, B, C, Problem, State, minor, put
 
 if TYPE_CHECKING:
-    from agent.placement.kernel.problem import Ints
+    from drom.agent.placement.kernel.problem import Ints
 
 STEPS_PER_WORK = 256  # inner steps of the dynamic programme that count as one node of the search
 

@@ -1,6 +1,6 @@
 """Decide which cores each task gets, once the number of cores per task is known: problem, greedy placements, bounds.
 
-Nothing here imports numba: `agent.placement.kernel.distributor.kernel` compiles the functions of this module,
+Nothing here imports numba: `drom.agent.placement.kernel.distributor.kernel` compiles the functions of this module,
 `distribution_pairs`, `distribution_tree` and `distribution_search` in place; without numba the same functions run as
 they stand.
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from agent.placement.kernel.pairs import new_table, pair, polish
-from agent.placement.kernel.problem import (
+from drom.agent.placement.kernel.pairs import new_table, pair, polish
+from drom.agent.placement.kernel.problem import (
     BAD_COUNT,
     BAD_FIXED,
     EXACT,
@@ -45,10 +44,10 @@ from agent.placement.kernel.problem import (
     tie_break,
     weights,
 )
-from agent.placement.kernel.tree import plant, search
+from drom.agent.placement.kernel.tree import plant, search
 
 if TYPE_CHECKING:
-    from agent.placement.kernel.problem import Bools, Int32s, Ints
+    from drom.agent.placement.kernel.problem import Bools, Int32s, Ints
 
 SEEDS = 5
 

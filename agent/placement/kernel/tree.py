@@ -14,11 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from agent.placement.kernel.problem import A, B, C, M, Problem, State, cost_of, job_order, minor, put
+from drom.agent.placement.kernel.problem import A, B, C, M, Problem, State, cost_of, job_order, minor, put
 
 if TYPE_CHECKING:
-    from agent.placement.kernel.problem import Bools, Ints
+    from drom.agent.placement.kernel.problem import Bools, Ints
 
 
 class Tree(NamedTuple):

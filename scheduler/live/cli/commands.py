@@ -13,20 +13,19 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from agent import errors
-from agent.cli import output
-from agent.cli.orders import AsJson, reader
-from agent.control import client, keys, messages
-from agent.control.remote import Remote
-from scheduler.errors import SchedulerError
-from scheduler.live.cli import scheduler as cli_scheduler
-from scheduler.live.cli import tables
-from scheduler.live.cli.submit_script import SCRIPT, Submission
-from scheduler.live.cli.wait import await_all
-from scheduler.live.cluster.job_filter import Choice, parse_names, parse_states
-from scheduler.live.cluster.paging import SCHEMA_VERSION, whole
-from scheduler.live.cluster.spec import (
+from drom.agent import errors
+from drom.agent.cli import output
+from drom.agent.cli.orders import AsJson, reader
+from drom.agent.control import client, keys, messages
+from drom.agent.control.remote import Remote
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli import scheduler as cli_scheduler
+from drom.scheduler.live.cli import tables
+from drom.scheduler.live.cli.submit_script import SCRIPT, Submission
+from drom.scheduler.live.cli.wait import await_all
+from drom.scheduler.live.cluster.job_filter import Choice, parse_names, parse_states
+from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, whole
+from drom.scheduler.live.cluster.spec import (
     LONGEST_REQUEST,
     MOST,
     MOST_AT_ONCE,
@@ -44,7 +43,7 @@ from scheduler.live.cluster.spec import (
     parse_pattern,
     parse_time,
 )
-from workloads import figures
+from drom.workloads import figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -291,7 +290,7 @@ def _umask() -> int:
 
 def _picture(text: str) -> Path:
     """Return the path of a picture. Raises ValueError for one of no kind that is known."""
-    from scheduler.analysis.plots import KINDS
+    from drom.scheduler.analysis.plots import KINDS
 
     if Path(text).suffix[1:] not in KINDS:
         kinds = ", ".join(f".{kind}" for kind in KINDS)
@@ -392,7 +391,7 @@ _FILES = "--gantt, --html and --out are about all jobs that have run: leave out 
 
 
 def _our_name() -> str:
-    from agent.system.users import user_name
+    from drom.agent.system.users import user_name
 
     return user_name(os.geteuid())
 
@@ -404,8 +403,8 @@ def _queue(where: str, choice: Choice, **fields: object) -> dict[str, Any]:
 
 def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:
     """Draw and write what has run."""
-    from scheduler.analysis import plots, report, results
-    from scheduler.live import accounting
+    from drom.scheduler.analysis import plots, report, results
+    from drom.scheduler.live import accounting
 
     schedule = accounting.schedule_of(told)
     if not len(schedule.runs):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from scheduler.errors import SchedulerError
+from drom.scheduler.errors import SchedulerError
 
 MARK = "#DROM"
 _PART = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\\s])"""

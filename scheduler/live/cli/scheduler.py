@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from agent.cli.orders import reader
-from agent.control import keys
-from agent.control.gate import Gate
-from agent.observe.guarded import EXIT_STATUS, LoopError
-from agent.observe.log import Log, failure
-from agent.system.sd_notify import ServiceManager
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
+from drom.agent.cli.orders import reader
+from drom.agent.control import keys
+from drom.agent.control.gate import Gate
+from drom.agent.observe.guarded import EXIT_STATUS, LoopError
+from drom.agent.observe.log import Log, failure
+from drom.agent.system.sd_notify import ServiceManager
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from scheduler.live.server.server import Server
+    from drom.scheduler.live.server.server import Server
 
 USUAL = Settings()
 DAY = 86400.0
@@ -118,10 +117,10 @@ def scheduler(
     ] = False,
 ) -> None:
     """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
-    from scheduler.engine.compiler import announcement, load_policy
-    from scheduler.live.cluster.controller import check
-    from scheduler.live.server.agent_server import gate_for_agents
-    from scheduler.live.server.server import Server
+    from drom.scheduler.engine.compiler import announcement, load_policy
+    from drom.scheduler.live.cluster.controller import check
+    from drom.scheduler.live.server.agent_server import gate_for_agents
+    from drom.scheduler.live.server.server import Server
 
     manager = ServiceManager(os.environ, os.getpid())
     wanted = [*LIVE.get(policy, ()), *(choices or [])]
@@ -167,8 +166,8 @@ def scheduler(
 
 
 def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
-    from agent.config.addresses import metrics_address
-    from scheduler.live.server.metrics import ClusterCollector, serve
+    from drom.agent.config.addresses import metrics_address
+    from drom.scheduler.live.server.metrics import ClusterCollector, serve
 
     try:
         host, number = metrics_address(where)

@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import typer
 import typer.core
-
-from agent.cli.usage import usage_sentence
-from agent.system.os_errors import reason_of
-from scheduler.errors import SchedulerError
-from scheduler.live.cli.directives import MARK, directives
+from drom.agent.cli.usage import usage_sentence
+from drom.agent.system.os_errors import reason_of
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli.directives import MARK, directives
 
 SCRIPT = "drom.script"
 """The key of the script's text in the context of `drom submit`."""

@@ -7,9 +7,9 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from agent.observe import listing
-from agent.text import LAST_MOMENT, clock, counted, cut_middle, duration, escaped, in_words, iso
-from scheduler.live.cluster.job_filter import Choice
+from drom.agent.observe import listing
+from drom.agent.text import LAST_MOMENT, clock, counted, cut_middle, duration, escaped, in_words, iso
+from drom.scheduler.live.cluster.job_filter import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

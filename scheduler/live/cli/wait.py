@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import typer
-
-from agent.errors import ControlError, RefusedError
+from drom.agent.errors import ControlError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ def await_all(numbers: Iterable[int], ask: Callable[[int], dict[str, Any]]) -> i
 
 def _await(number: int, ask: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     """Return what is told of a job once it is over."""
-    from scheduler.live.cluster.jobs import FINAL
+    from drom.scheduler.live.cluster.jobs import FINAL
 
     told = ""
     while True:

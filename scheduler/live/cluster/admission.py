@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.text import counted, duration, in_words
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster.controller import ANYWHERE
-from scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING
+from drom.agent.text import counted, duration, in_words
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.controller import ANYWHERE
+from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from scheduler.engine.compiler import Policy
-    from scheduler.live.cluster.jobs import Node
-    from scheduler.live.cluster.settings import Settings
-    from scheduler.live.cluster.spec import Dependency, Spec
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.cluster.jobs import Node
+    from drom.scheduler.live.cluster.settings import Settings
+    from drom.scheduler.live.cluster.spec import Dependency, Spec
 
 MOST_KNOWN = 4096
 """Kinds of jobs of which it is remembered whether they may share nodes."""

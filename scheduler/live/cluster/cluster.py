@@ -11,13 +11,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from agent.execution import protocol as say
-from scheduler.errors import SchedulerError
-from scheduler.interface import NEVER
-from scheduler.live.cluster import admission, fair_share, launch
-from scheduler.live.cluster.dispatch import Resize, Start
-from scheduler.live.cluster.jobs import (
+from drom.agent.execution import protocol as say
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
+from drom.scheduler.live.cluster import admission, fair_share, launch
+from drom.scheduler.live.cluster.dispatch import Resize, Start
+from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
     ENDING,
     ON_NODES,
@@ -30,14 +29,14 @@ from scheduler.live.cluster.jobs import (
     Node,
     User,
 )
-from scheduler.live.cluster.lifecycle import STEPS
-from scheduler.live.cluster.nodes import Membership
-from scheduler.live.cluster.spec import Spec, name_of, sized
+from drom.scheduler.live.cluster.lifecycle import STEPS
+from drom.scheduler.live.cluster.nodes import Membership
+from drom.scheduler.live.cluster.spec import Spec, name_of, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from scheduler.live.cluster.controller import Controller
+    from drom.scheduler.live.cluster.controller import Controller
 
 
 ARRANGE = 10.0

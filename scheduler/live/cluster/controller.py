@@ -11,10 +11,9 @@ from bisect import bisect
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.engine import compiler
-from scheduler.engine.end_order import forget, move, pop, remember
-from scheduler.engine.node_shares import (
+from drom.scheduler.engine import compiler
+from drom.scheduler.engine.end_order import forget, move, pop, remember
+from drom.scheduler.engine.node_shares import (
     end_job,
     full_rate,
     hand_on,
@@ -25,10 +24,10 @@ from scheduler.engine.node_shares import (
     settle,
     update_ends,
 )
-from scheduler.engine.policy_errors import naming_errors
-from scheduler.engine.state import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
-from scheduler.errors import SchedulerError
-from scheduler.interface import (
+from drom.scheduler.engine.policy_errors import naming_errors
+from drom.scheduler.engine.state import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import (
     AGENT_GONE,
     ENDED,
     JOB_ENDED,
@@ -43,16 +42,16 @@ from scheduler.interface import (
     TICK,
     WAITING,
 )
-from scheduler.live.cluster import live_state, policy_call
-from scheduler.simulator.measurement import row_of
-from scheduler.simulator.simulation import FAULTS
+from drom.scheduler.live.cluster import live_state, policy_call
+from drom.scheduler.simulator.measurement import row_of
+from drom.scheduler.simulator.simulation import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from scheduler.engine.compiler import Policy
-    from scheduler.engine.state import World
-    from scheduler.interface import Ints
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.interface import Ints
 
 ROOM = 256
 """Jobs, places and nodes there is room for at first."""

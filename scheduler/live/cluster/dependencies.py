@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.live.cluster.jobs import Job
-    from scheduler.live.cluster.spec import Dependency, Spec
+    from drom.scheduler.live.cluster.jobs import Job
+    from drom.scheduler.live.cluster.spec import Dependency, Spec
 
 
 @dataclass(slots=True)

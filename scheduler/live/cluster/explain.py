@@ -6,18 +6,27 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from agent.text import counted, duration
-from scheduler.interface import NEVER
-from scheduler.live.cluster import admission
-from scheduler.live.cluster.jobs import CANCELLED, ENDING, FAILED, PENDING, RUNNING, STARTING, TIMEOUT, how_it_ended
-from scheduler.live.cluster.lifecycle import MOST_LOSSES
+from drom.agent.text import counted, duration
+from drom.scheduler.interface import NEVER
+from drom.scheduler.live.cluster import admission
+from drom.scheduler.live.cluster.jobs import (
+    CANCELLED,
+    ENDING,
+    FAILED,
+    PENDING,
+    RUNNING,
+    STARTING,
+    TIMEOUT,
+    how_it_ended,
+)
+from drom.scheduler.live.cluster.lifecycle import MOST_LOSSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scheduler.live.cluster.cluster import Cluster
-    from scheduler.live.cluster.controller import Controller
-    from scheduler.live.cluster.jobs import Job, Node
+    from drom.scheduler.live.cluster.cluster import Cluster
+    from drom.scheduler.live.cluster.controller import Controller
+    from drom.scheduler.live.cluster.jobs import Job, Node
 
 
 def why(job: Job, cluster: Cluster) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from scheduler.interface import Floats, Ints
+    from drom.scheduler.interface import Floats, Ints
 
 
 class Usage:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.errors import ControlError
-from agent.text import WordError
-from scheduler.live.cluster.spec import name_of
+from drom.agent.errors import ControlError
+from drom.agent.text import WordError
+from drom.scheduler.live.cluster.spec import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from scheduler.live.cluster.jobs import Job
+    from drom.scheduler.live.cluster.jobs import Job
 
 
 class Choice(NamedTuple):
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
         """Whether jobs that are over are wanted by their state."""
         if not self.states:
             return False
-        from scheduler.live.cluster.jobs import FINAL
+        from drom.scheduler.live.cluster.jobs import FINAL
 
         return not FINAL.isdisjoint(self.states)
 
@@ -73,7 +73,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 def parse_states(text: str) -> tuple[str, ...]:
     """Return the states in ``pending,running``. Raises `WordError`."""
-    from scheduler.live.cluster.jobs import STATES
+    from drom.scheduler.live.cluster.jobs import STATES
 
     states = tuple(text.lower().split(","))
     for state in states:

@@ -7,10 +7,10 @@ import signal
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.interface import MALLEABLE, MOLDABLE, RIGID
+from drom.scheduler.interface import MALLEABLE, MOLDABLE, RIGID
 
 if TYPE_CHECKING:
-    from scheduler.live.cluster.spec import Spec
+    from drom.scheduler.live.cluster.spec import Spec
 
 PENDING, STARTING, RUNNING, ENDING = "pending", "starting", "running", "ending"
 COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL = "completed", "failed", "cancelled", "timeout", "node_fail"

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.execution import protocol as say
-from agent.execution.mpi_hosts import mpi_hosts
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster.jobs import Job
-from scheduler.live.cluster.spec import name_of
+from drom.agent.execution import protocol as say
+from drom.agent.execution.mpi_hosts import mpi_hosts
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.jobs import Job
+from drom.scheduler.live.cluster.spec import name_of
 
 if TYPE_CHECKING:
-    from scheduler.live.cluster.jobs import User
-    from scheduler.live.cluster.spec import Spec
+    from drom.scheduler.live.cluster.jobs import User
+    from drom.scheduler.live.cluster.spec import Spec
 
 
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -11,16 +11,16 @@ import signal
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from agent.execution import protocol as say
-from agent.text import counted
-from scheduler.errors import SchedulerError
-from scheduler.interface import RIGID
-from scheduler.live.cluster import admission
-from scheduler.live.cluster.controller import ANYWHERE, Demand
-from scheduler.live.cluster.dependencies import Dependencies
-from scheduler.live.cluster.dispatch import Dispatch
-from scheduler.live.cluster.fair_share import Usage
-from scheduler.live.cluster.jobs import (
+from drom.agent.execution import protocol as say
+from drom.agent.text import counted
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import RIGID
+from drom.scheduler.live.cluster import admission
+from drom.scheduler.live.cluster.controller import ANYWHERE, Demand
+from drom.scheduler.live.cluster.dependencies import Dependencies
+from drom.scheduler.live.cluster.dispatch import Dispatch
+from drom.scheduler.live.cluster.fair_share import Usage
+from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
     CLASSES,
     ENDING,
@@ -33,20 +33,20 @@ from scheduler.live.cluster.jobs import (
     Job,
     Node,
 )
-from scheduler.live.cluster.launch import start_of
-from scheduler.live.cluster.quotas import Holdings, Turns
-from scheduler.live.cluster.spec import remains
-from scheduler.live.cluster.survivors import Survivors
+from drom.scheduler.live.cluster.launch import start_of
+from drom.scheduler.live.cluster.quotas import Holdings, Turns
+from drom.scheduler.live.cluster.spec import remains
+from drom.scheduler.live.cluster.survivors import Survivors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agent.observe.rates import Rates
-    from scheduler.engine.compiler import Policy
-    from scheduler.live.cluster.controller import Controller, Fault
-    from scheduler.live.cluster.dependencies import Wait
-    from scheduler.live.cluster.settings import Settings
-    from scheduler.live.cluster.spec import Spec
+    from drom.agent.observe.rates import Rates
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.cluster.controller import Controller, Fault
+    from drom.scheduler.live.cluster.dependencies import Wait
+    from drom.scheduler.live.cluster.settings import Settings
+    from drom.scheduler.live.cluster.spec import Spec
 
 
 SOON = 600.0

@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from scheduler.engine.state import CORES, FREE, INSTANT, PENDING, QUEUED, RUNNERS, WORST, World, make_world
-from scheduler.interface import NOBODY, RUNNING, WAITING, Jobs
-from workloads.workload import make_workload
+from drom.scheduler.engine.state import CORES, FREE, INSTANT, PENDING, QUEUED, RUNNERS, WORST, World, make_world
+from drom.scheduler.interface import NOBODY, RUNNING, WAITING, Jobs
+from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
-    from scheduler.interface import Ints, Nodes
+    from drom.scheduler.interface import Ints, Nodes
 
 _PER_JOB = ("run", "end", "at", "order", "left", "rate", "cause", "given")
 

@@ -8,15 +8,15 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
-from agent.execution import protocol as say
-from agent.observe.rates import Rates
-from agent.text import NODE, counted
-from scheduler.errors import SchedulerError
-from scheduler.interface import AGENT_GONE, NODE_DOWN
-from scheduler.live.cluster import admission
-from scheduler.live.cluster.controller import Controller
-from scheduler.live.cluster.dispatch import FIRST_PAUSE, LONGEST_PAUSE, Dispatch
-from scheduler.live.cluster.jobs import (
+from drom.agent.execution import protocol as say
+from drom.agent.observe.rates import Rates
+from drom.agent.text import NODE, counted
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import AGENT_GONE, NODE_DOWN
+from drom.scheduler.live.cluster import admission
+from drom.scheduler.live.cluster.controller import Controller
+from drom.scheduler.live.cluster.dispatch import FIRST_PAUSE, LONGEST_PAUSE, Dispatch
+from drom.scheduler.live.cluster.jobs import (
     COMPLETED,
     FAILED,
     PENDING,
@@ -28,7 +28,7 @@ from scheduler.live.cluster.jobs import (
     Node,
     how_it_ended,
 )
-from scheduler.live.cluster.lifecycle import Lifecycle
+from drom.scheduler.live.cluster.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

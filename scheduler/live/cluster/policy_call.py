@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.engine.event_loop import close_ranks, do
-from scheduler.engine.node_shares import update_ends
-from scheduler.engine.state import EVENTS, IN_THE_PAST, NO_FAULT, NOW, SHORTENED, STARTS, TOO_MANY_ROWS, WAKE, view
-from scheduler.interface import NEVER, NOBODY, Event
+from drom.scheduler.engine.event_loop import close_ranks, do
+from drom.scheduler.engine.node_shares import update_ends
+from drom.scheduler.engine.state import EVENTS, IN_THE_PAST, NO_FAULT, NOW, SHORTENED, STARTS, TOO_MANY_ROWS, WAKE, view
+from drom.scheduler.interface import NEVER, NOBODY, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scheduler.engine.state import World
-    from scheduler.interface import Actions, Floats, Ints, State
+    from drom.scheduler.engine.state import World
+    from drom.scheduler.interface import Actions, Floats, Ints, State
 
 
 def answer(  # noqa: PLR0917 - numba wants them by position

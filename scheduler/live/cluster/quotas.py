@@ -7,17 +7,17 @@ from collections import Counter
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from agent.errors import ControlError
-from agent.observe.reporter import Share
-from agent.text import counted, in_words
-from scheduler.live.cluster.spec import size_of
+from drom.agent.errors import ControlError
+from drom.agent.observe.reporter import Share
+from drom.agent.text import counted, in_words
+from drom.scheduler.live.cluster.spec import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scheduler.live.cluster.jobs import Job, User
-    from scheduler.live.cluster.settings import Settings
-    from scheduler.live.cluster.spec import Spec
+    from drom.scheduler.live.cluster.jobs import Job, User
+    from drom.scheduler.live.cluster.settings import Settings
+    from drom.scheduler.live.cluster.spec import Spec
 
 ROW = 1024
 """Bytes that a job counts for beside what it asks for, which those submitted together share."""

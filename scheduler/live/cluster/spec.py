@@ -14,9 +14,19 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.execution.protocol import CLASSES, LETTERS
-from agent.text import FEATURE, LONGEST, RESOURCE, WordError, clean_name, counted, duration, parse_duration, parse_size
-from scheduler.errors import SchedulerError
+from drom.agent.execution.protocol import CLASSES, LETTERS
+from drom.agent.text import (
+    FEATURE,
+    LONGEST,
+    RESOURCE,
+    WordError,
+    clean_name,
+    counted,
+    duration,
+    parse_duration,
+    parse_size,
+)
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

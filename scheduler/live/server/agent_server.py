@@ -17,26 +17,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
-
-from agent.control import keys
-from agent.control.gate import WAITING, Gate
-from agent.control.messages import endpoint, is_order
-from agent.control.server import caller_of, guest_of, repeat
-from agent.control.zmq_monitor import next_message
-from agent.errors import ControlError
-from agent.execution import protocol as say
-from agent.observe.reporter import Share
-from agent.system import connections
-from agent.system.proc import raise_fd_limit
-from agent.system.users import DIRECTORY, SilentDirectoryError, user_called
+from drom.agent.control import keys
+from drom.agent.control.gate import WAITING, Gate
+from drom.agent.control.messages import endpoint, is_order
+from drom.agent.control.server import caller_of, guest_of, repeat
+from drom.agent.control.zmq_monitor import next_message
+from drom.agent.errors import ControlError
+from drom.agent.execution import protocol as say
+from drom.agent.observe.reporter import Share
+from drom.agent.system import connections
+from drom.agent.system.proc import raise_fd_limit
+from drom.agent.system.users import DIRECTORY, SilentDirectoryError, user_called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.control.keys import Keys
-    from agent.control.zmq_monitor import Heard
-    from agent.model.caller import Caller
-    from agent.observe.log import Log
+    from drom.agent.control.keys import Keys
+    from drom.agent.control.zmq_monitor import Heard
+    from drom.agent.model.caller import Caller
+    from drom.agent.observe.log import Log
 
 PER_TURN = 256
 TURN_SECONDS = 0.05

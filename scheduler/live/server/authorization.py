@@ -6,17 +6,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from agent.control import keys
-from agent.errors import ControlError
-from agent.system import users
-from agent.system.users import DIRECTORY, SilentDirectoryError
-from scheduler.live.cluster.jobs import User
+from drom.agent.control import keys
+from drom.agent.errors import ControlError
+from drom.agent.system import users
+from drom.agent.system.users import DIRECTORY, SilentDirectoryError
+from drom.scheduler.live.cluster.jobs import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.model.caller import Caller
-    from scheduler.live.cluster.spec import Spec
+    from drom.agent.model.caller import Caller
+    from drom.scheduler.live.cluster.spec import Spec
 
 
 def user_of(caller: Caller) -> User:

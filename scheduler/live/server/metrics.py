@@ -9,20 +9,19 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from agent.observe import http_server
-from agent.observe.counters import Histogram
-from agent.observe.exposition import Exposition
-from agent.observe.http_server import Answer
-from scheduler.live.cluster.jobs import ENDING, FINAL, ON_NODES, PENDING, RUNNING, STARTING
+from drom.agent.observe import http_server
+from drom.agent.observe.counters import Histogram
+from drom.agent.observe.exposition import Exposition
+from drom.agent.observe.http_server import Answer
+from drom.scheduler.live.cluster.jobs import ENDING, FINAL, ON_NODES, PENDING, RUNNING, STARTING
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator
 
+    from drom.scheduler.live.cluster.cluster import Cluster
+    from drom.scheduler.live.cluster.jobs import Entry
     from prometheus_client.core import Metric
-
-    from scheduler.live.cluster.cluster import Cluster
-    from scheduler.live.cluster.jobs import Entry
 
 NODE_STATES = ("up", "drained", "busy", "gone", "down")
 JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)

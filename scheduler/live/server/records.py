@@ -12,8 +12,8 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from scheduler.live.cluster.jobs import Entry, Job, Node, User
-from scheduler.live.cluster.spec import Dependency, Spec
+from drom.scheduler.live.cluster.jobs import Entry, Job, Node, User
+from drom.scheduler.live.cluster.spec import Dependency, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from scheduler.live.server.state_folder import RESERVE, open_file
+from drom.scheduler.live.server.state_folder import RESERVE, open_file
 
 SIZE = 8 << 20
 """Bytes that are kept."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from scheduler.live.server.records import DamageError, NewerError
+from drom.scheduler.live.server.records import DamageError, NewerError
 
 if TYPE_CHECKING:
     import sqlite3

@@ -15,22 +15,22 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.control import server
-from agent.errors import ControlError
-from agent.execution import protocol as say
-from agent.observe.guarded import Guard
-from agent.system import connections, heap
-from agent.system.unix_signals import Signals
-from agent.text import counted, duration
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster import admission, explain
-from scheduler.live.cluster.cluster import Cluster
-from scheduler.live.cluster.controller import prepare
-from scheduler.live.cluster.job_filter import choice_of
-from scheduler.live.cluster.jobs import FINAL, PENDING, Job, Node
-from scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
-from scheduler.live.cluster.quotas import Orders
-from scheduler.live.cluster.spec import (
+from drom.agent.control import server
+from drom.agent.errors import ControlError
+from drom.agent.execution import protocol as say
+from drom.agent.observe.guarded import Guard
+from drom.agent.system import connections, heap
+from drom.agent.system.unix_signals import Signals
+from drom.agent.text import counted, duration
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster import admission, explain
+from drom.scheduler.live.cluster.cluster import Cluster
+from drom.scheduler.live.cluster.controller import prepare
+from drom.scheduler.live.cluster.job_filter import choice_of
+from drom.scheduler.live.cluster.jobs import FINAL, PENDING, Job, Node
+from drom.scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
+from drom.scheduler.live.cluster.quotas import Orders
+from drom.scheduler.live.cluster.spec import (
     LONGEST_NAME,
     LONGEST_REQUEST,
     MOST_AT_ONCE,
@@ -40,26 +40,26 @@ from scheduler.live.cluster.spec import (
     name_of,
     visible,
 )
-from scheduler.live.server.agent_server import Desk
-from scheduler.live.server.authorization import check_rights, is_master, user_of
-from scheduler.live.server.clock import Clock
-from scheduler.live.server.metrics import Counts
-from scheduler.live.server.starting import STARTING, STARTING_STATUS, Starting
-from scheduler.live.server.state_folder import SOCKETS
-from scheduler.live.server.store import Store, UnreadableError, UnwritableError
+from drom.scheduler.live.server.agent_server import Desk
+from drom.scheduler.live.server.authorization import check_rights, is_master, user_of
+from drom.scheduler.live.server.clock import Clock
+from drom.scheduler.live.server.metrics import Counts
+from drom.scheduler.live.server.starting import STARTING, STARTING_STATUS, Starting
+from drom.scheduler.live.server.state_folder import SOCKETS
+from drom.scheduler.live.server.store import Store, UnreadableError, UnwritableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from agent.control.gate import Gate
-    from agent.model.caller import Caller
-    from agent.observe.log import Log
-    from agent.system.sd_notify import ServiceManager
-    from scheduler.engine.compiler import Policy
-    from scheduler.live.cluster.jobs import User
-    from scheduler.live.cluster.settings import Settings
-    from scheduler.live.server.agent_server import Peer, Said
+    from drom.agent.control.gate import Gate
+    from drom.agent.model.caller import Caller
+    from drom.agent.observe.log import Log
+    from drom.agent.system.sd_notify import ServiceManager
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.cluster.jobs import User
+    from drom.scheduler.live.cluster.settings import Settings
+    from drom.scheduler.live.server.agent_server import Peer, Said
 
 T = TypeVar("T")
 

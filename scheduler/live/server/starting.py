@@ -7,13 +7,13 @@ import os
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from agent.errors import NotYetError
-from scheduler.live.cluster.controller import prepare
+from drom.agent.errors import NotYetError
+from drom.scheduler.live.cluster.controller import prepare
 
 if TYPE_CHECKING:
-    from agent.model.caller import Caller
-    from scheduler.engine.compiler import Policy
-    from scheduler.live.server.agent_server import Peer
+    from drom.agent.model.caller import Caller
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.server.agent_server import Peer
 
 STARTING = "the scheduler is starting and compiles its policy: ask again in a minute."
 STARTING_STATUS = "compiling the policy"

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from scheduler.errors import SchedulerError
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,12 +19,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scheduler.errors import SchedulerError
-from scheduler.live.cluster.fair_share import usage_of
-from scheduler.live.cluster.jobs import FINAL
-from scheduler.live.cluster.spec import MOST_JOBS
-from scheduler.live.server import schema
-from scheduler.live.server.records import (
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.fair_share import usage_of
+from drom.scheduler.live.cluster.jobs import FINAL
+from drom.scheduler.live.cluster.spec import MOST_JOBS
+from drom.scheduler.live.server import schema
+from drom.scheduler.live.server.records import (
     DamageError,
     NewerError,
     entry_of,
@@ -35,15 +35,15 @@ from scheduler.live.server.records import (
     text_of_node,
     text_of_spec,
 )
-from scheduler.live.server.reserve import Reserve
-from scheduler.live.server.state_folder import LOCK, QUEUE, open_file, open_folder
+from drom.scheduler.live.server.reserve import Reserve
+from drom.scheduler.live.server.state_folder import LOCK, QUEUE, open_file, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from scheduler.live.cluster.fair_share import Usage
-    from scheduler.live.cluster.jobs import Entry, Job, Node
-    from scheduler.live.cluster.spec import Spec
+    from drom.scheduler.live.cluster.fair_share import Usage
+    from drom.scheduler.live.cluster.jobs import Entry, Job, Node
+    from drom.scheduler.live.cluster.spec import Spec
 
 _Written = TypeVar("_Written")
 _ENDED = ",".join("?" * len(FINAL))

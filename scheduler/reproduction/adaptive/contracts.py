@@ -2,8 +2,8 @@
 """Contracts on the jobs of the CCGRID paper (`adaptive`): what first fit, equipartition and `payoff` make of them.
 
 The paper names pay-off and deadlines as its next step and has no experiment with them; this one is ours. Contracts are
-drawn by the defaults of `workloads.contracts`: soft deadlines 2 to 6 times the time on all processors, hard ones twice
-as late, prices of a processor-second log-normal. All three policies get the same jobs with the same contracts.
+drawn by the defaults of `drom.workloads.contracts`: soft deadlines 2 to 6 times the time on all processors, hard ones
+twice as late, prices of a processor-second log-normal. All three policies get the same jobs with the same contracts.
 """
 
 from __future__ import annotations
@@ -11,20 +11,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.contracts import kept
-from scheduler.analysis.estimates import Estimate, estimate, verdict
-from scheduler.engine.compiler import load_policy
-from scheduler.reproduction.adaptive.experiment import ADAPTIVE, LOADS, MILLI, MODEL, PROCESSORS, RIGID, SEEDS, jobs_of
-from scheduler.simulator.simulation import Machine, Simulation
-from workloads.contracts import Terms, draw_contracts
-from workloads.speedup import run_time_on
+from drom.scheduler.analysis.contracts import kept
+from drom.scheduler.analysis.estimates import Estimate, estimate, verdict
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.reproduction.adaptive.experiment import (
+    ADAPTIVE,
+    LOADS,
+    MILLI,
+    MODEL,
+    PROCESSORS,
+    RIGID,
+    SEEDS,
+    jobs_of,
+)
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.contracts import Terms, draw_contracts
+from drom.workloads.speedup import run_time_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workloads.contracts import Contracts
-    from workloads.workload import Workload
+    from drom.workloads.contracts import Contracts
+    from drom.workloads.workload import Workload
 
 COUNT = 2000
 """Jobs of a simulation."""

@@ -3,7 +3,7 @@
 adaptive jobs under equipartition and rigid ones under first fit, over the load.
 
 Beside them, and not in the paper: equipartition that weighs what a change costs
-(`scheduler.policies.equipartition_cost`).
+(`drom.scheduler.policies.equipartition_cost`).
 
 From the paper: 64 processors; Poisson arrivals; 100 iterations in 64.5 s on 64 processors, numbers of iterations
 exponential with mean 100; rigid sizes, and minima of adaptive jobs, uniform from 1 to 64; maxima 64; 5 MB of data; 50
@@ -22,19 +22,18 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.estimates import Estimate, estimate, verdict
-from scheduler.analysis.metrics import Power, metrics
-from scheduler.engine.compiler import load_policy
-from scheduler.simulator.adaptive import Adaptive
-from scheduler.simulator.simulation import Machine, Simulation
-from workloads.speedup import downey
-from workloads.workload import make_workload
+from drom.scheduler.analysis.estimates import Estimate, estimate, verdict
+from drom.scheduler.analysis.metrics import Power, metrics
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.speedup import downey
+from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workloads.workload import Workload
+    from drom.workloads.workload import Workload
 
 PROCESSORS = 64
 SERVICE_S = 64.5
@@ -103,7 +102,7 @@ def measure(work: Workload, policy: str, stall: float, weighed: float = 0.0) -> 
 
 
 def cost_s(stall: float) -> float:
-    """Return what a job pays for growing from half of the processors to all, as `scheduler.engine.pool` has it."""
+    """Return what a job pays for growing from half of the processors to all, as `drom.scheduler.engine.pool` has it."""
     moved = MODEL.memory / MODEL.bandwidth / PROCESSORS
     return stall + MODEL.expand * PROCESSORS + moved
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scheduler.analysis import plots
-from scheduler.reproduction.adaptive import contracts
-from scheduler.reproduction.adaptive.experiment import JOBS, LOADS, RESPONSE, UTILISATION, Point
-from workloads.figures import COLOURS, blank, name_axes
+from drom.scheduler.analysis import plots
+from drom.scheduler.reproduction.adaptive import contracts
+from drom.scheduler.reproduction.adaptive.experiment import JOBS, LOADS, RESPONSE, UTILISATION, Point
+from drom.workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from drom.scheduler.analysis.estimates import Estimate
+    from drom.scheduler.reproduction.adaptive.contracts import Level
     from matplotlib.figure import Figure
-
-    from scheduler.analysis.estimates import Estimate
-    from scheduler.reproduction.adaptive.contracts import Level
 
 FIGURES = {
     ("cluster", RESPONSE): 7,

@@ -11,15 +11,15 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.cp.metrics import Metrics
-from scheduler.reproduction.cp.tasks import Task
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.cp.metrics import Metrics
+from drom.scheduler.reproduction.cp.tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scheduler.cp.platform import Platform
+    from drom.scheduler.cp.platform import Platform
 
 NAME = "runs.jsonl"
 

@@ -10,19 +10,18 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.estimates import Estimate, estimate
-from scheduler.cp.rules import FIFO, WALLTIME
-from scheduler.reproduction.cp.generate import TESTS, Case
-from scheduler.reproduction.cp.metrics import Metrics
-from scheduler.reproduction.cp.tasks import CP, EURORA, GREEDY, PORTFOLIO, RULES, Task, measure, setting
-from scheduler.simulator.worker_pool import run_each
+from drom.scheduler.analysis.estimates import Estimate, estimate
+from drom.scheduler.cp.rules import FIFO, WALLTIME
+from drom.scheduler.reproduction.cp.generate import TESTS, Case
+from drom.scheduler.reproduction.cp.metrics import Metrics
+from drom.scheduler.reproduction.cp.tasks import CP, EURORA, GREEDY, PORTFOLIO, RULES, Task, measure, setting
+from drom.scheduler.simulator.worker_pool import run_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scheduler.reproduction.cp.completed import Kept
-    from workloads.workload import Floats
+    from drom.scheduler.reproduction.cp.completed import Kept
+    from drom.workloads.workload import Floats
 
 PAPER = {
     "test 1": {

@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.cp.jobs import Job, chunk_of
-from scheduler.errors import SchedulerError
+from drom.scheduler.cp.jobs import Job, chunk_of
+from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
-    from scheduler.cp.platform import Platform
+    from drom.scheduler.cp.platform import Platform
 
 SEEDS = tuple(range(1, 31))
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from scheduler.cp.jobs import Jobs
-    from scheduler.cp.platform import Platform
-    from scheduler.interface import Ints
+    from drom.scheduler.cp.jobs import Jobs
+    from drom.scheduler.cp.platform import Platform
+    from drom.scheduler.interface import Ints
 
 
 class Metrics(NamedTuple):

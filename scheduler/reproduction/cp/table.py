@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scheduler.analysis import plots
-from scheduler.analysis.estimates import Estimate, estimate
-from scheduler.reproduction.cp.experiment import PAPER, Contest, contests, tests_in, values
-from scheduler.reproduction.cp.tasks import EURORA, SCHEDULERS, Task
-from workloads.errors import counted
-from workloads.figures import COLOURS, blank, name_axes
+from drom.scheduler.analysis import plots
+from drom.scheduler.analysis.estimates import Estimate, estimate
+from drom.scheduler.reproduction.cp.experiment import PAPER, Contest, contests, tests_in, values
+from drom.scheduler.reproduction.cp.tasks import EURORA, SCHEDULERS, Task
+from drom.workloads.errors import counted
+from drom.workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from scheduler.cp.platform import Platform
-    from scheduler.reproduction.cp.generate import Case
-    from scheduler.reproduction.cp.metrics import Metrics
+    from drom.scheduler.cp.platform import Platform
+    from drom.scheduler.reproduction.cp.generate import Case
+    from drom.scheduler.reproduction.cp.metrics import Metrics
 
 WORDS = {"wqt": "WQT", "nl": "NL", "tr": "TR, s", "ao": "AO, s"}
 

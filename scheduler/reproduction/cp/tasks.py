@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.cp.jobs import table_of
-from scheduler.cp.planner import Planner, Portfolio
-from scheduler.cp.platform import load_platform
-from scheduler.cp.rules import FIFO, WALLTIME
-from scheduler.cp.simulation import simulate
-from scheduler.reproduction.cp.generate import TESTS, jobs_of
-from scheduler.reproduction.cp.metrics import Metrics, metrics_of
+from drom.scheduler.cp.jobs import table_of
+from drom.scheduler.cp.planner import Planner, Portfolio
+from drom.scheduler.cp.platform import load_platform
+from drom.scheduler.cp.rules import FIFO, WALLTIME
+from drom.scheduler.cp.simulation import simulate
+from drom.scheduler.reproduction.cp.generate import TESTS, jobs_of
+from drom.scheduler.reproduction.cp.metrics import Metrics, metrics_of
 
 if TYPE_CHECKING:
-    from scheduler.cp.jobs import Jobs
-    from scheduler.cp.platform import Platform
-    from scheduler.cp.simulation import Scheduler
+    from drom.scheduler.cp.jobs import Jobs
+    from drom.scheduler.cp.platform import Platform
+    from drom.scheduler.cp.simulation import Scheduler
 
 
 CP, PORTFOLIO, GREEDY = "CP", "portfolio", "greedy"

@@ -3,7 +3,7 @@
 container virtualization" (GRID 2018), and beside it what the paper estimates: the gain by filling.
 
 From the paper: 512 slots, 180 days in steps of a minute, conservative backfilling, the jobs and requests of
-`workloads.lomonosov`, means of 10 runs. Assumed, because the paper says nothing of arrivals: a queue that is never
+`drom.workloads.lomonosov`, means of 10 runs. Assumed, because the paper says nothing of arrivals: a queue that is never
 empty. Jobs come in the order in which they are drawn, at the beginning of the day for which a machine without a gap
 would need them, less LEAD days. The first DEPTH jobs of the queue have reservations: more of them, more load. 30 give
 about the 90 % that the paper starts from.
@@ -18,23 +18,22 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.estimates import Estimate, estimate
-from scheduler.engine.compiler import load_policy
-from scheduler.engine.state import BUSY
-from scheduler.gap_filling.parameters import Filling
-from scheduler.gap_filling.simulation import Filled
-from scheduler.reproduction.adaptive.experiment import SEEDS
-from scheduler.simulator.simulation import Machine, Simulation
-from scheduler.simulator.worker_pool import run_each
-from workloads.distributions import DAY
-from workloads.lomonosov import MINUTE, MINUTES, SLOTS, requests
-from workloads.workload import make_workload
+from drom.scheduler.analysis.estimates import Estimate, estimate
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.engine.state import BUSY
+from drom.scheduler.gap_filling.parameters import Filling
+from drom.scheduler.gap_filling.simulation import Filled
+from drom.scheduler.reproduction.adaptive.experiment import SEEDS
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.scheduler.simulator.worker_pool import run_each
+from drom.workloads.distributions import DAY
+from drom.workloads.lomonosov import MINUTE, MINUTES, SLOTS, requests
+from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workloads.workload import Workload
+    from drom.workloads.workload import Workload
 
 NODES = 512
 DAYS = 180

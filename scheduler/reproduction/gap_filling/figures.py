@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scheduler.analysis import plots
-from scheduler.reproduction.gap_filling.experiment import (
+from drom.scheduler.analysis import plots
+from drom.scheduler.reproduction.gap_filling.experiment import (
     ACCURACIES,
     DEPTH,
     NODES,
@@ -20,15 +20,14 @@ from scheduler.reproduction.gap_filling.experiment import (
     B,
     Point,
 )
-from workloads.figures import COLOURS, blank, name_axes
+from drom.workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from drom.scheduler.analysis.estimates import Estimate
     from matplotlib.figure import Figure
-
-    from scheduler.analysis.estimates import Estimate
 
 _SHOWN = 0.5
 """The accuracy of the table of gains."""

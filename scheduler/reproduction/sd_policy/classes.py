@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures 4 to 7 as numbers: classes of jobs by size and run time, and days, under static backfilling and SD-Policy.
 
-The borders of the paper's classes are not given; these are those of `scheduler.analysis.series`.
+The borders of the paper's classes are not given; these are those of `drom.scheduler.analysis.series`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.analysis.metrics import slowdown
-from scheduler.analysis.plots import ratio_of
-from scheduler.analysis.series import DAY, TIMES, grid_of, means_per, period, span_of
-from scheduler.reproduction.sd_policy import paper
-from scheduler.reproduction.sd_policy.tables import CHANGE, Row
+from drom.scheduler.analysis.metrics import slowdown
+from drom.scheduler.analysis.plots import ratio_of
+from drom.scheduler.analysis.series import DAY, TIMES, grid_of, means_per, period, span_of
+from drom.scheduler.reproduction.sd_policy import paper
+from drom.scheduler.reproduction.sd_policy.tables import CHANGE, Row
 
 if TYPE_CHECKING:
-    from scheduler.analysis.schedule import Schedule
-    from scheduler.analysis.series import Grid
+    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.analysis.series import Grid
 
 _SMALL, _SHORT = 512, "4 h"
 _LARGE, _LONG = 1024, "1 d"

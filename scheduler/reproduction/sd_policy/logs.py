@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.sd_policy.settings import Real
-from workloads.making import make
-from workloads.swf import write_swf
-from workloads.tables import read_log
-from workloads.where import matching
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.sd_policy.settings import Real
+from drom.workloads.making import make
+from drom.workloads.swf import write_swf
+from drom.workloads.tables import read_log
+from drom.workloads.where import matching
 
 if TYPE_CHECKING:
-    from scheduler.reproduction.sd_policy.settings import Experiment
-    from workloads.making import Recipe
-    from workloads.workload import Workload
+    from drom.scheduler.reproduction.sd_policy.settings import Experiment
+    from drom.workloads.making import Recipe
+    from drom.workloads.workload import Workload
 
 
 class Source(NamedTuple):

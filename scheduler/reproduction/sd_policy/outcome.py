@@ -6,19 +6,19 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.analysis.results import load, load_schedule
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.sd_policy.classes import class_rows, day_rows
-from scheduler.reproduction.sd_policy.settings import EXPERIMENTS, MAXSD_10, SETTINGS, STATIC
-from scheduler.reproduction.sd_policy.tables import Row, figure_7, figure_8, figures_1_to_3, lines, table_1
-from scheduler.simulator.batch import Run
-from workloads.errors import counted
+from drom.scheduler.analysis.results import load, load_schedule
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.sd_policy.classes import class_rows, day_rows
+from drom.scheduler.reproduction.sd_policy.settings import EXPERIMENTS, MAXSD_10, SETTINGS, STATIC
+from drom.scheduler.reproduction.sd_policy.tables import Row, figure_7, figure_8, figures_1_to_3, lines, table_1
+from drom.scheduler.simulator.batch import Run
+from drom.workloads.errors import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scheduler.reproduction.sd_policy.logs import Source
-    from scheduler.reproduction.sd_policy.tables import Metrics
+    from drom.scheduler.reproduction.sd_policy.logs import Source
+    from drom.scheduler.reproduction.sd_policy.tables import Metrics
 
 SCHEMA = 1
 

@@ -7,27 +7,25 @@ from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from scheduler.analysis import plots
-from scheduler.analysis.metrics import FIGURES
-from scheduler.analysis.page import image, write_page
-from scheduler.analysis.results import load_schedule
-from scheduler.analysis.series import NODES
-from scheduler.reproduction.sd_policy import paper
-from scheduler.reproduction.sd_policy.outcome import folder_of
-from scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
-from scheduler.reproduction.sd_policy.tables import cells
-from workloads.figures import COLOURS, blank, name_axes
+from drom.scheduler.analysis import plots
+from drom.scheduler.analysis.metrics import FIGURES
+from drom.scheduler.analysis.page import image, write_page
+from drom.scheduler.analysis.results import load_schedule
+from drom.scheduler.analysis.series import NODES
+from drom.scheduler.reproduction.sd_policy import paper
+from drom.scheduler.reproduction.sd_policy.outcome import folder_of
+from drom.scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
+from drom.scheduler.reproduction.sd_policy.tables import cells
+from drom.workloads.figures import COLOURS, blank, name_axes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from drom.scheduler.reproduction.sd_policy.outcome import Outcome
+    from drom.scheduler.reproduction.sd_policy.settings import Setting
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from scheduler.reproduction.sd_policy.outcome import Outcome
-    from scheduler.reproduction.sd_policy.settings import Setting
 
 _METRICS = (paper.MAKESPAN, paper.RESPONSE, paper.SLOWDOWN)
 

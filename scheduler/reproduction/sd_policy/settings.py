@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from workloads.making import SAMPLE, Recipe
+from drom.workloads.making import SAMPLE, Recipe
 
 
 class Setting(NamedTuple):
@@ -44,7 +44,7 @@ class Real(NamedTuple):
     names: tuple[str, ...]
     jobs: int
     condition: str
-    """As `workloads.where` reads it; a log that has no other jobs is taken as it is."""
+    """As `drom.workloads.where` reads it; a log that has no other jobs is taken as it is."""
     source: str
     """Where it comes from."""
     stand_in: Recipe

@@ -6,16 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.metrics import FIGURES
-from scheduler.reproduction.sd_policy import paper
-from scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
-from workloads.mix import TABLE_2, applications
+from drom.scheduler.analysis.metrics import FIGURES
+from drom.scheduler.reproduction.sd_policy import paper
+from drom.scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
+from drom.workloads.mix import TABLE_2, applications
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from scheduler.reproduction.sd_policy.paper import Given
+    from drom.scheduler.reproduction.sd_policy.paper import Given
 
 Metrics = dict[str, Any]
 """The metrics of a summary.json."""

@@ -6,23 +6,23 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.analysis.results import prepare, write_value
-from scheduler.engine.compiler import compile_program
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.sd_policy.outcome import Outcome
-from scheduler.reproduction.sd_policy.real import completed, report
-from scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of, policy_of
-from scheduler.reproduction.sd_policy.real.figures import result_of
-from scheduler.reproduction.sd_policy.real.measured import Amount, calibrate, enough_cores
-from scheduler.reproduction.sd_policy.real.running import Task, run
-from scheduler.reproduction.sd_policy.real.settings import CORES, NODES, POLICIES, REHEARSED, SCALES, SEEDS
-from scheduler.reproduction.sd_policy.tables import workload_5
+from drom.scheduler.analysis.results import prepare, write_value
+from drom.scheduler.engine.compiler import compile_program
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.sd_policy.outcome import Outcome
+from drom.scheduler.reproduction.sd_policy.real import completed, report
+from drom.scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of, policy_of
+from drom.scheduler.reproduction.sd_policy.real.figures import result_of
+from drom.scheduler.reproduction.sd_policy.real.measured import Amount, calibrate, enough_cores
+from drom.scheduler.reproduction.sd_policy.real.running import Task, run
+from drom.scheduler.reproduction.sd_policy.real.settings import CORES, NODES, POLICIES, REHEARSED, SCALES, SEEDS
+from drom.scheduler.reproduction.sd_policy.tables import workload_5
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from scheduler.reproduction.sd_policy.real.report import Pair
+    from drom.scheduler.reproduction.sd_policy.real.report import Pair
 
 REHEARSAL = "rehearsal"
 PARTS = (REHEARSAL, CORES.name, NODES.name)

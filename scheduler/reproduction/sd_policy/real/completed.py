@@ -7,16 +7,16 @@ import json
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.analysis.results import write_schedule, write_value
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.sd_policy.real.figures import Result, latencies, result_of
-from scheduler.reproduction.sd_policy.real.running import Task
+from drom.scheduler.analysis.results import write_schedule, write_value
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.sd_policy.real.figures import Result, latencies, result_of
+from drom.scheduler.reproduction.sd_policy.real.running import Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from workloads.workload import Floats
+    from drom.workloads.workload import Floats
 
 SCHEMA = 1
 NAME = "run.json"

@@ -12,22 +12,22 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.execution import protocol as say
-from agent.observe.job_rates import PERIOD
-from scheduler.engine.compiler import load_policy
-from scheduler.live.cli.scheduler import LIVE
-from scheduler.live.cluster.cluster import Cluster
-from scheduler.live.cluster.jobs import User
-from scheduler.live.cluster.settings import Settings
-from scheduler.live.cluster.spec import Spec, name_of
-from scheduler.reproduction.sd_policy.real.jobs import Made, limit_of, make, measured_speeds, speeds
-from scheduler.reproduction.sd_policy.real.settings import NODES, REHEARSED, ROLES
+from drom.agent.execution import protocol as say
+from drom.agent.observe.job_rates import PERIOD
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.live.cli.scheduler import LIVE
+from drom.scheduler.live.cluster.cluster import Cluster
+from drom.scheduler.live.cluster.jobs import User
+from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import Spec, name_of
+from drom.scheduler.reproduction.sd_policy.real.jobs import Made, limit_of, make, measured_speeds, speeds
+from drom.scheduler.reproduction.sd_policy.real.settings import NODES, REHEARSED, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from scheduler.engine.compiler import Policy
-    from scheduler.live.cluster.jobs import Job
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.cluster.jobs import Job
 
 _FOR_EVER = 1e12
 _UNITS = 1000

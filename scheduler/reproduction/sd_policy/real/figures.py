@@ -7,17 +7,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.metrics import Power, malleable, metrics_of
-from scheduler.live import accounting
-from scheduler.live.cluster.jobs import COMPLETED
+from drom.scheduler.analysis.metrics import Power, malleable, metrics_of
+from drom.scheduler.live import accounting
+from drom.scheduler.live.cluster.jobs import COMPLETED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scheduler.analysis.schedule import Schedule
-    from scheduler.reproduction.sd_policy.real.jobs import Made
-    from workloads.workload import Floats, Workload
+    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.reproduction.sd_policy.real.jobs import Made
+    from drom.workloads.workload import Floats, Workload
 
 _TIMES = ("submitted", "started", "ended")
 

@@ -7,8 +7,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-
-from scheduler.reproduction.sd_policy.real.settings import (
+from drom.scheduler.reproduction.sd_policy.real.settings import (
     FIT,
     LARGEST,
     LOAD,
@@ -20,9 +19,9 @@ from scheduler.reproduction.sd_policy.real.settings import (
     TIMES,
     Scale,
 )
-from workloads.cirne import FITS, arrivals, sizes, times
-from workloads.mix import TABLE_2, applications
-from workloads.speedup import downey
+from drom.workloads.cirne import FITS, arrivals, sizes, times
+from drom.workloads.mix import TABLE_2, applications
+from drom.workloads.speedup import downey
 
 
 class Made(NamedTuple):

@@ -9,10 +9,11 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from agent.testbed.stage import clean_environment
+from drom.agent.testbed.stage import clean_environment
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, ROLES
+
 from dromlib import native
-from scheduler.errors import SchedulerError
-from scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, ROLES
 
 REPEATS = 3
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

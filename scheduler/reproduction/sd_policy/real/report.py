@@ -6,20 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from scheduler.analysis.estimates import estimate
-from scheduler.reproduction.sd_policy import paper
-from scheduler.reproduction.sd_policy.real.figures import better
-from scheduler.reproduction.sd_policy.real.settings import CORES, NODES, SCALES
-from scheduler.reproduction.sd_policy.tables import CHANGE, Row, change
-from workloads.errors import counted
+from drom.scheduler.analysis.estimates import estimate
+from drom.scheduler.reproduction.sd_policy import paper
+from drom.scheduler.reproduction.sd_policy.real.figures import better
+from drom.scheduler.reproduction.sd_policy.real.settings import CORES, NODES, SCALES
+from drom.scheduler.reproduction.sd_policy.tables import CHANGE, Row, change
+from drom.workloads.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from scheduler.reproduction.sd_policy.paper import Given
-    from scheduler.reproduction.sd_policy.real.completed import Kept
-    from scheduler.reproduction.sd_policy.real.figures import Result
+    from drom.scheduler.reproduction.sd_policy.paper import Given
+    from drom.scheduler.reproduction.sd_policy.real.completed import Kept
+    from drom.scheduler.reproduction.sd_policy.real.figures import Result
 
 FIGURE_9 = {
     "makespan": "makespan_s",

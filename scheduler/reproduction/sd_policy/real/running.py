@@ -11,21 +11,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.errors import ControlError
+from drom.agent.errors import ControlError
+from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.reproduction.sd_policy.real.jobs import limit_of, make, speeds
+from drom.scheduler.reproduction.sd_policy.real.measured import program
+from drom.scheduler.reproduction.sd_policy.real.rapl import Meter
+from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, POLICIES, SCALES
+from drom.scheduler.testbed.local import Client, agents, await_that, scheduler
+
 from dromlib import native
-from scheduler.live.cluster.spec import Spec
-from scheduler.reproduction.sd_policy.real.jobs import limit_of, make, speeds
-from scheduler.reproduction.sd_policy.real.measured import program
-from scheduler.reproduction.sd_policy.real.rapl import Meter
-from scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, POLICIES, SCALES
-from scheduler.testbed.local import Client, agents, await_that, scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from scheduler.reproduction.sd_policy.real.jobs import Made
-    from scheduler.reproduction.sd_policy.real.measured import Amount
-    from scheduler.reproduction.sd_policy.real.settings import Scale
+    from drom.scheduler.reproduction.sd_policy.real.jobs import Made
+    from drom.scheduler.reproduction.sd_policy.real.measured import Amount
+    from drom.scheduler.reproduction.sd_policy.real.settings import Scale
 
 LOOK_S = 1.0
 COSTS = 50
