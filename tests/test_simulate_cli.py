@@ -209,6 +209,26 @@ def test_a_policy_in_a_file(log: Path, tmp_path: Path) -> None:
     assert errors.startswith("drom: Policy mine leaves ")
 
 
+def test_a_policy_that_imports_from_scheduler(log: Path, tmp_path: Path) -> None:
+    """A policy file with the former name of the interface works as with the new one, and is told the new one."""
+    results = []
+    for name, module in (("now", "drom.scheduler.interface"), ("before", "scheduler.interface")):
+        mine = tmp_path / f"{name}.py"
+        mine.write_text(
+            f"from {module} import NEVER, start\n\n\n"
+            "def decide(state, event, options, actions):\n    free = state.free\n    for job in state.queue:\n"
+            "        if state.jobs.nodes[job] > free:\n            return NEVER\n        start(actions, job)\n"
+            "        free -= state.jobs.nodes[job]\n    return NEVER\n",
+            encoding="utf-8",
+        )
+        out, errors = drom("simulate", log, "--nodes", "64", "--policy", mine, "--json")
+        results.append((json.loads(out)["metrics"], f"{mine} imports from scheduler, which will end" in errors))
+
+    assert results[0][0] == results[1][0]
+    assert [told for _, told in results] == [False, True]
+    assert "scheduler" not in sys.modules
+
+
 def test_explained(log: Path) -> None:
     """Sentences with the times of the table."""
     out, _ = drom("simulate", log, "--nodes", "64", "--explain", "150")

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel, installed beside packages and below a user's own modules that are called as parts of drom are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.agents import SECONDS, environment
+
+ROOT = Path(__file__).resolve().parents[1]
+OTHERS = {"agent": "agent/__init__.py", "scheduler": "scheduler/__init__.py", "workloads": "workloads.py"}
+"""Packages of other people, and what they install."""
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+
+def run(*words: str | Path) -> None:
+    """Run a command that is to succeed."""
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def other_wheel(folder: Path, name: str, path: str) -> Path:
+    """Make the wheel of another package."""
+    wheel, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr(path, f"OF = {name!r}\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", f"{path},,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "-C", f"build-dir={folder / 'build'}", "-w", folder, ROOT]
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode and "No matching distribution found" in done.stderr:
+        pytest.skip("there is no package index with what builds wheels here.")
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("drom-*.whl"))
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Install drom into an environment of its own, with the others; return the folder of its packages."""
+    run(sys.executable, "-m", "venv", folder)
+    others = [other_wheel(folder, name, path) for name, path in OTHERS.items()]
+    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, *others)
+    packages = next((folder / "lib").glob("python*/site-packages"))
+    # What drom depends on is that of this environment; its .pth files, that of this checkout among them, are not read.
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
+    return packages
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an environment with drom and the others."""
+    folder = tmp_path_factory.mktemp("installed")
+    install(wheel, folder)
+    return folder
+
+
+def test_the_wheel_installs_drom_and_dromlib(wheel: Path) -> None:
+    """No other name comes into anybody's site-packages."""
+    with zipfile.ZipFile(wheel) as file:
+        tops = {name.split("/")[0] for name in file.namelist()}
+
+    version = next(name for name in tops if name.endswith(".dist-info")).removesuffix(".dist-info")
+    assert tops == {"drom", "dromlib", f"{version}.dist-info", f"{version}.data"}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--version"], "drom "),
+        (["--help"], "Scheduling"),
+        (["topology", "--emulate", "core:2"], "1 package"),
+        (["config", "check"], "ok"),
+        (["workload", "--help"], "convert"),
+        (["simulate", "--help"], "--policy"),
+        (["flags"], "-ldrom"),
+        (["run", "--", "echo", "ran"], "ran"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_every_name_is_its_owners(installed: Path, tmp_path: Path, words: list[str], shown: str) -> None:
+    """Commands work beside packages of these names, and where a user's own modules of these names are on PYTHONPATH."""
+    (tmp_path / "scheduler").mkdir()
+    for name in ("agent.py", "scheduler/__init__.py", "workloads.py", "drom.py"):
+        (tmp_path / name).write_text("raise SystemExit('the user\\'s own')", encoding="utf-8")
+    env = environment(PYTHONPATH=str(tmp_path), DROM_RUNTIME_DIR=str(tmp_path / "none"), HOME=str(tmp_path))
+    env["PATH"] = f"{installed / 'bin'}{os.pathsep}{env.get('PATH', os.defpath)}"
+    done = subprocess.run(
+        [installed / "bin" / "drom", *words],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+    assert (done.returncode, shown in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_an_uninstalled_drom_leaves_the_others_whole(wheel: Path, tmp_path: Path) -> None:
+    """Removing drom removes nothing of packages with these names."""
+    packages = install(wheel, tmp_path)
+    run(tmp_path / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "drom")
+
+    assert not (packages / "drom").exists()
+    assert {name: (packages / path).read_text(encoding="utf-8") for name, path in OTHERS.items()} == {
+        name: f"OF = {name!r}\n" for name in OTHERS
+    }
