@@ -381,7 +381,8 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     def test_cache_that_lost_its_files(self, tmp_path: Path) -> None:
         """A cache that is called complete and is not is filled again."""
         root = Path(__file__).parents[1]
-        shutil.copytree(root / "agent", tmp_path / "agent", ignore=shutil.ignore_patterns("__pycache__"))
+        for source, package in (("drom", "drom"), ("agent", "drom/agent")):
+            shutil.copytree(root / source, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
         script = (
             "import os, sys, importlib.machinery as m\n"
             f"os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path / 'cache')!r}\n"
@@ -393,8 +394,8 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
             "print(distribution.__file__, distribution.is_cached(), distribution.kernel().compiled)\n"
         )
 
-        assert self.run(script) == f"{tmp_path / 'agent/placement/kernel/distributor.py'} True True\n"
-        assert list((tmp_path / "cache").rglob("distribution_search.place*.nbi"))
+        assert self.run(script) == f"{tmp_path / 'drom/agent/placement/kernel/distributor.py'} True True\n"
+        assert list((tmp_path / "cache").rglob("search.place*.nbi"))
 
     def test_cache_belongs_to_the_very_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sources of the same text at another place, or changed at another time, get a cache of their own."""

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import drom
 import drom.agent
 import drom.scheduler
 import drom.workloads
@@ -38,9 +39,9 @@ def rig() -> str:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the package as a wheel installs it, and the scenario."""
     top = tmp_path_factory.mktemp("guest")
-    for package in (drom.agent, dromlib, drom.scheduler, drom.workloads):
-        source = Path(str(package.__file__)).parent
-        shutil.copytree(source, top / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (drom, drom.agent, drom.scheduler, drom.workloads, dromlib):
+        source, folder = Path(str(package.__file__)).parent, top.joinpath(*package.__name__.split("."))
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
     built = native.library_path().parent.parent
     for name in ("lib", "bin", "examples", "include"):
         shutil.copytree(built / name, top / "dromlib" / name, dirs_exist_ok=True)
