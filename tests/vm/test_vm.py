@@ -12,12 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import drom
 import drom.agent
 import drom.scheduler
 import drom.workloads
 import pytest
 
+import drom
 import dromlib
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
