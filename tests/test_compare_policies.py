@@ -109,7 +109,7 @@ def test_interrupted(log: Path, tmp_path: Path, how: signal.Signals) -> None:
     command = [
         sys.executable,
         "-m",
-        "agent",
+        "drom",
         "compare-policies",
         str(log),
         *MACHINE,

@@ -70,9 +70,11 @@ def odd(oddly_named: Cluster) -> Iterator[Cluster]:
 
 
 def said(file: Path) -> list[str]:
-    """Return the lines of a job's output without a warning of mpirun that means nothing."""
+    """Return the lines of a job's output without messages of Open MPI 4 that mean nothing: two of its races."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if "plm:rsh: Warning: setpgid" not in line]
+    return [
+        line for line in lines if "plm:rsh: Warning: setpgid" not in line and "] PMIX ERROR: ERROR in file " not in line
+    ]
 
 
 def endless(here: Cluster, name: str) -> Path:
