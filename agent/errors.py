@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 
-class Refused(Exception):  # noqa: N818 - a decision that is told to a person, not a fault
-    """Raised when the node cannot do what was asked; the message is a sentence that says what to do."""
+class Refused(Exception):  # noqa: N818 - a decision that is reported to a person, not a fault
+    """Raised when the node cannot do what was requested; the message is a sentence that says what to do."""
 
 
 class ControlError(Exception):
-    """Raised when an order was refused or no agent answers; the message is a sentence for people."""
+    """Raised when an order was refused or no agent answers; the message is a sentence for users."""
 
 
 class RefusedError(ControlError):
-    """Raised when an order was heard and refused: it would be again."""
+    """Raised when the agent received an order and refused it: the same order would be refused again."""
 
 
 class NotYetError(ControlError):
-    """Raised when an order cannot be taken now and can be soon: the same one may be given again then."""
+    """Raised when an order cannot be accepted now but can be soon: the same order may be sent again then."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durations, sizes and layouts as people write them. A text that is none raises `WordError` with a sentence."""
+"""Parse and format durations, sizes and names as people write them.
+
+A text that cannot be parsed raises `WordError` with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ LONGEST = 366 * 86400
 LARGEST = (1 << 60) - 1
 """Bytes of the largest size."""
 LAST_MOMENT = 253370764799
-"""The last second of the year 9998, which any time zone can tell."""
+"""The last second of the year 9998, which every time zone can represent."""
 RESOURCE, FEATURE = r"[A-Za-z][A-Za-z0-9_.-]{0,31}", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
-"""Patterns of what nodes may call their counted resources and features, and jobs may ask for."""
+"""Patterns of the names of counted resources and of features, which nodes define and jobs may request."""
 NODE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-"""Pattern of the name of a node, which stands in lists of hosts."""
+"""Pattern of the name of a node, as it appears in lists of hosts."""
 
 
 class WordError(ValueError):
-    """Raised when a text does not say what it should; the message says what to write."""
+    """Raised when a text does not have the expected form; the message says what to write."""
 
 
 def parse_duration(text: str) -> int:
@@ -55,15 +58,15 @@ def parse_size(text: str) -> int:
 
 
 def clean_name(text: str) -> str:
-    """Return a job's name without characters that would break a line or a label, as short as a slot wants it."""
+    """Return a job's name without characters that would break a line or a label, cut to the size of a slot's field."""
     printable = "".join(c if shown and c != "\N{REPLACEMENT CHARACTER}" else "_" for c, shown in _shown(text)).strip()
     return binary.cut_text(printable, binary.NAME_SIZE).rstrip(b"\0").decode()
 
 
 def escaped(text: str) -> str:
-    """Return a text in which nothing breaks a line, moves a cursor or covers what is beside it.
+    """Return the text with every character escaped that breaks a line, moves a cursor or covers its neighbours.
 
-    What cannot be printed is escaped, and so are combining marks without a letter, and more than `MOST_MARKS` on one.
+    These are unprintable characters, combining marks without a letter, and those beyond `MOST_MARKS` on one letter.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -87,7 +90,7 @@ def _shown(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def width_of(text: str) -> int:
-    """Return the columns of a terminal that an `escaped` text takes: none for a mark, two for a wide character."""
+    """Return how many terminal columns an `escaped` text takes: none for a mark, two for a wide character."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -98,7 +101,7 @@ def _columns(c: str) -> int:
 
 
 def cut_to(text: str, width: int) -> str:
-    """Return as much of a text as `width` columns show."""
+    """Return the longest beginning of a text that fits into `width` columns."""
     if text.isascii():
         return text[:width]
     ends = list(itertools.accumulate(map(_columns, text)))
@@ -106,7 +109,7 @@ def cut_to(text: str, width: int) -> str:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return a text in at most `width` columns: of one that is longer the beginning, an ellipsis and the end."""
+    """Return a text in at most `width` columns: a longer one as its beginning, an ellipsis and its end."""
     if width_of(text) <= width:
         return text
     begin = cut_to(text, width // 2)
@@ -117,7 +120,7 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people, in its largest unit: ``0.3 s``, ``42 s``, ``10 min``, ``2 h``, ``3 days``."""
+    """Return a duration as text in its largest unit: ``0.3 s``, ``42 s``, ``10 min``, ``2 h``, ``3 days``."""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s"
     for unit, name, limit in ((1, "s", 100), (60, "min", 100), (3600, "h", 48)):
@@ -127,7 +130,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as briefly as a table wants it: ``42s``, ``10m``, ``2h``, ``3d``."""
+    """Return a duration in the short form for tables: ``42s``, ``10m``, ``2h``, ``3d``."""
     for unit, name, limit in ((1, "s", 100), (60, "m", 100), (3600, "h", 48)):
         if round(seconds / unit) < limit:
             return f"{max(0, round(seconds / unit))}{name}"
@@ -135,7 +138,7 @@ def clock(seconds: float) -> str:
 
 
 def iso(at: float, precision: str = "seconds") -> str:
-    """Return a moment (seconds since 1970) as ISO-8601 UTC; one beyond the calendar as its end."""
+    """Return a time (seconds since 1970) as ISO-8601 UTC; a time beyond `LAST_MOMENT` as that."""
     found = datetime.fromtimestamp(min(at, LAST_MOMENT), timezone.utc)
     return found.isoformat(timespec=precision).replace("+00:00", "Z")
 
@@ -149,7 +152,7 @@ CORES_DIFFER = (
     "Cores here differ in their CPUs: jobs get and share whole cores, and N CPUs are asked for as the cores that "
     "surely have as many, so perhaps more."
 )
-"""What a number of CPUs means where some cores have more hardware threads than others."""
+"""Explains what a number of CPUs means where some cores have more hardware threads than others."""
 
 
 def span_of(least: int, most: int, noun: str = "CPU") -> str:
@@ -168,7 +171,11 @@ def cpus_are(mask: int) -> str:
 
 
 def left_alone(busy: int, unavailable: int) -> Iterator[str]:
-    """Yield why CPUs of a node are not handed out now: unmanaged programs keep them busy, or they may not be had."""
+    """Yield a sentence for each reason why CPUs of a node are not handed out now.
+
+    `busy` is the mask of CPUs that unmanaged programs keep busy, `unavailable` that of CPUs gone, not allowed or
+    reserved.
+    """
     if busy:
         them = "it" if busy.bit_count() == 1 else "them"
         yield f"{cpus_are(busy)} left to unmanaged programs, which keep {them} busy."
@@ -178,7 +185,7 @@ def left_alone(busy: int, unavailable: int) -> Iterator[str]:
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes in its largest binary unit: ``4 GiB``, ``512 bytes``."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.4g} {name}"

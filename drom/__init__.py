@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `drom`: mounts the commands of the other packages. Nothing imports it."""
+"""The command `drom`: mounts the commands of the other packages, none of which imports this package."""

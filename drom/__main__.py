@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `drom` from Python on. `drom run` becomes the native launcher before anything heavy is imported."""
+"""The entry point of `drom` in Python. `drom run` becomes the native launcher before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         launch(sys.argv[2:])
     if sys.argv[1:2] in (["agent"], [SERVE]):
-        # Until the daemon has its own handlers, Ctrl-C just ends it: nothing is open yet.
+        # Until the daemon has its own handlers, Ctrl-C simply ends it: nothing is open yet.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == [SERVE]:
         set_title("drom-agent", *sys.argv[3:])
@@ -52,14 +52,14 @@ def _restore_locale() -> None:
 
 
 def _unbuffer_errors() -> None:
-    """Write to stderr at once: where nobody reads it, what is buffered would be the exit status 120 at the end."""
+    """Make stderr unbuffered: with a closed reader, buffered text would cause the exit status 120 at the end."""
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
         raw = open(2, "wb", buffering=0, closefd=False)  # noqa: SIM115 - until the end
         sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, sys.stderr.errors, write_through=True)
 
 
 def _open_missing_streams() -> None:
-    """Have all three standard streams, which a caller may have closed: no other file is to get their numbers."""
+    """Open standard streams that the caller has closed, so that no other file gets their descriptors."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)

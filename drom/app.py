@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line `drom`: the commands of all packages mounted, and what becomes of their errors."""
+"""The command line `drom`: mounts the commands of all packages, and turns their errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-completion_init()  # what contrib/completions asks for, which typer knows only with those options
+completion_init()  # contrib/completions needs it, and typer calls it only with those options
 
 
 def _help_alone(context: typer.Context) -> None:
-    """Print the help of a group of commands when none of them is named."""
+    """Print the help of a group of commands if none of them is named."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -81,11 +81,11 @@ EXPECTED = (
     WorkloadError,
     SchedulerError,
 )
-"""What is said in sentences of its own."""
+"""Errors whose messages are complete sentences for the user."""
 DEBUG = "DROM_DEBUG"
-"""A variable with which every failure shows its traceback."""
+"""The variable that makes every failure show its traceback."""
 USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
-"""What typer raises for any wrong use of a command line, under a name that differs between its versions."""
+"""The class of typer's usage errors, whose name differs between its versions."""
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's
@@ -108,18 +108,18 @@ def _main(
 def run_app() -> None:
     """Run the command line; every failure is one sentence on stderr and exit 1, wrong usage is exit 2.
 
-    What cannot be done yet is exit 75, as sysexits.h has it for a temporary failure.
+    A request that cannot be met yet is exit 75, the status of a temporary failure in sysexits.h.
     """
     os_errors.name_output()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what cannot be written as it is
+            stream.reconfigure(errors="backslashreplace")  # for characters that the encoding lacks
     status: int | str
     try:
         status = app(prog_name="drom", standalone_mode=False) or 0
         sys.stdout.flush()
     except SystemExit as end:
-        if not isinstance(end.__context__, BrokenPipeError):  # of which typer makes an exit
+        if not isinstance(end.__context__, BrokenPipeError):  # typer turns this error into an exit
             raise
         status = _nobody_reads()
     except BrokenPipeError:
@@ -136,13 +136,13 @@ def run_app() -> None:
 
 
 def _nobody_reads() -> int:
-    """Return the status of a program of C that writes to a pipe which nobody reads: `| head` has seen enough."""
+    """Return the status of a C program that writes to a pipe without a reader, as after `| head`."""
     os_errors.discard_output()
     return 128 + signal.SIGPIPE
 
 
 def _failed(error: Exception) -> int | str:
-    """Return a status or, for the status 1, the sentences of a failure."""
+    """Return a status or, for the status 1, the error message."""
     if isinstance(error, USAGE_ERROR):
         typer.echo(failure(_wrong_usage(error)), err=True)
         return 2
@@ -163,6 +163,6 @@ def _failed(error: Exception) -> int | str:
 
 
 def _wrong_usage(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors
-    """Return what is wrong with a command line, with the way to the help."""
+    """Return the message for a usage error, with a pointer to the help."""
     command = error.ctx.command_path if error.ctx else "drom"
     return f"drom: {usage_sentence(error)}: see `{command} --help`."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `drom bench`, whose benchmarks are of several packages."""
+"""The command `drom bench`, with benchmarks from several packages."""
 
 from __future__ import annotations
 

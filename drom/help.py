@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the help of a group lists its commands: under headings, each with what its help says first."""
+"""Formats the help of a group: its commands under headings, each with the first phrase of its help."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HEADINGS = {
     "Scheduling": ("simulate", "compare", "compare-policies", "reproduce", "workload"),
     "Looking at drom itself": ("demo", "demo-cluster", "bench"),
 }
-"""The commands of `drom`, as drom(1) has them."""
+"""The commands of `drom` by heading, as in drom(1)."""
 
 
 class Commands(typer.core.TyperGroup):
-    """A group of commands: `drom` itself, under `HEADINGS`, or one of its groups, in which there are few."""
+    """A group of commands: `drom` itself, under `HEADINGS`, or one of its groups, which have few commands."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - typer's own click has no names for types
-        """Return a command; what is told of it in lists is whole, where typer would cut it off."""
+        """Return a command with a complete first phrase for lists, which typer would cut off."""
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.help and not command.short_help:
             command.short_help = re.split(r"[.:;](?:\s|$)", " ".join(command.help.split()), maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""What programs load to become malleable, and the bytes they share with the agent.
+"""The library with which programs become malleable, and the memory layout they share with the agent.
 
     import dromlib
 
@@ -8,7 +8,7 @@
                 session.apply(grant)  # bind every thread, size the libraries' pools, tell the agent
             compute()
 
-Nothing is loaded before it is asked for: `import dromlib` costs next to nothing.
+Submodules are loaded on first use: `import dromlib` costs next to nothing.
 """
 
 from __future__ import annotations

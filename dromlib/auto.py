@@ -2,11 +2,11 @@
 """Malleable without an edit: `drom run -- python program.py` loads this, `import dromlib.auto` does so by hand.
 
 Nothing happens until the program has imported one of `LIBRARIES`. From then on a thread sleeps until there is a grant.
-It is applied in the main thread, between two instructions of the interpreter: never inside a call of a library. Pools
-that a block of ``threadpool_limits`` has sized are left alone until that block ends, and numba and PyTorch for good
-once the program has spoken of their numbers. A process below the one that speaks for the task is bound to the CPUs and
-keeps its number of threads: whoever started it divides the work.
-A program that calls `dromlib.attach` decides for itself, and this does nothing more.
+The grant is applied in the main thread, between two instructions of the interpreter: never inside a library call. Pools
+that a block of ``threadpool_limits`` has sized are left alone until that block ends. numba and PyTorch are left alone
+for good once the program has queried or set their thread counts. A child of the task's responder is bound to the CPUs
+and keeps its number of threads, because the parent process divides the work.
+In a program that calls `dromlib.attach` this module does nothing further.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 LIBRARIES = ("numpy", "scipy", "sklearn", "numba", "torch")
 """Modules whose threads are sized; the others keep what they have."""
 FULL_SECONDS = 0.01
-"""Until the interpreter has made one of the calls that others gave it."""
+"""Seconds between attempts while the interpreter's queue of pending calls is full."""
 _threading = sys.modules.get("threading")  # only for this: gevent makes its threads greenlets of the main thread
 MAIN = _threading.main_thread().ident if _threading else get_ident()
-"""The main thread. Without `threading` nobody has started another one yet."""
+"""The main thread. Without `threading` no other thread has been started yet."""
 
 
 class Watch:
@@ -52,7 +52,7 @@ class Watch:
         self._loaded = loaded
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Return what the other finders find, and see to it that the end of the import is noticed."""
+        """Return the spec from the other finders, extended by a call of `loaded` at the end of the import."""
         if name not in self._names:
             return None
         from importlib.util import find_spec
@@ -79,20 +79,20 @@ class Watch:
 
 
 class Limits:
-    """The blocks of ``threadpool_limits`` in this process. `renew` is called when pools missed a grant because of one.
+    """The blocks of ``threadpool_limits`` in this process. `renew` is called if pools missed a grant because of one.
 
-    A block puts back, when it ends, the numbers of threads that it found when it was made.
+    When a block ends it restores the numbers of threads that it found when it was created.
     """
 
     def __init__(self, renew: Callable[[], None]) -> None:
         self.blocks: list[Block] = []
-        """Those that have begun and not ended."""
+        """The blocks that have begun and not ended."""
         self.told = 0
-        """How often pools have been told of a grant, or would have been outside of a block."""
+        """How often pools have been resized for a grant, or would have been outside of a block."""
         self._renew = renew
 
     def watch(self) -> None:
-        """Notice from now on when blocks begin and end."""
+        """Track the beginnings and ends of blocks from now on."""
         try:
             import threadpoolctl
         except ImportError:
@@ -120,7 +120,7 @@ class Limits:
                 self._watch_beginning(kind, finds=True)
 
     def _watch_beginning(self, kind: Any, *, finds: bool) -> None:  # noqa: ANN401 - what threadpoolctl does not show
-        """Notice when blocks of a class begin; `finds`: only then it finds the numbers of threads."""
+        """Track the beginnings of blocks of a class; `finds`: a block reads the numbers of threads only then."""
         begin = kind.__enter__
 
         def enter(block: Block) -> object:
@@ -142,17 +142,17 @@ class Outside:
         self._limits = limits
 
     def limit(self) -> None:
-        """Say no limit: the program has not said how many CPUs it can use, and its children may use more than it."""
+        """Return None, no limit: the program has not reported its limit, and its children may use more CPUs than it."""
 
     def apply(self, grant: Grant) -> None:
-        """Size the pools, or leave it to the end of the block."""
+        """Size the pools; inside a block this is left to the end of the block."""
         self._limits.told += 1
         if not self._limits.blocks:
             self._apply(grant)
 
 
 class Auto:
-    """What follows the grants of this process from the first import of a library until `stop`."""
+    """Follows the grants of this process from the first import of a library until `stop`."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -160,7 +160,7 @@ class Auto:
         self._due = self._applies = self._stopped = False
 
     def start(self) -> None:
-        """Follow the grants: at once when a library is loaded already, else from its import on."""
+        """Follow the grants: at once if a library is loaded already, otherwise from its import on."""
         if os.environ.get("DROM_MALLEABILITY") == "bind-only":
             return
         say.asked = False
@@ -169,7 +169,7 @@ class Auto:
             self._begin()
 
     def stop(self) -> None:
-        """Leave the agent, and watch no import any more."""
+        """Leave the agent, and stop watching imports."""
         from contextlib import suppress
 
         self._stopped = True
@@ -179,7 +179,7 @@ class Auto:
             self._session.close()
 
     def _begin(self) -> None:
-        """Follow what has been imported. An import of the program's own never fails for what is wrong with drom."""
+        """Start following grants after an import. An import of the program never fails because of an error in drom."""
         if self._stopped:
             return
         try:
@@ -188,7 +188,7 @@ class Auto:
             if in_main_interpreter():
                 _between(self._apply)
             else:
-                self.stop()  # its end, which may come at any time, waits for no thread of ours
+                self.stop()  # a subinterpreter, which may end at any time, does not wait for drom's thread
         except Exception as error:
             if _is_of_a_handler(error):
                 raise
@@ -197,14 +197,14 @@ class Auto:
                 sys.stderr.write(f"drom: this Python is bound from outside: {error}\n")
 
     def _apply(self) -> None:
-        """Put the newest grant in force, also in what has been imported since; the first time, ask for it.
+        """Apply the newest grant, also to libraries imported since the last call; the first time, attach to the agent.
 
-        What goes wrong is not the program's doing and never comes out of its imports and instructions. But what its
-        own handlers of signals raise does: they run between instructions too, of this as well.
+        Errors of drom are never raised in the program's imports and instructions. But exceptions of the program's own
+        signal handlers are: these also run between instructions, including those of this function.
         """
         self._due = True
         if self._applies:
-            return  # between two instructions of this very function, which sees to it below
+            return  # called between two instructions of this very function, which handles it below
         self._applies = True
         try:
             while self._due and not self._stopped:
@@ -233,7 +233,7 @@ class Auto:
         if self._stopped or session.mode == "unmanaged":
             self.stop()
             return
-        if session.mode == "responder":  # else whoever has started this process divides the work
+        if session.mode == "responder":  # else the parent process divides the work
             limits = Limits(lambda: _between(self._apply))
             limits.watch()
             numba = HeedingNumba()
@@ -252,7 +252,7 @@ class Auto:
 
 
 def _between(call: Callable[[], object]) -> None:
-    """Call in the main thread, between two of its instructions."""
+    """Run `call` in the main thread, between two of its instructions."""
     from dromlib._handle import call_soon
 
     if get_ident() == MAIN:
@@ -263,7 +263,7 @@ def _between(call: Callable[[], object]) -> None:
 
 
 def _is_of_a_handler(error: Exception) -> bool:
-    """Say whether an exception came out of a function that handles signals."""
+    """Return whether an exception was raised in a signal handler."""
     from signal import getsignal, valid_signals
 
     handlers = {getattr(getsignal(number), "__code__", None) for number in valid_signals()}
@@ -274,7 +274,7 @@ def _is_of_a_handler(error: Exception) -> bool:
 
 
 def stop() -> None:
-    """Leave the program to itself from now on."""
+    """Stop following grants: from now on this module leaves the program alone."""
     _auto.stop()
 
 

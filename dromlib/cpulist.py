@@ -95,7 +95,7 @@ def cpus(mask: int) -> list[int]:
 
 
 def count(mask: int) -> int:
-    """Return how many CPUs `mask` holds."""
+    """Return the number of CPUs in `mask`."""
     return mask.bit_count()
 
 

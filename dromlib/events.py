@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for the agent in an asyncio loop: for its signals, and for the next one to let the program in."""
+"""Waits for the agent in an asyncio loop: for its signals, and for registration with the next agent."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 FIRST_LOOK = 0.002
 LAST_LOOK = 1.0
-"""Seconds without a signal after which the slot is read again: short while the agent may not have heard of the
+"""Seconds without a signal after which the slot is read again: short while the agent may not have received the
 subscription yet, then twice as long each time."""
 
 
 class Listener:
-    """Listens to the signals of one slot; `place` is the agent's runtime directory and the slot's index."""
+    """Receives the signals of one slot; `place` is the agent's runtime directory and the slot's index."""
 
     def __init__(self, place: tuple[str, int]) -> None:
         self.place = place
@@ -34,7 +34,7 @@ class Listener:
     async def hint(self) -> None:
         """Return when it is time to read the slot: after a signal, `close`, or long enough without one.
 
-        Raises RuntimeError when another task waits already.
+        Raises RuntimeError if another task waits already.
         """
         if self._ready and not self._ready.get_loop().is_closed():
             raise RuntimeError("Another task waits in this session: attach one session for each.")
@@ -53,14 +53,14 @@ class Listener:
                 self._ready = None
             timer.cancel()
             if self._subscription and not loop.is_closed():
-                loop.remove_reader(self._subscription)  # what has come is read later: now the program is to go on
+                loop.remove_reader(self._subscription)  # the signals are read later: the program should continue first
 
     def _wake(self) -> None:
         if self._ready and not self._ready.done():
             self._ready.set_result(None)
 
     def _drain(self) -> bool:
-        """Read what has come, and tell whether anything had; without an agent connect anew the next time."""
+        """Read the received signals; return whether there were any. Without an agent connect again the next time."""
         found = False
         try:
             self._subscription = self._subscription or Subscription(*self.place)
@@ -71,7 +71,7 @@ class Listener:
         return found
 
     def close(self) -> None:
-        """Unsubscribe; a task in `hint` goes on, unless its loop has been closed before."""
+        """Unsubscribe; a task in `hint` continues, unless its loop has been closed before."""
         loop = self._ready.get_loop() if self._ready else None
         if loop and not loop.is_closed():
             if self._subscription:
@@ -86,7 +86,7 @@ class Listener:
 
 
 class Knock:
-    """A knock at the next agent's door: `take`, called in a thread that holds up the end of no loop and no program."""
+    """A registration with the next agent: `take`, called in a thread that delays the end of no loop or program."""
 
     def __init__(self, take: Callable[[], Grant | None]) -> None:
         self._taken: Future[Grant | None] = Future()
@@ -99,7 +99,7 @@ class Knock:
             self._taken.set_exception(error)
 
     async def done(self) -> None:
-        """Wait until it has been answered; whoever is cancelled cancels nothing else."""
+        """Wait until `take` has returned; the cancellation of a waiting task cancels nothing else."""
         loop = asyncio.get_running_loop()
         answered = loop.create_future()
 
@@ -108,12 +108,12 @@ class Knock:
                 answered.set_result(None)
 
         def tell(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # that loop is closed: another one waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed: a task in another loop waits
                 loop.call_soon_threadsafe(wake)
 
         self._taken.add_done_callback(tell)
         await answered
 
     def grant(self) -> Grant | None:
-        """Return what `take` has returned, once it has; raises what it has raised."""
+        """Return the result of `take`; blocks until it has returned, and raises its exception."""
         return self._taken.result()

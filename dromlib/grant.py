@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grant: the CPUs that a program is to use from now on."""
+"""A grant: the CPUs that a program has to use from now on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dromlib import layout
 
 
 class Grant:
-    """What the agent has granted, at the moment it was taken. Nothing changes in it.
+    """The grant of the agent at the moment it was taken; immutable.
 
     `cpus` are OS CPU numbers, ascending. `reason` is one of ``layout.ENUMS["REASON"]``: why it was published. `epoch`
     is its number, larger than that of every grant before it. `emulated` says that the CPUs are synthetic: then nothing
@@ -24,13 +24,13 @@ class Grant:
 
     @classmethod
     def from_raw(cls, epoch: int, cpus: tuple[int, ...], reason: int, emulated: bool) -> Grant:  # noqa: FBT001 - from C
-        """Return the grant in the words of libdrom, where `reason` is a number; one of a later version is "none"."""
+        """Return the grant from the values of libdrom, where `reason` is a number; an unknown one becomes "none"."""
         names = layout.ENUMS["REASON"]
         return cls(epoch, cpus, names[reason if reason < len(names) else 0], emulated=emulated)
 
     @property
     def ncpus(self) -> int:
-        """How many CPUs it has: the number of threads to use."""
+        """The number of CPUs, and of threads to use."""
         return len(self.cpus)
 
     @property
@@ -43,9 +43,9 @@ class Grant:
 
 
 def numa_nodes(cpus: tuple[int, ...], root: str = "/sys") -> tuple[int, ...]:
-    """Return the OS NUMA nodes of OS CPUs as sysfs below `root` tells them; (0,) where it tells none.
+    """Return the OS NUMA nodes of OS CPUs according to sysfs below `root`; (0,) if it has none.
 
-    A node whose file cannot be read, or made sense of, is passed over: some containers hide it, and nodes may go.
+    A node whose file cannot be read or parsed is skipped: some containers hide it, and nodes may be removed.
     """
     from contextlib import suppress
     from pathlib import Path

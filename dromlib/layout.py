@@ -1,4 +1,4 @@
-"""The one description of every byte that processes share: registry, mailbox, door.
+"""The only description of the bytes that processes share: registry, mailbox, registration messages.
 
 The C header ``drom_layout.h`` is generated from this module at build time (``python layout.py HEADER``) and
 NumPy and numba read the same bytes through `slot_dtype`. Nothing else in the project knows an offset.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LAYOUT_VERSION = 1
 """Raised when a byte changes its meaning; header fields keep their offsets in all versions."""
 PROTOCOL_VERSION = 1
-"""Version of the messages at the door."""
+"""Version of the registration messages."""
 REGISTRY_MAGIC = 0x3147_4552_4D4F_5244
 """``DROMREG1``, read as a little-endian word."""
 MAILBOX_MAGIC = 0x3158_4F42_4D4F_5244
@@ -31,15 +31,15 @@ MAILBOX_MAGIC = 0x3158_4F42_4D4F_5244
 DOOR_MAGIC = 0x4F44_5244
 """``DRDO``."""
 EPOCH_RETIRED = (1 << 64) - 1
-"""Epoch of a slot whose registry has been given up: detach and register again."""
+"""Epoch of a slot in a retired registry: detach and register again."""
 HEADER_SIZE = 4096
 MAILBOX_SIZE = 4096
 NAME_SIZE = 64
 """Bytes of a job or session name, the closing NUL included."""
 TEXT_SIZE = 256
-"""Bytes of a sentence for people, the closing NUL included."""
+"""Bytes of a message text, the closing NUL included."""
 MAX_MASK_BITS = 1 << 15
-"""CPUs a mask may hold at most; bounds the size of a reply at the door."""
+"""Maximum number of CPUs of a mask; limits the size of a registration reply."""
 
 _C_TYPES = {
     "u64": ("uint64_t", 8),
@@ -100,9 +100,9 @@ class Record:
     def write(self, buffer: memoryview | bytearray, base: int = 0, **values: int | bytes | str) -> None:
         """Store the named fields of the record that starts at byte `base`, in the order given.
 
-        Who reads an integer meanwhile finds the old or the new one, and so does who comes after us if we die of it:
-        all its bytes are copied at once, which `struct.pack_into`, that fills them with zeros first, does not do.
-        Text that does not fit is cut at a character boundary and always ends in NUL.
+        A concurrent reader of an integer sees the old or the new value, also if this process dies meanwhile: all its
+        bytes are copied at once, in contrast to `struct.pack_into`, which fills them with zeros first. Text that does
+        not fit is cut at a character boundary and always ends in NUL.
         """
         for name, value in values.items():
             field = self.fields[name]
@@ -145,10 +145,10 @@ HEADER = Record(
 HEADER_EMULATED = 1
 """Header flag: the CPUs are synthetic and no affinity is ever set."""
 HEADER_THREADS = 4
-"""Header flag: what is handed out are hardware threads; counts of cores in slots count these."""
+"""Header flag: the allocation unit is the hardware thread; counts of cores in slots count threads."""
 
 REPLY_BOUND = 2
-"""Reply flag beside the header's: the agent has bound the process already."""
+"""Reply flag, besides those of the header: the agent has bound the process already."""
 
 SLOT = Record(
     "drom_slot",
@@ -160,7 +160,7 @@ SLOT = Record(
     ("u32*2", "ncpus", "CPUs in each grant copy"),
     ("u64", "applied_epoch", "newest epoch known to be in force in the program"),
     ("u64", "deadline_ns", "CLOCK_MONOTONIC when the agent enforces, nanoseconds; 0: nothing pending"),
-    # From here on the agent's own memory: what a restart needs.
+    # From here on the agent's own data, for a restart.
     ("u64", "arrival", "order of arrival on this node, from 1"),
     ("u64", "mailbox", "number in the name of the task's mailbox file"),
     ("u64", "session", "distinguishes jobs of one user that have the same name"),
@@ -186,16 +186,16 @@ SLOT_FIXED = 320
 SLOT_WAITING = 1
 """Slot flag: the task waits for its first grant."""
 SLOT_ENFORCED = 2
-"""Slot flag: the newest grant was set by the agent, not by the program."""
+"""Slot flag: the newest grant was applied by the agent, not by the program."""
 SLOT_STRICT = 4
-"""Slot flag: the job waits rather than run in another layout than the one it asked for."""
+"""Slot flag: the job waits rather than run in a layout other than the requested one."""
 SLOT_ATTACHED = 8
-"""Slot flag: the task ran before it was taken in by an order; `restore` is the affinity that it had."""
+"""Slot flag: the task ran before an order attached it; `restore` is the affinity that it had."""
 
 MASKS = ("grant0", "grant1", "held", "applied", "target", "owned", "restore", "pin")
 """The masks of a slot in order: the two grant copies, every CPU of every grant not yet superseded by an
-acknowledgement, the grant in force, what the plan wants, the CPUs whose entitlement is this task's, the affinity
-to give back at stop, and the exact CPUs an order has set (empty: none)."""
+acknowledgement, the grant in force, the target of the plan, the CPUs that the task owns, the affinity to restore at
+stop, and the exact CPUs an order has set (empty: none)."""
 
 MAILBOX = Record(
     "drom_mailbox",
@@ -232,7 +232,7 @@ REQUEST = Record(
     ("char*256", "program", "the command to be launched, as typed; its last part where it is longer; empty: none"),
 )
 REQUEST_STRICT = 1
-"""Request flag: wait rather than run in another layout than the one asked for."""
+"""Request flag: wait rather than run in a layout other than the requested one."""
 
 REPLY = Record(
     "drom_reply_message",
@@ -257,14 +257,14 @@ ENUMS: dict[str, tuple[str, ...]] = {
     "POINTS": ("libomp", "libgomp", "mpi", "other_libomp", "pinned", "other_tool"),
     "DISTRIBUTION": ("default", "compact", "spread", "per_socket"),
 }
-"""Enumerations by prefix; the value is the place in the tuple. REASON says why a grant was published: the task's own
-arrival, another's arrival (share), cores coming back to their owner (return), a person's or a scheduler's order, cores
-left by one that ended (death), cores that may not or should not be used any more (avoid), what a program has said that
-it can use (wish). STATUS_UNMANAGED tells a launcher that the agent leaves this program alone: it runs as if there were
-no agent. POINTS are bit numbers: which runtime's calls are malleability points of a program without its own; with
-POINTS_OTHER_LIBOMP there are more LLVM runtimes in it, which go their own way, with POINTS_OTHER_TOOL such a
-runtime reports to a tool of the user's instead, and with POINTS_PINNED its threads may
-bind themselves one by one, so nobody else is to move them."""
+"""Enumerations by prefix; the value is the index in the tuple. REASON is why a grant was published: the task's own
+arrival, another task's arrival (share), cores that return to their owner (return), an order of a user or a scheduler,
+cores of a task that ended (death), cores that may not or should not be used any longer (avoid), the demand that a
+program has reported (wish). STATUS_UNMANAGED means that the agent leaves this program alone: it runs as without an
+agent. POINTS are bit numbers: the runtimes whose calls are malleability points of a program without its own; with
+POINTS_OTHER_LIBOMP the program has more LLVM runtimes, which drom does not resize, with POINTS_OTHER_TOOL such a
+runtime reports to a tool of the user instead, and with POINTS_PINNED the program's threads may bind themselves one by
+one, so no other process may move them."""
 
 
 def pack_reply(
@@ -279,7 +279,7 @@ def pack_reply(
     flags: int = 0,
     text: str = "",
 ) -> bytes:
-    """Return the bytes of a reply at the door; `task` is pid and start time, `mask` over OS CPUs."""
+    """Return the bytes of a registration reply; `task` is pid and start time, `mask` over OS CPUs."""
     data = bytearray(REPLY.size)
     REPLY.write(
         data,
@@ -299,12 +299,12 @@ def pack_reply(
 
 
 def mask_words(mask_bits: int) -> int:
-    """Return the 64-bit words of a mask over `mask_bits` CPUs."""
+    """Return the number of 64-bit words of a mask over `mask_bits` CPUs."""
     return (mask_bits + 63) // 64
 
 
 def slot_size(mask_bits: int) -> int:
-    """Return the bytes of a slot whose masks hold `mask_bits` CPUs, a multiple of a cache line."""
+    """Return the size in bytes of a slot with masks of `mask_bits` CPUs, a multiple of a cache line."""
     size = SLOT_FIXED + len(MASKS) * 8 * mask_words(mask_bits)
     return (size + 63) // 64 * 64
 

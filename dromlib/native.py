@@ -69,10 +69,10 @@ def bench_path(name: str = "node") -> Path:
 
 @functools.cache
 def publisher() -> Callable[[ctypes.c_void_p, bytes, int, int], int]:
-    """Return ``drom_publish(slot, mask_bytes, mask_words, reason) -> epoch``, the leanest call there is.
+    """Return ``drom_publish(slot, mask_bytes, mask_words, reason) -> epoch``, called with minimal overhead.
 
-    It keeps the interpreter lock, as giving it up costs more than the call takes, and converts no argument, which would
-    cost as much again: `slot` has to be a ``c_void_p``, best made once, and `mask_bytes` is
+    It keeps the interpreter lock, since releasing it takes longer than the call, and converts no argument, which would
+    take as long again: `slot` has to be a ``c_void_p``, best created once, and `mask_bytes` is
     ``mask.to_bytes(8 * mask_words, "little")``.
     """
     function = ctypes.PyDLL(str(library_path())).drom_publish
@@ -95,7 +95,7 @@ def _retirer() -> Callable[[ctypes.c_void_p], None]:
 
 
 def retire(slot: int | ctypes.c_void_p) -> None:
-    """Set the epoch of the slot at address `slot` to "retired" and wake who waits."""
+    """Set the epoch of the slot at address `slot` to "retired" and wake the waiting threads."""
     _retirer()(slot if isinstance(slot, ctypes.c_void_p) else ctypes.c_void_p(slot))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentences of dromlib for people: warnings, and notes for those who asked for a log."""
+"""The messages of dromlib: warnings, and notes for programs that log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import warnings
 
 asked = True
-"""Whether the program has called dromlib: one that has not hears no warnings, which may be errors to it."""
+"""Whether the program has called dromlib: one that has not gets no warnings, which it may treat as errors."""
 
 
 def warn(sentence: str) -> None:
-    """Warn about something the program can live with, at the first line outside dromlib."""
+    """Warn of a problem that is not fatal for the program, at the first line outside dromlib."""
     if not asked:
         note(sentence)
         return
@@ -23,7 +23,7 @@ def warn(sentence: str) -> None:
 
 
 def note(sentence: str) -> None:
-    """Tell the logger `dromlib`, in a program that logs."""
+    """Send a message to the logger `dromlib`, if the program has imported `logging`."""
     logging = sys.modules.get("logging")
     if logging:
         logging.getLogger("dromlib").info(sentence)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Session(Handle):
-    """A place at the agent, as `attach` returns it; a context manager that leaves the agent at the end of its block.
+    """A session with the agent, returned by `attach`; a context manager that leaves the agent at the end of its block.
 
-    `poll`, `progress` and `close` are compiled. Threads may share a session, but one alone waits in it. In a child made
-    by fork it is unmanaged. Without an agent nothing ever happens in it.
+    `poll`, `progress` and `close` are compiled. Threads may share a session, but only one may wait in it. In a forked
+    child the session is unmanaged. Without an agent it never gets a grant.
     """
 
     def __init__(self, adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0) -> None:
@@ -57,7 +57,7 @@ class Session(Handle):
         self.close()
 
     def _start(self) -> None:
-        """Apply what is granted already; that is no malleability point."""
+        """Apply a grant that exists already; this does not count as a malleability point."""
         first = self._take()
         if first:
             self.apply(first)
@@ -73,11 +73,12 @@ class Session(Handle):
         return self.grant
 
     def apply(self, grant: Grant | None) -> bool:
-        """Put a grant in force: bind every thread of the process, size what the adapters size, tell the agent.
+        """Apply a grant: bind every thread of the process, size the pools of the adapters, acknowledge to the agent.
 
         Call it from the thread that computes: numba and OpenMP keep a number of threads for each thread that starts
-        parallel work. False when a thread could not be bound: then the agent is not told, and binds them itself. None,
-        which `grant` is without an agent, does nothing; nor does any grant once the session is unmanaged.
+        parallel work. Return False if a thread could not be bound: then the grant is not acknowledged, and the agent
+        binds the threads itself. None, which `grant` is without an agent, has no effect; nor has any grant once the
+        session is unmanaged.
         """
         if grant is None or self.mode == "unmanaged":
             return True
@@ -94,9 +95,9 @@ class Session(Handle):
         return bound and self.acknowledge(grant)
 
     def acknowledge(self, grant: Grant) -> bool:
-        """Tell the agent that a grant is in force which the program has applied by its own means; False when it failed.
+        """Acknowledge a grant that the program has applied by its own means; return False if that failed.
 
-        Every thread has to be on the grant's CPUs by then; the agent looks.
+        Every thread must be on the grant's CPUs by then; the agent checks that.
         """
         error = self._acknowledge(grant.epoch, grant.ncpus)
         if error:
@@ -106,22 +107,22 @@ class Session(Handle):
     def wait(self, timeout: float | None = None) -> Grant | None:
         """Sleep until there is a grant to apply, and return it; other Python threads run meanwhile.
 
-        None after `timeout` seconds, and at once when nothing will ever come: without an agent, or closed. Raises
-        RuntimeError when another thread waits in this session.
+        Return None after `timeout` seconds, and at once if no grant can ever come: without an agent, or after `close`.
+        Raises RuntimeError if another thread waits in this session.
         """
         end = None if timeout is None else monotonic() + timeout
         while self._wait_for_news(timeout):
             grant = self._take()
             if grant:
                 return grant
-            if end is not None:  # the news is another agent, which has granted nothing yet
+            if end is not None:  # there is a new agent, which has granted nothing yet
                 timeout = end - monotonic()
         return None
 
     async def changed(self) -> Grant | None:
-        """Wait in an asyncio loop until there is a grant to apply, and return it; None when none will ever come.
+        """Wait in an asyncio loop until there is a grant to apply, and return it; None if none can ever come.
 
-        Raises RuntimeError when another task waits in this session.
+        Raises RuntimeError if another task waits in this session.
         """
         while True:
             grant = await self._take_in_loop()
@@ -131,7 +132,7 @@ class Session(Handle):
             if place is None:
                 return None
             if self._listener is None or self._listener.place != place:
-                self._listen(place)  # and read the slot once more: what was published before is not signalled again
+                self._listen(place)  # and read the slot once more: earlier grants are not signalled again
             else:
                 await self._listener.hint()
 
@@ -145,14 +146,14 @@ class Session(Handle):
         return grant
 
     def close(self) -> None:
-        """Leave the agent, which binds the program from now on. Whoever waits returns; later calls do nothing."""
+        """Leave the agent, which binds the program from now on. Waiting calls return; later calls do nothing."""
         super().close()
         listener, self._listener = self._listener, None
         if listener:
             listener.close()
 
     async def _take_in_loop(self) -> Grant | None:
-        """Take a grant; a knock at the door of the next agent, which may take seconds, is left to another thread."""
+        """Take a grant; registration with the next agent, which may take seconds, is left to another thread."""
         if self._knock is None:
             if not self._retired:
                 return self._take()
@@ -183,7 +184,10 @@ class Session(Handle):
         return [adapter for adapter in self._adapters if adapter.available()]
 
     def _tell_wanted(self, loaded: list[Adapter]) -> None:
-        """Tell the agent how many CPUs are of use: the pool that can use most counts, and no pool says nothing."""
+        """Report the demand: its maximum is that of the largest pool, and no more than `max_cpus`.
+
+        If a pool has no limit, or there is no pool, the maximum is `max_cpus`.
+        """
         limits = [adapter.limit() for adapter in loaded]
         numbers = [limit for limit in limits if limit is not None]
         most = max(numbers) if numbers and len(numbers) == len(limits) else 0
@@ -201,13 +205,13 @@ def _bound(name: str, cpus: int) -> int:
 
 
 def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0) -> Session:
-    """Find the agent, take part, and apply the first grant: the program was launched with threads for its maximum.
+    """Register with the agent, and apply the first grant: the program was launched with threads for its maximum.
 
     `adapters` are names ("blas", "numba", "torch") or objects with the methods of `Adapter`; None stands for each of
-    the three whose library the program has loaded by the time of a grant. `min_cpus` and `max_cpus` tell the agent
-    between how many CPUs the program can make use of; 0: unsaid. Without an agent the session is unmanaged and nothing
-    ever happens in it. Raises ValueError for an adapter's name that is none, for a bound that is no number of CPUs and
-    for bounds that nothing lies between, TypeError for an adapter that lacks a method.
+    the three whose library the program has loaded by the time of a grant. `min_cpus` and `max_cpus` report the range of
+    CPUs that the program can use; 0: unspecified. Without an agent the session is unmanaged and never gets a grant.
+    Raises ValueError for an unknown name of an adapter, for a bound that is no number of CPUs and for a minimum above
+    the maximum, TypeError for an adapter that lacks a method.
     """
     say.asked = True
     session = Session(adapters, min_cpus, max_cpus)
@@ -227,11 +231,11 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
 def malleable(
     items: Iterable[T], adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0
 ) -> Generator[T, None, None]:
-    """Yield the items; before each, apply what has been granted meanwhile, and count the items done as progress.
+    """Yield the items; before each, apply a grant that has come meanwhile, and report the items done as progress.
 
-    The arguments are those of `attach`. Of loops inside each other the outermost alone tells its progress. The agent is
-    left when the loop ends, also by ``break`` or an exception; but an iterator that has a name lives on after these
-    two: its `close` leaves the agent.
+    The arguments are those of `attach`. Of nested loops only the outermost reports its progress. The session ends with
+    the loop, also after ``break`` or an exception; but an iterator with a name outlives these two: its `close` ends the
+    session.
     """
     with attach(adapters, min_cpus, max_cpus) as session:
         _loops.append(session)
@@ -244,10 +248,10 @@ def malleable(
                 if _loops[:1] == [session]:
                     session.progress(done)
         finally:
-            if session in _loops:  # else the loop is that of the process that has forked this one
+            if session in _loops:  # else this is a forked child, and the loop belongs to its parent
                 _loops.remove(session)
 
 
 _loops: list[Session] = []
-"""Those of the `malleable` loops that have begun and not ended, in this order."""
+"""The sessions of the `malleable` loops that have begun and not ended, in this order."""
 os.register_at_fork(after_in_child=_loops.clear)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's signals on ZeroMQ, from the listener's side: where they are, what they are called, how to listen.
+"""The agent's ZeroMQ signals for subscribers: their endpoint, their topics, and how to subscribe.
 
-The registry holds the truth; a signal says that it is time to look. Each is one frame: `topic`, a space and one
-JSON object.
+The registry is authoritative; a signal only means that it is time to read it. Each signal is one frame: `topic`, a
+space and one JSON object.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import zmq
 
 MAX_IPC_PATH = 107
-"""Bytes of a ZeroMQ socket's path."""
+"""Maximum number of bytes of a ZeroMQ socket's path."""
 
 
 def topic(slot: int) -> bytes:
@@ -26,25 +26,25 @@ def topic(slot: int) -> bytes:
 
 
 def slot_of(text: bytes) -> int:
-    """Return the slot whose topic a text is. Raises ValueError when it is none."""
+    """Return the slot of a topic. Raises ValueError if the text is no topic of a slot."""
     if len(text) != len(topic(0)) or not text[-10:].isdigit() or text != topic(int(text[-10:])):
         raise ValueError("the topic of a slot is `slot.` and ten digits")
     return int(text[-10:])
 
 
 def message(slot: int, event: dict[str, object]) -> bytes:
-    """Return the signal of an event of a slot. Raises TypeError when JSON has no word for something in it."""
+    """Return the signal of an event of a slot. Raises TypeError if JSON cannot represent a value in it."""
     return topic(slot) + b" " + json.dumps(event).encode()
 
 
 def event(message: bytes) -> dict[str, Any]:
-    """Return what a signal says. Raises ValueError when it is none."""
+    """Return the event in a signal. Raises ValueError if it is not a signal."""
     found: dict[str, Any] = json.loads(message.partition(b" ")[2])
     return found
 
 
 def endpoint(runtime_dir: str | os.PathLike[str], name: str = "signals") -> str:
-    """Return the ipc endpoint `name` of a runtime directory. Raises ValueError when its path is too long."""
+    """Return the ipc endpoint `name` of a runtime directory. Raises ValueError if its path is too long."""
     path = os.path.join(os.path.abspath(runtime_dir), name)  # noqa: PTH100, PTH118 - pathlib is slow to import
     if len(os.fsencode(path)) > MAX_IPC_PATH:
         msg = (
@@ -59,7 +59,7 @@ def subscribe(
 ) -> zmq.Socket[bytes]:
     """Return a socket that receives the signals of one slot, or of all. Raises ValueError as `endpoint` does.
 
-    What is published before the agent has heard of the subscription is lost: read the slot after a while.
+    Signals published before the agent has received the subscription are lost: read the slot after a while.
     """
     import zmq
 

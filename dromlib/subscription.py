@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A subscription to the agent's ZeroMQ signals, read by the program itself from the socket.
 
-libzmq gives the program two more threads, one of which reads the message and wakes the program: two wake-ups instead of
-one. What a subscriber has to say is little: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) with the mechanism NULL.
+libzmq adds two threads to the program, one of which reads the message and wakes the program: two wake-ups instead of
+one. The protocol of a subscriber is small: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) with the mechanism NULL.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def ready(kind: bytes) -> bytes:
 
 READY = ready(b"SUB")
 LARGEST = 1 << 20
-"""Bytes of a frame beyond which nobody sends signals there."""
+"""Maximum bytes of a frame: no agent sends larger signals."""
 AT_ONCE = 1 << 16
 
 
 class Subscription:
-    """The signals of one slot, as `signals.subscribe` gets them too; a context manager that ends it.
+    """The signals of one slot, as `signals.subscribe` delivers them; a context manager that unsubscribes at its end.
 
-    Its descriptor is readable when `receive` may have something to do. What is published before the agent has heard of
-    the subscription is lost: read the slot after a while. It does not connect again.
+    Its descriptor is readable when `receive` may have something to do. Signals published before the agent has received
+    the subscription are lost: read the slot after a while. It does not connect again.
     """
 
     def __init__(self, runtime_dir: str | os.PathLike[str], slot: int) -> None:
-        """Connect. Raises OSError where no agent listens, ValueError as `signals.endpoint` does."""
+        """Connect. Raises OSError if no agent listens, ValueError as `signals.endpoint` does."""
         self._topic = signals.topic(slot)
         self._data = bytearray()
         self._greeted = False
@@ -67,9 +67,9 @@ class Subscription:
         return self._socket.fileno()
 
     def receive(self) -> bytes | None:
-        """Return the next signal, as `signals.event` takes it; None when there is none yet. Does not wait.
+        """Return the next signal, as `signals.event` takes it; None if there is none yet. Does not wait.
 
-        Raises OSError when the agent has gone, or something else listens there.
+        Raises OSError if the agent has closed the connection, or another program listens there.
         """
         while True:
             while frame := self._frame():
@@ -91,7 +91,10 @@ class Subscription:
         self._socket.close()
 
     def _frame(self) -> tuple[int, bytes] | None:
-        """Take the next whole frame out of what has come, its first byte and its body; what comes first is no frame."""
+        """Remove the next complete frame from the received data; return its first byte and its body, or None.
+
+        The greeting, which comes first, is checked and skipped.
+        """
         data = self._data
         if not self._greeted and len(data) >= len(GREETING):
             if not (data[0] == SIGNATURE[0] and data[9] == SIGNATURE[9] and data[10] >= GREETING[10]):

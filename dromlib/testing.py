@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent to test malleable programs with: it grants what the test says, in the test's own process.
+"""An agent for tests of malleable programs: it grants the CPUs that the test specifies, in the test's own process.
 
     with FakeAgent("0-3") as fake:
         program = subprocess.Popen([sys.executable, "program.py"])  # or attach() in this process
         epoch = fake.grant("0-1", reason="share")
         fake.wait_applied(epoch)
 
-No daemon is needed, and none that runs is disturbed.
+No daemon is needed, and a running one is not disturbed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PATIENCE = 60.0
-"""Seconds that a wait lasts unless told otherwise: more than a busy machine needs, for a test that is to fail."""
+"""Default timeout of waits in seconds: more than a busy machine needs, so only a failing test reaches it."""
 OURS = ("DROM_RUNTIME_DIR", "DROM_TASK")
-"""Variables of the environment that say where the agent is and which task a process belongs to."""
+"""Environment variables with the agent's runtime directory and the task of a process."""
 
 
 def start_time(pid: int) -> int:
-    """Return the start time of a process, clock ticks since boot. Raises OSError when it is gone."""
+    """Return the start time of a process, clock ticks since boot. Raises OSError if it has ended."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     return int(stat.rpartition(")")[2].split()[19])
 
 
 def has_ended(pid: int, start: int) -> bool:
-    """Say whether a process has ended, of which its parent may not know yet."""
+    """Return whether a process has ended, even if its parent has not reaped it yet."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -86,7 +86,7 @@ class Registry:
             flags=flags,
             magic=layout.REGISTRY_MAGIC,
         )
-        # All of them now: a program that is sent one while another thread has only begun to write it runs unmanaged.
+        # All mailboxes now: a program that gets one while another thread still writes it runs unmanaged.
         for slot in range(capacity):
             box = bytearray(layout.MAILBOX_SIZE)
             MAILBOX.write(box, magic=layout.MAILBOX_MAGIC, layout_version=layout.LAYOUT_VERSION, slot=slot)
@@ -105,7 +105,7 @@ class Registry:
         SLOT.write(self.view, self.base(slot), pid=pid, start_time=start, in_use=1)
 
     def tenant(self, slot: int) -> tuple[int, int]:
-        """Return pid and start time of the task in a slot; (0, 0): nobody."""
+        """Return pid and start time of the task in a slot; (0, 0) if it is free."""
         base = self.base(slot)
         return SLOT.read(self.view, "pid", base), SLOT.read(self.view, "start_time", base)
 
@@ -130,7 +130,7 @@ class Registry:
         return MAILBOX.read(self.mailbox(slot).read_bytes(), field)
 
     def clear(self, slot: int) -> None:
-        """Forget what the last responder said, as an agent does before another one sits down."""
+        """Clear the reports of the last responder, as an agent does before it sets another one."""
         with self.mailbox(slot).open("r+b") as file:
             for name in ("applied", "wanted_min", "wanted_max", "points"):
                 file.seek(MAILBOX.fields[name].offset)
@@ -140,9 +140,9 @@ class Registry:
 class FakeAgent:
     """A context manager: while it is open, programs and `dromlib.attach` in this process find it and no other agent.
 
-    It knows one task. The first process that attaches takes the responder's seat; others follow until it has left. The
-    CPUs are synthetic and nothing is bound to them, unless `binds` is true. `cpus` is what a program is granted from
-    the start, as a kernel list; None: nothing before the first `grant`.
+    It has one task. The first process that attaches becomes the responder; others follow until it has left. The CPUs
+    are synthetic and nothing is bound to them, unless `binds` is true. `cpus` is the grant of a program from the
+    start, as a kernel list; None: nothing before the first `grant`.
     """
 
     SLOT = 0
@@ -184,8 +184,8 @@ class FakeAgent:
     def grant(self, cpus: str, reason: str = "share") -> int:
         """Grant OS CPUs, written as a kernel list such as "0-3,8"; return the epoch of the grant.
 
-        Raises ValueError for a list that is none, is empty or has CPUs from 1024 on, and for a reason that is not in
-        ``layout.ENUMS["REASON"]``; RuntimeError outside of the block.
+        Raises ValueError for a list that is malformed, is empty or has CPUs from 1024 on, and for a reason that is not
+        in ``layout.ENUMS["REASON"]``; RuntimeError outside of the block.
         """
         self._check_open()
         mask = parse_cpulist(cpus)
@@ -198,20 +198,20 @@ class FakeAgent:
         return epoch
 
     def retire(self) -> None:
-        """Stop, as an agent does that is told to: programs run unmanaged from their next look on."""
+        """Stop, as an agent does on SIGTERM: programs run unmanaged from their next poll on."""
         self._check_open()
         self._close_door()
         self._registry.retire(self.SLOT)
         self._signal("ended", epoch=layout.EPOCH_RETIRED, new="", reason="retired")
 
     def wait_applied(self, epoch: int, timeout: float = PATIENCE) -> None:
-        """Return when a program has acknowledged this grant or a later one. Raises TimeoutError, and `Left` at once.
+        """Wait until a program has acknowledged this grant or a later one. Raises TimeoutError, and `Left` at once.
 
-        A program that closes its session takes back what it acknowledged: wait while it runs.
+        A program that closes its session revokes its acknowledgement: wait while it runs.
         """
 
         def applied() -> bool:
-            gone = self._has_left()  # looked at first: its last word counts
+            gone = self._has_left()  # read first, so that a last acknowledgement counts
             if epoch <= self.applied < layout.EPOCH_RETIRED:
                 return True
             if gone:
@@ -221,16 +221,16 @@ class FakeAgent:
         self._await(applied, f"epoch {epoch} is not applied", timeout)
 
     def wait_left(self, timeout: float = PATIENCE) -> None:
-        """Return when the responder has closed its session, or is no more. Raises TimeoutError."""
+        """Wait until the responder has closed its session, or has ended. Raises TimeoutError."""
         self._await(self._has_left, "the program is still attached", timeout)
 
     def wait_attached(self, timeout: float = PATIENCE) -> None:
-        """Return when the responder's seat is taken. Raises TimeoutError."""
+        """Wait until there is a responder. Raises TimeoutError."""
         self._await(lambda: self._responder[0] > 0, "no program has attached", timeout)
 
     @property
     def applied(self) -> int:
-        """The epoch acknowledged last; 0: none, ``layout.EPOCH_RETIRED``: the responder has left."""
+        """The last acknowledged epoch; 0: none, ``layout.EPOCH_RETIRED``: the responder has left."""
         return self._mail("applied")
 
     @property
@@ -240,16 +240,16 @@ class FakeAgent:
 
     @property
     def progress(self) -> int:
-        """The work that the responder says is done, in its own unit."""
+        """The work done that the responder reports, in its own unit."""
         return self._mail("progress")
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """The fewest and the most CPUs that the responder says it can use; 0: unsaid."""
+        """The fewest and the most CPUs that the responder reports it can use; 0: unspecified."""
         return self._mail("wanted_min"), self._mail("wanted_max")
 
     def _mail(self, field: str) -> int:
-        """Return what the responder has said; after the block, what it had said by the end of it."""
+        """Return a field of the responder's mailbox; after the block, its value at the end of the block."""
         if not self._said:
             self._check_open()
         return MAILBOX.read(self._said or self._registry.mailbox(self.SLOT).read_bytes(), field)
@@ -278,7 +278,7 @@ class FakeAgent:
                 raise TimeoutError(f"After {timeout:g} s {complaint}; {newest}.")
             time.sleep(0.001)
 
-    # --- the door -------------------------------------------------------------------------------------------------
+    # --- the registration socket ----------------------------------------------------------------------------------
 
     def _open_door(self, stack: contextlib.ExitStack) -> socket.socket:
         door = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -326,7 +326,7 @@ class FakeAgent:
             socket.send_fds(peer, [layout.pack_reply(status, mask_bits=self.MASK_BITS, task=task)], fds)
 
     def _sit(self, who: tuple[int, int]) -> bool:
-        """Say whether this process has the responder's seat from now on; the first of all is the task."""
+        """Make a process the responder unless there is another; return whether it is. The first of all is the task."""
         if self._responder != who and not self._seat_is_free():
             return False
         if not self._registry.tenant(self.SLOT)[0]:

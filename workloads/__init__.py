@@ -1,1 +1,1 @@
-"""Logs, models and mixes of jobs. Knows neither the agent nor the scheduler."""
+"""Logs, models and mixes of jobs. Independent of the agent and of the scheduler."""

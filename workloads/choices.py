@@ -21,10 +21,10 @@ def read_choices(
     read: Callable[[str, str], tuple[V | None, str]],
     error: type[ValueError],
 ) -> dict[str, V]:
-    """Return values by name; a choice may name several, with commas; the last one counts where one is named twice.
+    """Return values by name; a choice may have several, separated by commas; the last value of a name counts.
 
-    `read` takes a name and its text and returns a value, None for one that cannot be, and what it has to be.
-    Raises `error`, with `option` in its sentence, for such a value and for a name that is not among `names`.
+    `read` takes a name and its text and returns the value, None for an invalid one, and the rule that values satisfy.
+    Raises `error`, with `option` in its sentence, for an invalid value and for a name that is not among `names`.
     """
     chosen: dict[str, V] = {}
     for choice in (part for several in choices for part in several.split(",")):
@@ -41,7 +41,7 @@ def read_choices(
 
 
 def number(text: str) -> float:
-    """Return a number, also ``infinite``; not a number for what is none."""
+    """Return the number in a text, which may be ``infinite``; nan if it is not a number."""
     try:
         return math.inf if text == "infinite" else float(text)
     except ValueError:

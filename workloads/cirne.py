@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs in the structure of Cirne and Berman, "A comprehensive model of the supercomputer workload" (WWC-4, 2001), with
-parameters fitted anew: Cirne-like, not the authors' model, whose parameters and ANL arrivals are not used here.
+newly fitted parameters: Cirne-like, not the authors' model, of which the parameters and ANL arrivals are not used here.
 
 Kept of the structure: arrivals follow a polynomial of the hour; sizes are mostly powers of two; the requested time is
 log-uniform; run time is request times accuracy, drawn independently of the request. Not modelled: cancellations, and
@@ -31,7 +31,7 @@ _MONDAY = 345_600
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was fitted to one log.
+    """The parameters fitted to one log.
 
     `serial`: share of jobs of one node; `pow2`: share of powers of two among the others. ``slope * log2(t) +
     intercept`` is the distribution function of the requested time t in seconds. `full` is the share of jobs that run as
@@ -98,9 +98,9 @@ def cirne_like(
 ) -> Workload:
     """Return `jobs` jobs for a machine of `nodes`; sizes count nodes, requested times are whole minutes.
 
-    `largest` bounds a job's nodes (default: the machine). The time span is such that the jobs' node-seconds are `load`
-    of what the machine has from the first to the last arrival. Time 0 is a Monday's midnight. Raises WorkloadError for
-    an unknown fit and for impossible numbers.
+    `largest` bounds a job's nodes (default: the machine). The time span is chosen so that the jobs' node-seconds are
+    the fraction `load` of those of the machine from the first to the last arrival. Time 0 is a Monday's midnight.
+    Raises WorkloadError for an unknown fit and for impossible numbers.
     """
     largest = largest or nodes
     if jobs < 1 or not 1 <= largest <= nodes or not load > 0 or fit not in FITS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs are rigid, moldable or malleable, by shares and a seed.
+"""The classes of jobs (rigid, moldable or malleable), drawn by shares and a seed.
 
-A job's class depends on its number and the seed alone: it stays the same when other jobs are filtered out, and a job
-that is malleable at a share of 30 % is so at any larger one.
+A job's class depends only on its number and the seed: it stays the same when other jobs are filtered out, and a job
+that is malleable at a share of 30 % is malleable at any larger share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class JobClass(IntEnum):
-    """Rigid jobs keep their size; moldable ones may start with another one; malleable ones may change it any time."""
+    """Rigid jobs keep their size; moldable jobs may start with another size; malleable jobs may change it any time."""
 
     RIGID = 0
     MOLDABLE = 1
@@ -31,7 +31,7 @@ class JobClass(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Fractions of the jobs, from 0 to 1; the rest is rigid. By default every job is malleable (decision D15)."""
+    """Fractions of the jobs, from 0 to 1; the rest are rigid. By default every job is malleable (decision D15)."""
 
     malleable: float = 1.0
     moldable: float = 0.0
@@ -46,9 +46,9 @@ class Shares:
 
 
 def parse_shares(text: str) -> Shares:
-    """Return the shares that ``malleable=0.3,moldable=0.2`` names; what is not named is 0, and the rest is rigid.
+    """Return the shares in ``malleable=0.3,moldable=0.2``; missing ones are 0, and the rest of the jobs are rigid.
 
-    Raises WorkloadError for anything else.
+    Raises WorkloadError for any other text.
     """
     shares = {"malleable": 0.0, "moldable": 0.0}
     for part in text.split(","):
@@ -76,8 +76,8 @@ def uniform(job: Ints, seed: int) -> Floats:
     """Return a number in [0, 1) for each job number, the same on every machine.
 
     SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of the job number, with the seed as where its sequence starts.
-    Classes take the seed as it is; all else takes ``seed ^ salt``, with a salt of its own for each purpose, so that it
-    depends neither on classes nor on what another seed draws.
+    Classes use the seed itself; every other purpose uses ``seed ^ salt`` with its own salt, so that its numbers depend
+    neither on classes nor on those of another seed.
     """
     start = _mix(np.array([seed & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64))
     mixed = _mix(start + _GOLDEN * (job.astype(np.uint64) + np.uint64(1)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a log as it was recorded to jobs that can be simulated: every rule has a name, a choice and a count.
+"""The conversion of a recorded log to jobs that can be simulated: every rule has a name, a choice and a count.
 
-The defaults leave no job out: they are those of the SD-Policy specification (D30: a run time below one second counts as
-one second) and of the workload notes (allocated processors where positive, else requested).
+The defaults leave no job out. They are those of the SD-Policy specification (D30: a run time below one second counts as
+one second) and of the workload notes (allocated processors if positive, else requested ones).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARTIAL = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: which jobs it is about, and what each choice does with them, as words of a report."""
+    """A rule: the jobs to which it applies, and the effect of each choice on them, as words of a report."""
 
     about: str
     choices: dict[str, str]
@@ -57,7 +57,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """One choice for each of RULES; `status` lists the statuses that are kept (None: all)."""
+    """The choice for each of RULES; `status` lists the statuses that are kept (None: all)."""
 
     status: tuple[int, ...] | None = None
     partial: str = "drop"
@@ -78,7 +78,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the jobs are to run on."""
+    """The machine on which the jobs are to run."""
 
     nodes: int
     cores: int = 1
@@ -86,7 +86,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule did: to how many jobs, the first of them by job number, and a sentence."""
+    """The effect of a rule: the number of jobs, the first of them by job number, and a sentence."""
 
     rule: str
     choice: str
@@ -95,13 +95,13 @@ class Finding:
     sentence: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it by field."""
+        """Return the finding as JSON values, by field."""
         return {name: getattr(self, name) for name in ("rule", "choice", "jobs", "examples", "sentence")}
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
-    """What cleaning found and did; a rule without jobs has no finding."""
+    """The findings of cleaning; a rule without jobs has no finding."""
 
     jobs_in: int
     jobs_out: int
@@ -109,7 +109,7 @@ class CleaningReport:
     findings: tuple[Finding, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the report as JSON values."""
         return {
             "jobs_in": self.jobs_in,
             "jobs_out": self.jobs_out,
@@ -150,12 +150,12 @@ def _statuses(choice: str) -> tuple[int, ...]:
 def clean(
     workload: Workload, rules: Rules | None = None, machine: Machine | None = None, *, strict: bool = True
 ) -> tuple[Workload, CleaningReport]:
-    """Return jobs that can be simulated, and what was done to them.
+    """Return jobs that can be simulated, and a report of their changes.
 
-    Of the jobs returned `allocated` and `requested_processors` are the job's size, at least 1 and at most the
-    machine's cores; `run_time` and `requested_time` are at least 1 s; submit times do not fall. Without a machine no
-    job is too large. Raises WorkloadError where a rule refuses a job, and when no job is left. Where it is not `strict`
-    a rule that refuses jobs finds them, and they stay as they are.
+    In the returned jobs `allocated` and `requested_processors` are the job's size, at least 1 and at most the
+    machine's cores; `run_time` and `requested_time` are at least 1 s; submit times do not decrease. Without a machine
+    no job is too large. Raises WorkloadError if a rule refuses a job, and if no job is left. If not `strict`, jobs that
+    a rule refuses are reported as its finding and stay as they are.
     """
     rules = rules or Rules()
     work = _Cleaner(workload, rules, strict=strict)
@@ -181,7 +181,7 @@ def _repeated(numbers: Ints) -> Bools:
 
 
 class _Cleaner:
-    """The log on its way through the rules, and what they found."""
+    """The log during the application of the rules, and their findings."""
 
     def __init__(self, log: Workload, rules: Rules, *, strict: bool) -> None:
         self.log = log
@@ -193,7 +193,7 @@ class _Cleaner:
         return [finding.sentence for finding in self.findings]
 
     def find(self, name: str, which: Bools) -> str:
-        """Note the jobs that a rule is about and return the choice; refuse them if that is the choice."""
+        """Record the jobs to which a rule applies and return the choice; refuse the jobs if that is the choice."""
         choice = getattr(self.rules, name)
         jobs = int(which.sum())
         if jobs:
@@ -213,7 +213,7 @@ class _Cleaner:
         self.findings.append(Finding(name, choice, int(which.sum()), examples, sentence))
 
     def leave(self, name: str, which: Bools) -> Bools:
-        """Apply a rule whose only effect can be to leave jobs out; return what is left of `which`."""
+        """Apply a rule that can only leave jobs out; return the mask `which` for the jobs that remain."""
         if self.find(name, which) == "drop":
             self.log = self.log.take(~which)
             return which[~which]

@@ -33,7 +33,7 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The same 
 
 
 def _read(path: Path) -> Workload:
-    """Read a log; on a terminal, and when it takes long, say how far that is."""
+    """Read a log; if it takes long, show the progress on a terminal."""
     from drom.workloads.tables import read_log
 
     if not sys.stderr.isatty():
@@ -84,7 +84,7 @@ def info(log: Log, rule: RuleOptions = None, nodes: Nodes = None, cores: Cores =
 
 
 def description(value: dict[str, Any]) -> list[str]:
-    """Return the lines for people about a summary."""
+    """Return a summary as lines of text."""
     machine = value["machine"]
     size = (
         f"machine: unknown, the largest job has {value['largest_job']:,} processors: name it with --nodes and --cores"

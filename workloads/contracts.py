@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quality-of-service contracts: what a job pays, by when it has to end for that, and what it costs if it does not.
+"""Quality-of-service contracts: the pay-off of a job, its deadlines, and the penalty for missing them.
 
-Pay-off is full until a soft deadline, falls linearly to nothing at a hard one, and is a penalty after it. Contracts
+The pay-off is full until a soft deadline, falls linearly to nothing at a hard one, and is a penalty after it. Contracts
 come from a table with the columns ``job,soft,hard,payoff,penalty``, deadlines in seconds after submission, all whole
 numbers; a job without a line pays nothing. Or they are drawn: the soft deadline is a multiple of the job's run time,
-uniform between two, the hard one later by a fraction of that; pay-off is the job's processor time at a price that is
-distributed log-normally with mean 1.
+uniform between two bounds, the hard one later by a fraction of that; the pay-off is the job's processor time at a price
+that is distributed log-normally with mean 1.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ _PRICE_SALT = 0x5052494345
 
 
 class Contracts(NamedTuple):
-    """A column per term, each of shape ``(jobs,)``; deadlines in seconds after submission."""
+    """A column per term, each of shape ``(jobs,)``; deadlines are in seconds after submission."""
 
     soft: Ints
     hard: Ints
     payoff: Ints
     penalty: Ints
     places: Mapping[int, str] = MappingProxyType({})
-    """Where the contract of a job stands, by its number; empty for those that are drawn."""
+    """The file and line of the contract of a job, by its number; empty for drawn contracts."""
 
 
 class Terms(NamedTuple):
-    """How contracts are drawn."""
+    """The parameters by which contracts are drawn."""
 
     tight: float = 2.0
-    """The smallest multiple of the run time that a soft deadline is."""
+    """The smallest soft deadline, as a multiple of the run time."""
     loose: float = 6.0
-    """The largest one."""
+    """The largest soft deadline, as a multiple of the run time."""
     grace: float = 1.0
-    """By which fraction of the time to the soft deadline the hard one is later."""
+    """The time from the soft to the hard deadline, as a fraction of the time to the soft one."""
     spread: float = 1.0
     """Standard deviation of the logarithm of the price of a processor-second."""
     penalty: float = 0.0
-    """As a fraction of the pay-off."""
+    """The penalty, as a fraction of the pay-off."""
 
 
 def parse_terms(choices: Iterable[str]) -> Terms:
-    """Return the terms that ``NAME=VALUE`` choose, defaults for others. Raises WorkloadError for what cannot be."""
+    """Return the terms in texts ``NAME=VALUE``, with defaults for others. Raises WorkloadError for invalid ones."""
     chosen = read_choices("--contracts", choices, Terms._fields, _value, WorkloadError)
     terms = Terms(**chosen)
     if not 1 <= terms.tight <= terms.loose:
@@ -99,7 +99,7 @@ def draw_contracts(job: Ints, run_time: Ints, size: Ints, terms: Terms, seed: in
 
 
 def _too_much(terms: Iterable[float]) -> str:
-    """Return which of a job's terms is more than there can be; empty where none is."""
+    """Return a clause about a job's first term that is too large; empty if none is."""
     for value, (name, most) in zip(terms, _MOST.items(), strict=True):
         if value > most:
             return f"a {name} of {value:,.0f} is more than a contract can have, {most:,}"
@@ -107,7 +107,7 @@ def _too_much(terms: Iterable[float]) -> str:
 
 
 def read_contracts(path: str | os.PathLike[str], job: Ints) -> Contracts:
-    """Return the contracts of these jobs from a table. Raises WorkloadError with file and line of what is wrong."""
+    """Return the contracts of these jobs from a table. Raises WorkloadError with file and line of an error."""
     at = {int(number): i for i, number in enumerate(job)}
     columns = np.zeros((4, len(job)), np.int64)
     columns[:2] = UNBOUND
@@ -125,7 +125,7 @@ def read_contracts(path: str | os.PathLike[str], job: Ints) -> Contracts:
 
 
 def _fault(number: int, terms: list[int], at: Mapping[int, int], places: Mapping[int, str]) -> str:
-    """Return what is wrong with a line; empty for a good one."""
+    """Return the error in a line; empty for a valid one."""
     soft, hard, *_ = terms
     if number not in at:
         return f"there is no job {number} among those simulated: leave the line out."

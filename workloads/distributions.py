@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the models share: truncated draws, the gamma distribution function, arrivals that follow a daily cycle."""
+"""Functions shared by the models: truncated draws, the gamma distribution function, arrivals with a daily cycle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = 3_600
 
 
 def redrawn(draw: Callable[[int], Floats], refused: Callable[[Floats], Bools], number: int) -> Floats:
-    """Return `number` values of `draw`, drawing again those that are `refused` until none is."""
+    """Return `number` values of `draw`; those that are `refused` are drawn again until none is."""
     values = draw(number)
     while (bad := refused(values)).any():
         values[bad] = draw(int(bad.sum()))
@@ -43,10 +43,10 @@ def gamma_cdf(shape: float, scale: float, value: float) -> float:
 
 
 def at_rate(work: Floats, weights: Floats, slot_s: float) -> Floats:
-    """Return the times at which a cyclic rate has added up to each value of `work`.
+    """Return the times at which the integral of a cyclic rate reaches each value of `work`.
 
-    The rate is ``weights[i] / slot_s`` in slot i, so that a slot adds its weight; weights are positive in total. Time
-    is in seconds from the start of slot 0.
+    The rate is ``weights[i] / slot_s`` in slot i, so that a slot adds its weight; the sum of the weights is positive.
+    Times are in seconds from the start of slot 0.
     """
     added = np.concatenate(([0.0], np.cumsum(weights)))
     cycles, rest = np.divmod(work, added[-1])

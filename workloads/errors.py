@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of this package, apart from what needs numpy, so that a command line can name it cheaply."""
+"""The error of this package, separate from modules that need numpy, so that a command line can import it cheaply."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def counted(number: int, noun: str) -> str:
 
 
 def short(text: str, most: int = 40) -> str:
-    """Return `text` as a quoted piece for a sentence, cut when it is long."""
+    """Return `text` quoted for use in a sentence, and cut if it is long."""
     return repr(text if len(text) <= most else text[: most - 3] + "...")

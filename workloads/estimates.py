@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requested times by the model of Tsafrir, Etsion and Feitelson, "Modeling user runtime estimates", JSSPP 2005.
 
-People ask for few, round values: twenty of them make up 89 % of the requests, and the maximum is the most popular. The
-model's curves are the authors'; which of the round values is how popular is a table fitted anew to four logs.
+Users ask for few, round values: twenty of them make up 89 % of the requests, and the maximum is the most popular. The
+model's curves are the authors'; the popularity of the round values is a table newly fitted to four logs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ longest, in CTC-SP2-1996-3.1-cln, KTH-SP2-1996-2.1-cln, SDSC-BLUE-2000-4.2-cln a
 
 
 def tsafrir(run_time: Ints, maximum: int, seed: int) -> Ints:
-    """Return a requested time for each job, none below its run time; shape as `run_time`, seconds.
+    """Return a requested time for each job, at least its run time, in seconds; of the shape of `run_time`.
 
-    `maximum` is the longest request, at least an hour. Where the model's requests are too short for the run times, as
-    happens to few jobs, those that are become the next longer ones of its values. Raises WorkloadError where `maximum`
-    is less, or a job runs longer than that.
+    `maximum` is the longest request, at least an hour. If requests of the model are too short for the run times, which
+    happens to few jobs, they are replaced by the next longer ones of its values. Raises WorkloadError if `maximum` is
+    less, or if a job runs longer than that.
     """
     if maximum < HOUR or run_time.max(initial=0) > maximum:
         longest = int(run_time.max(initial=0))
@@ -51,18 +51,18 @@ def tsafrir(run_time: Ints, maximum: int, seed: int) -> Ints:
 
 
 def maximum_for(run_time: Ints) -> int:
-    """Return a maximum request in common use that is no shorter than the longest run: 18 h or a multiple of a day."""
+    """Return a common maximum request that is at least the longest run time: 18 h or a multiple of a day."""
     longest = int(run_time.max(initial=1))
     return 18 * HOUR if longest <= 18 * HOUR else -(-longest // (24 * HOUR)) * 24 * HOUR
 
 
 def distinct(jobs: int) -> int:
-    """Return how many different requests `jobs` jobs make."""
+    """Return the number of different requests of `jobs` jobs."""
     return max(1, round(float(np.interp(jobs, _DISTINCT_JOBS, _DISTINCT))))
 
 
 def estimates(jobs: int, maximum: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return the different requests in seconds and how many jobs make each; the counts add up to `jobs`."""
+    """Return the different requests in seconds and the number of jobs of each; the counts add up to `jobs`."""
     number = min(distinct(jobs), jobs)
     head = _head_values(min(HEAD, number), maximum)
     shares = _head_shares(len(head))[_match(len(head), generator) - 1]
@@ -113,7 +113,7 @@ def _match(number: int, generator: np.random.Generator) -> Ints:
 
 
 def _tail_values(number: int, distinct_values: int, maximum: int, used: set[int]) -> Ints:
-    """Return up to `number` further values, to the minute where it is free."""
+    """Return up to `number` further values, rounded to the minute, or near that if it is taken."""
     a = 1 + 12.1039 * distinct_values**-0.6026
     x = np.arange(1, number + 1) / number
     found = []
@@ -128,7 +128,7 @@ def _tail_values(number: int, distinct_values: int, maximum: int, used: set[int]
 
 
 def _counts(shares: Floats, jobs: int) -> Ints:
-    """Return whole numbers, at least 1 each, that add up to `jobs` and are as the shares."""
+    """Return whole numbers, at least 1 each, that add up to `jobs` and are about proportional to the shares."""
     counts = np.maximum(np.floor(shares / shares.sum() * jobs).astype(np.int64), 1)
     missing = jobs - int(counts.sum())
     if missing >= 0:
@@ -141,18 +141,18 @@ def _counts(shares: Floats, jobs: int) -> Ints:
 
 
 def _long_enough(requests: Ints, run_time: Ints, values: Ints) -> Ints:
-    """Return `requests` (in falling order), each at least the next of the `values` (rising) for the job at its place.
+    """Return `requests` (descending), each at least the next of the `values` (ascending) for the job at its place.
 
-    Every job can have one exactly if the longest request is enough for the longest job, the second for the second, and
-    so on: then nothing is changed.
+    Every job can have one if and only if the longest request is enough for the longest job, the second for the second,
+    and so on: then nothing is changed.
     """
     return np.maximum(requests, values[np.searchsorted(values, np.sort(run_time)[::-1])])
 
 
 def _assign(run_time: Ints, requests: Ints, generator: np.random.Generator) -> Ints:
-    """Return `requests` (in falling order) given to jobs at random among those that are long enough for each.
+    """Return `requests` (descending) assigned to jobs at random among those that are long enough for each.
 
-    From the longest job on, each takes one at random of the requests that are left and not shorter than it.
+    Starting with the longest job, each takes a random one of the remaining requests that are not shorter than it.
     """
     order = np.argsort(-run_time, kind="stable")
     enough = np.searchsorted(-requests, -run_time[order], side="right")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evolving jobs: programs that can use other numbers of processors in each of their phases.
+"""Evolving jobs: programs that can use a different number of processors in each of their phases.
 
 A phase begins at a progress, a fraction of the job's work, and gives the fewest and most processors that the job can
-use from then on. They come from a table with the columns ``job,progress,least,most``, or with ``seconds`` of the run
-time in the log instead of the progress; or they are drawn: a fraction of the malleable jobs begins three phases, at
-progresses distributed uniformly, each with half, one or two times the processors that the job could use at first.
+use from then on. Phases come from a table with the columns ``job,progress,least,most``, or with ``seconds`` of the run
+time in the log instead of the progress. Or they are drawn: a fraction of the malleable jobs has three phases, at
+uniformly distributed progresses, each with half, one or two times the processors that the job could use at first.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _PHASE_SALT = 0x5048415345
 
 
 class Phase(NamedTuple):
-    """What a job can use from some progress on."""
+    """The processors that a job can use from some progress on."""
 
     progress: float
     """From 0 to 1; or seconds of its run time."""
     least: int
     most: int
     place: str = ""
-    """Where it stands."""
+    """The file and line of the phase."""
     in_seconds: bool = False
 
 
 Phases = dict[int, list[Phase]]
-"""By job number, in order of progress."""
+"""The phases by job number, in order of progress."""
 
 
 def read_phases(path: str | os.PathLike[str]) -> Phases:
-    """Return the phases of a table. Raises WorkloadError that names file and line of what is wrong."""
+    """Return the phases of a table. Raises WorkloadError with file and line of an error."""
     found: Phases = {}
     for row in read_rows(path, COLUMNS):
         in_seconds = "seconds" in row.values
@@ -70,7 +70,7 @@ def read_phases(path: str | os.PathLike[str]) -> Phases:
 def draw_phases(  # noqa: PLR0917 - columns by position
     job: Ints, cls: NDArray[np.int8], least: Ints, most: Ints, processors: int, share: float, seed: int
 ) -> Phases:
-    """Return the phases of this share of the malleable jobs, by job number and seed; columns have shape ``(jobs,)``."""
+    """Return phases for a share of the malleable jobs, by job number and seed; columns have shape ``(jobs,)``."""
     chosen = np.flatnonzero((cls == JobClass.MALLEABLE) & (uniform(job, seed ^ _CHOICE_SALT) < share))
     number = job[chosen, None] * (2 * PHASES) + np.arange(2 * PHASES)
     points = uniform(number, seed ^ _PHASE_SALT)

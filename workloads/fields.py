@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eighteen fields of a line of the Standard Workload Format (SWF 2.2), said once.
+"""The eighteen fields of a line of the Standard Workload Format (SWF 2.2), defined once.
 
 Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers", JSSPP 1999. Each value is a
 whole number; -1 means unknown. Some logs have fractions of seconds or of kilobytes, which are rounded when read.
@@ -19,7 +19,7 @@ NUMBER_LIMIT = 10**15
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column: its name here, what people call it, its largest value, and whether fractions are rounded."""
+    """A column: its name here, its name for users, its largest value, and whether fractions are rounded."""
 
     name: str
     label: str

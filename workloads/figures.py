@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pictures have in common: how a figure is made and saved. Imports matplotlib when drawing."""
+"""Functions shared by pictures: creating and saving a figure. matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
-"""Colours that colour-blind people tell apart (Okabe and Ito)."""
+"""Colours that colour-blind people can distinguish (Okabe and Ito)."""
 
 
 def require() -> None:
-    """Raise WorkloadError when matplotlib is missing."""
+    """Raise WorkloadError if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise WorkloadError("Drawing needs matplotlib: run pip install 'drom[plots]'.")
 
 
 def blank(width: float, height: float, title: str) -> Figure:
-    """Return an empty figure, sizes in inches. Raises WorkloadError when matplotlib is missing."""
+    """Return an empty figure, with sizes in inches. Raises WorkloadError if matplotlib is missing."""
     require()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ def blank(width: float, height: float, title: str) -> Figure:
 
 
 def name_axes(axes: Axes, title: str, x: str, y: str) -> None:
-    """Give a panel its title, the names of its axes, and the look of all panels."""
+    """Set the title of a panel, the names of its axes, and the style of all panels."""
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)

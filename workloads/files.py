@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes the place of `path` once all is written; gzip if the name ends in ``.gz``.
+    """Open a file for writing that replaces `path` once it is complete; gzip if the name ends in ``.gz``.
 
-    What is no regular file (a pipe, ``/dev/stdout``) is written directly. On any failure nothing is left behind.
+    A path that is not a regular file (a pipe, ``/dev/stdout``) is written directly. A failure leaves nothing behind.
     """
     target = Path(path)
     if target.exists() and not target.is_file():
@@ -41,7 +41,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _mode(target: Path) -> int:
-    """Return the permissions of the file that is replaced, or those of a new one."""
+    """Return the permissions of the file to be replaced, or those of a new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much is there at a time: sums over intervals, as means between points in time."""
+"""Levels over time: sums of weighted intervals, as means between points in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def mean_level(begin: Ints, end: Ints, weight: Ints | Floats, edges: Floats) -> Floats:
-    """Return the mean, between each two of `edges`, of the summed weights of what is there from `begin` to `end`."""
+    """Return the mean, between each two of `edges`, of the sum of the weights of intervals from `begin` to `end`."""
     if not len(begin):
         return np.zeros(len(edges) - 1)
     times = np.concatenate((begin, end))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs with the published moments of Lomonosov-1 in 2017, and what their users ask for, by the model of Polyakov and
+"""Jobs with the published moments of Lomonosov-1 in 2017, and their users' requests, by the model of Polyakov and
 Dubenskaya, "Improving the load of supercomputers based on job migration using container virtualization" (GRID 2018).
 
 From the paper: slots of mean 7.5, standard deviation 16.7, at most 512; run times of mean 255 min, standard deviation
-1204 min, at most 15 days; requests by an accuracy p and twenty round values. Assumed, because the paper gives moments
-alone: both are independent and log-normal, rounded up to whole slots and minutes, drawn again above the maximum.
+1204 min, at most 15 days; requests by an accuracy p and twenty round values. Assumed, because the paper gives only
+moments: both are independent and log-normal, rounded up to whole slots and minutes, drawn again above the maximum.
 Arrivals are a Poisson process; the paper says nothing of them.
 """  # noqa: D205 - the source is the summary
 
@@ -40,7 +40,7 @@ class LogNormal:
     most: int
 
     def draw(self, number: int, most: int, generator: np.random.Generator) -> Ints:
-        """Return so many whole numbers from 1 to `most`."""
+        """Return this number of whole numbers from 1 to `most`."""
 
         def ceiled(count: int) -> Floats:
             return np.ceil(generator.lognormal(self.mu, self.sigma, count))
@@ -48,7 +48,7 @@ class LogNormal:
         return redrawn(ceiled, lambda values: values > most, number).astype(np.int64)
 
     def moments(self) -> tuple[float, float]:
-        """Return mean and standard deviation, by summing over all values."""
+        """Return the mean and the standard deviation, as sums over all values."""
         values = np.arange(1, self.most + 1, dtype=np.float64)
         below = np.array([math.erf((x - self.mu) / self.sigma / math.sqrt(2)) for x in np.log(values)])
         shares = np.diff(below, prepend=-1.0) / (below[-1] + 1)
@@ -64,9 +64,9 @@ MINUTES = LogNormal(2.26331074617, 2.87188741569, 15 * 24 * 60)
 def lomonosov(jobs: int, nodes: int, seed: int, accuracy: float = 0.5, load: float = 0.9) -> Workload:
     """Return `jobs` jobs for a machine of `nodes`; a slot is a node, times are whole minutes in seconds.
 
-    Jobs are no larger than the machine. Their node-seconds are `load` of what it has from the first to about the last
-    arrival. Raises WorkloadError for less than one job or node, a load that is not positive, an accuracy that is no
-    probability.
+    Jobs are no larger than the machine. Their node-seconds are the fraction `load` of those of the machine from the
+    first to about the last arrival. Raises WorkloadError for less than one job or node, for a load that is not
+    positive, and for an accuracy that is not a probability.
     """
     if jobs < 1 or nodes < 1 or not load > 0 or not 0 <= accuracy <= 1:
         raise WorkloadError("The Lomonosov-1 model needs a job, a node, a positive load, an accuracy from 0 to 1.")
@@ -96,10 +96,10 @@ def lomonosov(jobs: int, nodes: int, seed: int, accuracy: float = 0.5, load: flo
 
 
 def requests(run_time: Ints, accuracy: float, generator: np.random.Generator) -> Ints:
-    """Return what users ask for, in seconds; shape as `run_time`, which is at most 15 days.
+    """Return users' requests in seconds, of the shape of `run_time`, which is at most 15 days.
 
     With p the accuracy: the run time with probability p, the next round value from it on with p(1 - p), the one after
-    that with (1 - p)^2. Behind 15 days there is none: then it is 15 days.
+    that with (1 - p)^2. There is no value above 15 days, which is used instead.
     """
     values = np.array(ROUND_S, dtype=np.int64)
     nearest = np.searchsorted(values, run_time)

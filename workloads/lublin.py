@@ -20,7 +20,7 @@ SLOT_S = 1800.0
 LONGEST_LN = 12.0
 WIDEST_GAP_LN = 13.0
 _FITTED_HI = 7.0
-"""log2 of the machine that the sizes below were written for: 128 nodes."""
+"""log2 of the size of the machine to which the sizes below apply: 128 nodes."""
 _FIRST = 11
 _START_S = 0
 
@@ -79,10 +79,10 @@ STREAMS = {"untyped": (UNTYPED,), "batch": (BATCH,), "interactive": (INTERACTIVE
 def lublin(jobs: int, nodes: int, seed: int, kind: str = "untyped", load: float | None = None) -> Workload:
     """Return `jobs` jobs for a machine of `nodes`; sizes count nodes, there are no requested times.
 
-    `kind` names STREAMS. Of ``both``, two independent streams, the interactive jobs are in queue 0 and the batch jobs
-    in queue 1. With `load` the work between arrivals is scaled, the day's cycle kept, so that the jobs' node-seconds
-    are about that part of what the machine has from the first to the last arrival. Time 0 is midnight. Raises
-    WorkloadError for an unknown kind, for less than one job or node, and for a load that is not positive.
+    `kind` is a name in STREAMS. With ``both``, two independent streams, the interactive jobs are in queue 0 and the
+    batch jobs in queue 1. With `load` the work between arrivals is scaled, with the same daily cycle, so that the jobs'
+    node-seconds are about that fraction of those of the machine from the first to the last arrival. Time 0 is midnight.
+    Raises WorkloadError for an unknown kind, for less than one job or node, and for a load that is not positive.
     """
     if jobs < 1 or nodes < 1 or kind not in STREAMS or not (load is None or load > 0):
         kinds = ", ".join(STREAMS)
@@ -154,7 +154,7 @@ def run_times(stream: Stream, size: Ints, generator: np.random.Generator) -> Int
 
 
 def gaps(stream: Stream, jobs: int, generator: np.random.Generator) -> Floats:
-    """Return the work that adds up before each arrival: e^g / 1800 with g gamma distributed and at most 13."""
+    """Return the work between arrivals, before each of them: e^g / 1800 with g gamma distributed and at most 13."""
     logarithms = redrawn(
         lambda number: generator.gamma(stream.aarr * stream.arar, stream.barr, number),
         lambda values: values > WIDEST_GAP_LN,
@@ -166,14 +166,14 @@ def gaps(stream: Stream, jobs: int, generator: np.random.Generator) -> Floats:
 def arrivals(stream: Stream, work: Floats) -> Ints:
     """Return submit times in seconds from midnight, in order, for the work between them.
 
-    Each half-hour of the day pays for as much work as its weight. What the half-hours have paid for is a piecewise
-    linear function of time, so the arrivals are its inverse at the running sums.
+    Each half-hour of the day adds its weight to the work done. The work done is a piecewise linear function of time, so
+    that the arrivals are its inverse at the cumulative sums.
     """
     return np.floor(at_rate(np.cumsum(work), daily_weights(stream), SLOT_S)).astype(np.int64)
 
 
 def daily_weights(stream: Stream) -> Floats:
-    """Return the relative rate of arrivals in each half-hour of the day, mean 1; the day turns at 5 in the morning."""
+    """Return the relative rate of arrivals in each half-hour of the day, mean 1; the cycle begins at 5 a.m."""
     weights = np.empty(SLOTS)
     for i in range(_FIRST, _FIRST + SLOTS):
         share = gamma_cdf(stream.anum, stream.bnum, i + 0.5) - gamma_cdf(stream.anum, stream.bnum, i - 0.5)

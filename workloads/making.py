@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic workloads, complete: a model's jobs with requested times, load, cores per node and applications."""
+"""Complete synthetic workloads: a model's jobs with requested times, load, cores per node and applications."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ESTIMATES = ("model", "exact")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to make.
+    """The parameters of a synthetic workload.
 
-    `kind` is Lublin's, `fit` and `largest` (in nodes) are of the Cirne-like model, `accuracy` is of Lomonosov-1's:
-    with another model they are as they are by default.
+    `kind` belongs to Lublin's model, `fit` and `largest` (in nodes) to the Cirne-like one, `accuracy` to that of
+    Lomonosov-1; with another model they have their defaults.
     """
 
     model: str = "lublin"
@@ -43,14 +43,14 @@ class Recipe:
 
 
 SAMPLE = Recipe(jobs=200, nodes=64, seed=20190805, load=0.9)
-"""The small sample that stands in where there is no real log."""
+"""The small sample that is used if there is no real log."""
 _MODEL_OF = {"kind": "lublin", "fit": "cirne-like", "largest": "cirne-like", "accuracy": "lomonosov"}
 
 
 def make(recipe: Recipe) -> Workload:
-    """Return the workload of a recipe: the same recipe gives the same jobs.
+    """Return the workload of a recipe; the same recipe gives the same jobs.
 
-    Sizes are in processors, whole nodes. Raises WorkloadError for what cannot be made.
+    Sizes are in processors, and whole nodes. Raises WorkloadError for a recipe that is impossible.
     """
     if recipe.model not in MODELS or recipe.estimates not in ESTIMATES:
         msg = (

@@ -2,8 +2,8 @@
 """The mix of applications of the SD-Policy paper's real workload: D'Amico, Jokanovic and Corbalan, "Holistic
 slowdown driven scheduling and resource management for malleable jobs", ICPP 2019, Table 2.
 
-The paper gives each application's share of the jobs and words, not numbers, for how it uses a machine; the words are
-kept as they are. Which sizes and run times go with which application it does not say, so the shares are all there is.
+The paper gives each application's share of the jobs, and words, not numbers, for its use of a machine; the words are
+kept as they are. It does not assign sizes and run times to applications, so that only the shares are available.
 """  # noqa: D205 - the source is the summary
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SALT = 0x4D4958
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A row of Table 2: `share` in percent of the jobs, the rest in the paper's words."""
+    """A row of Table 2: `share` in percent of the jobs, the other fields in the paper's words."""
 
     name: str
     share: float
@@ -43,7 +43,7 @@ TABLE_2 = (
 
 
 def applications(job: Ints, seed: int) -> Ints:
-    """Return the 0-based row of TABLE_2 of each job number; it depends on that number and the seed alone."""
+    """Return the 0-based row of TABLE_2 of each job number, which depends only on that number and the seed."""
     shares = np.cumsum([row.share for row in TABLE_2])
     return np.searchsorted(shares / shares[-1], uniform(job, seed ^ _SALT), side="right").astype(np.int64)
 

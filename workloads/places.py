@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a file can be written, asked before the work whose result it is for."""
+"""A check that a file can be written, made before its contents are computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_writable(path: Path) -> None:
-    """Raise OSError where a file could not be written, or take the place of the one that is there."""
+    """Raise OSError if a file could not be written, or could not replace the existing one."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.is_file() or not path.exists():

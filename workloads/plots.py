@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A workload on one page: arrivals, sizes, times, accuracy of requests, load. Imports matplotlib when drawing."""
+"""A workload on one page: arrivals, sizes, times, accuracy of requests, load. matplotlib is imported when drawing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw(workload: Workload, cleaned: Workload, processors: int, path: str | os.
     """Write a page about a log as PNG or SVG, by the suffix of `path`.
 
     Counts are of the log as recorded; sizes and load are of the cleaned jobs, on a machine of `processors`. Raises
-    WorkloadError for another suffix and when matplotlib is missing.
+    WorkloadError for another suffix and if matplotlib is missing.
     """
     target = Path(path)
     if target.suffix not in FORMATS:
@@ -48,7 +48,7 @@ def draw(workload: Workload, cleaned: Workload, processors: int, path: str | os.
 
 
 def hour_of_day(workload: Workload) -> tuple[Ints, bool]:
-    """Return each submission's hour, 0 to 23, and whether the log says when it begins; else from its time 0."""
+    """Return each submission's hour, 0 to 23, and whether the log has its date; if not, hours count from its time 0."""
     start = workload.header_number("UnixStartTime")
     zone = workload.header_number("TimeZone") or 0
     return (workload.submit + (start or 0) + zone) // 3600 % 24, start is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tables of numbers that say something about jobs, as comma-separated values with a line of names."""
+"""Small tables of numbers about jobs, as comma-separated values with a line of names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A line of a table: where it stands, and its numbers by name."""
+    """A line of a table: its place (file and line), and its numbers by name."""
 
     place: str
     values: dict[str, float]
 
 
 def read_rows(path: str | os.PathLike[str], layouts: Sequence[Sequence[str]]) -> list[Row]:
-    """Return the lines of a table whose first line has the names of one of the `layouts`, in any order.
+    """Return the lines of a table. Its first line must have the names of one of the `layouts`, in any order.
 
-    Raises WorkloadError that names file and line of what is wrong.
+    Raises WorkloadError with file and line of an error.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as stream:
@@ -62,7 +62,7 @@ def _number(word: str, place: str) -> float:
 
 
 def whole(row: Row, name: str, least: int = 0) -> int:
-    """Return a whole number of a row. Raises WorkloadError for another one, and for one below `least`."""
+    """Return a whole number of a row. Raises WorkloadError for a fraction, and for a number below `least`."""
     value = row.values[name]
     if value < least or value != int(value):
         msg = f"{row.place}, {name}: {value:g} is not a whole number of at least {least}."

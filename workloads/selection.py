@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a workload, and workloads put together: windows, ranges of jobs, time shifts, load, merging."""
+"""Parts and combinations of workloads: windows, ranges of jobs, time shifts, load, merging."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OWN_NUMBERS = ("job", "user", "group", "executable")
 
 
 def in_ranges(numbers: Ints, text: str) -> Bools:
-    """Return where `numbers` are in a list of ranges such as ``415000-424999,430000``; both ends belong to a range.
+    """Return the mask of the `numbers` in a list of ranges such as ``415000-424999,430000``; both ends are included.
 
-    Raises WorkloadError for anything else.
+    Raises WorkloadError for any other text.
     """
     found = np.zeros(numbers.shape, dtype=np.bool_)
     for part in text.split(","):
@@ -41,10 +41,10 @@ def in_ranges(numbers: Ints, text: str) -> Bools:
 
 
 def instant(workload: Workload, text: str) -> int:
-    """Return the submit time that `text` means: seconds of the log, or a date and time in the zone of the log.
+    """Return the submit time in `text`: seconds of the log, or a date and time in the zone of the log.
 
-    Dates (ISO 8601) need the header comment UnixStartTime, and use TimeZone, seconds east of Greenwich, where there is
-    one. Raises WorkloadError for anything else, and where the two are no date.
+    Dates (ISO 8601) need the header comment UnixStartTime, and use TimeZone, seconds east of Greenwich, if there is
+    one. Raises WorkloadError for any other text, and if the two comments are not a date.
     """
     if re.fullmatch(r"\d{1,10}", text):
         return int(text)
@@ -63,7 +63,7 @@ def instant(workload: Workload, text: str) -> int:
 
 
 def window(workload: Workload, first: int | None, end: int | None) -> Workload:
-    """Return the jobs submitted from `first` on and before `end`, in seconds of the log; None is no bound."""
+    """Return the jobs submitted at or after `first` and before `end`, in seconds of the log; None is no bound."""
     inside = np.ones(len(workload), dtype=np.bool_)
     if first is not None:
         inside &= workload.submit >= first
@@ -73,7 +73,7 @@ def window(workload: Workload, first: int | None, end: int | None) -> Workload:
 
 
 def shift_to_zero(workload: Workload) -> Workload:
-    """Return the workload with its first job submitted at 0; UnixStartTime, where there is one, moves along."""
+    """Return the workload with its first job submitted at 0; UnixStartTime, if there is one, is changed accordingly."""
     earliest = int(workload.submit.min()) if len(workload) else 0
     start = workload.header_number("UnixStartTime")
     comments = workload.comments
@@ -87,8 +87,8 @@ def shift_to_zero(workload: Workload) -> Workload:
 def scale_arrivals(workload: Workload, factor: float) -> Workload:
     """Return the workload with the times between submissions multiplied by `factor`; the load is divided by it.
 
-    The first submission stays where it is; times are rounded to whole seconds. Raises WorkloadError where the factor is
-    not positive or the times become absurd.
+    The time of the first submission does not change; times are rounded to whole seconds. Raises WorkloadError if the
+    factor is not positive or the times become absurd.
     """
     span = int(workload.submit.max() - workload.submit.min()) if len(workload) else 0
     if not (factor > 0 and span * factor < TIME_LIMIT):
@@ -100,10 +100,10 @@ def scale_arrivals(workload: Workload, factor: float) -> Workload:
 
 
 def merge(workloads: Sequence[Workload]) -> Workload:
-    """Return the jobs of several logs in order of submission, times as they are; a tie keeps the order of the logs.
+    """Return the jobs of several logs in order of submission, with unchanged times; ties keep the order of the logs.
 
-    So that no two logs share a job, user, group or executable, each log's numbers are raised by the largest of the logs
-    before it; the numbers of the first log stay. Comments follow each other.
+    Each log's numbers are raised by the largest of the logs before it, so that no two logs share a job, user, group or
+    executable; the numbers of the first log stay. The comments are concatenated.
     """
     raised, base = [], dict.fromkeys(_OWN_NUMBERS, 0)
     for log in workloads:
@@ -122,5 +122,5 @@ def merge(workloads: Sequence[Workload]) -> Workload:
 
 
 def _raise(numbers: Ints, by: int) -> Ints:
-    """Return known numbers raised; -1 stays."""
+    """Return the numbers with the known ones raised; -1 stays."""
     return np.where(numbers >= 0, numbers + by, numbers)

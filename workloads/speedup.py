@@ -3,7 +3,7 @@
 allocation" (HPDC 1997), with the two cases of his technical report UCB/CSD-97-937.
 
 A program has an average parallelism A and a coefficient of variance sigma of its parallelism: sigma = 0 is perfect
-speedup up to A, large values are programs that seldom use many processors.
+speedup up to A; large values stand for programs that seldom use many processors.
 """  # noqa: D205 - the source is the summary
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def downey(processors: ArrayLike, parallelism: ArrayLike, sigma: ArrayLike) -> F
 
 
 def most_useful(parallelism: ArrayLike, sigma: ArrayLike) -> Floats:
-    """Return the number of processors from which on the speedup is the parallelism: more are of no use."""
+    """Return the number of processors at which the speedup reaches the parallelism; more have no effect."""
     a, s = np.asarray(parallelism, dtype=np.float64), np.asarray(sigma, dtype=np.float64)
     return np.asarray(np.where(s <= 1, 2 * a - 1, a + a * s - s), dtype=np.float64)
 

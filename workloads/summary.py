@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a workload is like, as plain values: counts, spans, load, distributions, and what cleaning would do to it."""
+"""The summary of a workload as JSON values: counts, spans, load, distributions, and the effects of cleaning."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FACTS = ("Computer", "Installation", "Acknowledge", "MaxNodes", "MaxProcs", "Un
 def summary(workload: Workload, rules: Rules | None = None, machine: Machine | None = None) -> dict[str, Any]:
     """Return a description of a log.
 
-    Distributions are of the values as recorded, where they are known; the load is that of the cleaned jobs: their
-    processor-seconds over what the machine has from the first submission to the earliest possible last end. Times are
-    in seconds. What a rule would refuse is a finding. Raises WorkloadError when cleaning leaves no job.
+    Distributions are of the known values as recorded. The load is that of the cleaned jobs: their processor-seconds
+    over those of the machine from the first submission to the earliest possible last end. Times are in seconds. Jobs
+    that a rule would refuse are a finding. Raises WorkloadError if cleaning leaves no job.
     """
     processors, origin = machine_size(workload, machine)
     cleaned, report = clean(workload, rules, Machine(processors) if processors else None, strict=False)
@@ -64,7 +64,7 @@ def _area(cleaned: Workload) -> float:
 
 
 def machine_size(workload: Workload, machine: Machine | None) -> tuple[int | None, str]:
-    """Return the processors of the machine, None where nobody says, and where that is from."""
+    """Return the number of processors of the machine, None if it is unknown, and its source in words."""
     if machine is not None:
         return machine.nodes * machine.cores, "given"
     named = workload.header_number("MaxProcs") or 0
@@ -72,7 +72,7 @@ def machine_size(workload: Workload, machine: Machine | None) -> tuple[int | Non
 
 
 def beginning(workload: Workload, first: int) -> tuple[str | None, list[str]]:
-    """Return when a second of the log was, in UTC, None where that is unknown, and what is wrong with its header."""
+    """Return the time in UTC of a second of the log, None if it is unknown, and sentences on errors in its header."""
     try:
         date = workload.date(first)
     except WorkloadError as error:
@@ -81,7 +81,7 @@ def beginning(workload: Workload, first: int) -> tuple[str | None, list[str]]:
 
 
 def recorded_makespan(workload: Workload) -> int | None:
-    """Return the seconds from the first submission to the last end in the log; None where waits are not known."""
+    """Return the seconds from the first submission to the last end in the log; None if waits are unknown."""
     known = (workload.wait >= 0) & (workload.run_time >= 0)
     if not known.any():
         return None
@@ -90,7 +90,7 @@ def recorded_makespan(workload: Workload) -> int | None:
 
 
 def distributions(workload: Workload) -> dict[str, dict[str, float] | None]:
-    """Return count, mean and quantiles of the known values of what describes jobs; None where nothing is known."""
+    """Return count, mean and quantiles of the known values of each property of jobs; None if none is known."""
     asked, ran = workload.requested_time, workload.run_time
     both = (asked > 0) & (ran >= 0)
     return {
@@ -114,7 +114,7 @@ def _distribution(values: Ints | NDArray[np.float64], least: int = 0) -> dict[st
 
 
 def warnings(workload: Workload, cleaned: Workload, processors: int | None, origin: str) -> list[str]:
-    """Return sentences about what may be wrong with a log as a whole."""
+    """Return sentences about possible errors of a log as a whole."""
     found = []
     announced = workload.header_number("MaxRecords")
     if announced is not None and announced != len(workload):
@@ -127,5 +127,5 @@ def warnings(workload: Workload, cleaned: Workload, processors: int | None, orig
 
 
 def roundings(workload: Workload) -> list[str]:
-    """Return what reading rounded, a sentence without its point for each field."""
+    """Return a sentence, without full stop, for each field with values that were rounded on reading."""
     return [f"{counted(number, 'fraction')} of {name} rounded to whole numbers" for name, number in workload.roundings]

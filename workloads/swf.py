@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs in the Standard Workload Format, in and out: plain or gzip, read in chunks, comments kept.
+"""Reading and writing of logs in the Standard Workload Format: plain or gzip, read in chunks, comments kept.
 
-A chunk is parsed as a whole by numpy; only when something about it is wrong is it read again line by line, to name the
-line and the field. Nothing is dropped: what is no comment, no blank line and no job is an error.
+A chunk is parsed as a whole by numpy; only if it has an error is it read again line by line, to name the line and the
+field. Nothing is dropped: a line that is neither a comment, nor blank, nor a job is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WRITTEN_AT_ONCE = 20_000
 _GZIP = b"\x1f\x8b"
 _PLAIN = b"0123456789-. \t\r\n"
 _ODD = re.compile(rb"[-.](?:(?<=[0-9.-]-)|(?<=-)(?![0-9])|(?<![0-9]\.)(?<=\.)|(?<=\.)[0-9]*\.|(?<=-)[0-9]+\.0*[1-9])")
-"""Signs and points that stand where no number has them, and negative fractions: numpy would read on."""
+"""Misplaced signs and points, and negative fractions, which numpy would accept."""
 _LINE_END = re.compile(rb"\r*\n|\r")
 """The ends of lines of all systems: some write a carriage return alone."""
 _COMMENT = re.compile(rb"^[ \t]*;.*$", re.MULTILINE)
@@ -59,11 +59,11 @@ class Chunk:
 
 
 def read_swf(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Workload:
-    """Return all jobs of a log, plain or gzip whatever its name is.
+    """Return all jobs of a log, plain or gzip, whatever its name is.
 
-    Keeps 152 bytes per job and needs up to twice that while it reads; `read_chunks` needs the same for any length.
-    `progress` is called with the bytes of the file read so far.
-    Raises WorkloadError that names file, line and field, also for a file without any job; OSError as open does.
+    Keeps 152 bytes per job and needs up to twice that while it reads; the memory of `read_chunks` does not depend on
+    the length. `progress` is called with the bytes of the file read so far.
+    Raises WorkloadError with file, line and field, also for a file without any job; OSError as open does.
     """
     columns = [np.empty(0, np.int64) for _ in range(COLUMNS + 1)]
     comments: list[str] = []
@@ -84,7 +84,7 @@ def read_swf(path: str | os.PathLike[str], progress: Callable[[int], None] | Non
 
 
 def read_chunks(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Iterator[Chunk]:
-    """Yield a log piece by piece, in memory that does not depend on its length. Raises as read_swf does."""
+    """Yield a log chunk by chunk, in memory that does not depend on its length. Raises as read_swf does."""
     with open(path, "rb") as raw:
         head = raw.peek(2)[:2]
         stream = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if head == _GZIP else raw
@@ -122,10 +122,10 @@ def _whole_lines(stream: BufferedReader, name: str) -> Iterator[bytes]:
 
 
 def _read_block(stream: BufferedReader) -> tuple[bytes, str]:
-    """Return the next bytes, none at the end, and what is wrong with the compressed data behind them."""
+    """Return the next bytes, none at the end, and the error of the compressed data after them."""
     block, fault = bytearray(), ""
     try:
-        # What ends a line is not torn apart.
+        # Do not split the end of a line.
         while len(block) < CHUNK_BYTES * (1 + block.endswith(b"\r")) and (piece := stream.read1(CHUNK_BYTES)):
             block += piece
     except EOFError:
@@ -150,7 +150,7 @@ def _parse(text: bytes, first_line: int, name: str) -> Chunk:
 
 
 def _parse_numbers(text: bytes) -> tuple[Ints, Ints, Ints] | None:
-    """Return values, line offsets of the jobs from 0, and roundings by column; None when any line is no job."""
+    """Return values, line offsets of the jobs from 0, and roundings by column; None if any line is not a job."""
     signs = np.frombuffer(text, np.uint8)
     blank = signs <= ord(" ")
     starts = ~blank
@@ -183,9 +183,9 @@ def _parse_numbers(text: bytes) -> tuple[Ints, Ints, Ints] | None:
 
 
 def _integers(text: bytes) -> Ints:
-    """Return the numbers of a text, none if any piece of it is no number."""
+    """Return the numbers in a text; none if any word in it is not a number."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # numpy's way to say that it stopped before the end
+        warnings.simplefilter("error", DeprecationWarning)  # numpy stopped before the end
         try:
             return np.fromstring(text, dtype=np.int64, sep=" ")
         except (ValueError, DeprecationWarning):
@@ -193,7 +193,7 @@ def _integers(text: bytes) -> Ints:
 
 
 def _explain(text: bytes, first_line: int, name: str) -> NoReturn:
-    """Raise the sentence about the first line that is no job."""
+    """Raise WorkloadError about the first line that is not a job."""
     for number, line in enumerate(text.split(b"\n"), first_line):
         words = re.findall(r"[^ \t\r]+", line.decode("utf-8", "backslashreplace"))  # split() knows more blanks than SWF
         place = f"{name}, line {number}"
@@ -227,8 +227,8 @@ def _fault(word: str, field: Field) -> str:
 def write_swf(workload: Workload, path: str | os.PathLike[str]) -> None:
     """Write a log, gzip if its name ends in ``.gz``: comments first, then a line per job.
 
-    The same jobs give the same bytes. An existing file is replaced when all is written. Raises OSError as open and
-    write do.
+    The same jobs give the same bytes. An existing file is replaced once the new one is complete. Raises OSError as open
+    and write do.
     """
     with replacing(path) as stream:
         for comment in workload.comments:

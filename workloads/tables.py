@@ -33,7 +33,7 @@ def is_table(path: str | os.PathLike[str]) -> bool:
 
 
 def read_log(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Workload:
-    """Return the jobs of a table, by its name, or else of a log in the Standard Workload Format."""
+    """Return the jobs of a table, if the name is that of one, or else of a log in the Standard Workload Format."""
     return read_csv(path) if is_table(path) else read_swf(path, progress)
 
 
@@ -46,7 +46,7 @@ def write_log(workload: Workload, path: str | os.PathLike[str]) -> None:
 
 
 def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
-    """Write a line of names and a line per job; comments have no place in a table."""
+    """Write a line of names and a line per job; comments are not written."""
     with replacing(path) as stream:
         stream.write((",".join(NAMES) + "\n").encode("ascii"))
         rows = zip(*(column.tolist() for column in workload.columns().values()), strict=True)
@@ -55,9 +55,9 @@ def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:
 
 
 def read_csv(path: str | os.PathLike[str]) -> Workload:
-    """Return the jobs of a table whose first line names fields, in any order; fields that are missing are unknown.
+    """Return the jobs of a table. Its first line names fields, in any order; missing fields are unknown.
 
-    Raises WorkloadError that names file, line and field of what is wrong.
+    Raises WorkloadError with file, line and field of an error.
     """
     try:
         with _text(path) as stream:

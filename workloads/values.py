@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as JSON that any reader takes."""
+"""Results as JSON that every reader accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def json_text(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 - values of JSON
-    """Return a value as JSON text; what is infinite, or not a number, is null there, as JSON has no word for it."""
+    """Return a value as JSON text; infinities and nan become null, as JSON cannot represent them."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 

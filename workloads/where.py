@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conditions on jobs, such as ``run_time > 3600 and processors <= 64``, evaluated over whole columns.
 
-The grammar is a part of Python's: numbers, names of fields, ``+ - * / // %``, comparisons (also chained), ``in`` and
+The grammar is a subset of Python's: numbers, names of fields, ``+ - * / // %``, comparisons (also chained), ``in`` and
 ``not in`` with a list of numbers, ``and``, ``or``, ``not``, parentheses. Python's parser makes the tree; only the kinds
-of nodes named here are looked at, and nothing of the text is ever run.
+of nodes named here are evaluated, and the text is never executed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DERIVED: dict[str, Callable[[Workload], Floats]] = {
     "accuracy": lambda log: np.where(log.requested_time > 0, log.run_time / np.maximum(log.requested_time, 1), np.nan),
     "area": lambda log: np.maximum(log.processors, 0) * np.maximum(log.run_time, 0).astype(np.float64),
 }
-"""What can be asked for beside the fields. `accuracy` is run time over requested time, `area` processor-seconds."""
+"""The names available besides the fields. `accuracy` is run time over requested time, `area` processor-seconds."""
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Floats, Floats], Floats]] = {
     ast.Add: np.add,
@@ -55,10 +55,10 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Floats, Floats], Bools]] = {
 
 
 def matching(workload: Workload, condition: str) -> Bools:
-    """Return a mask of shape ``(jobs,)``: where the condition holds. Unknown values are -1 and compare as that.
+    """Return the mask, of shape ``(jobs,)``, of jobs that meet the condition. Unknown values compare as -1.
 
-    A comparison with what has no value (a division by zero, the accuracy of a job without requested time) does not
-    hold, except ``!=``. Raises WorkloadError that says what is wrong, and where.
+    A comparison with an undefined value (a division by zero, the accuracy of a job without requested time) does not
+    hold, except ``!=``. Raises WorkloadError with the error and its place.
     """
     try:
         with np.errstate(all="ignore"):
@@ -85,7 +85,7 @@ def _fail(condition: str, fault: str, advice: str) -> NoReturn:
 
 
 class _Evaluation:
-    """Walks the tree of one condition over the columns of one workload."""
+    """Evaluates the tree of one condition over the columns of one workload."""
 
     def __init__(self, workload: Workload, condition: str) -> None:
         self.workload = workload

@@ -26,7 +26,7 @@ class Workload:
     """Jobs in the order of their file. Every column is a read-only int64 array of shape ``(jobs,)``; -1 is unknown.
 
     Times are in seconds, `submit` from the start of the log, memory in kilobytes per processor. `lines` holds each
-    job's line in `source` from 1, or 0 where it came from no file. `roundings` counts by field the fractions that
+    job's line in `source` from 1, or 0 if it did not come from a file. `roundings` counts by field the fractions that
     were rounded to whole numbers on reading.
     """
 
@@ -66,7 +66,7 @@ class Workload:
 
     @property
     def processors(self) -> Ints:
-        """The size of each job: allocated processors where they are positive, else those it requested."""
+        """The size of each job: allocated processors if they are positive, else those it requested."""
         return np.where(self.allocated > 0, self.allocated, self.requested_processors)
 
     def columns(self) -> dict[str, Ints]:
@@ -83,14 +83,14 @@ class Workload:
         return found
 
     def header_number(self, key: str) -> int | None:
-        """Return the whole number, of 18 digits at most, that the value of a header comment starts with; else None."""
+        """Return the whole number, of at most 18 digits, at the start of a header comment's value; else None."""
         match = re.match(r"-?\d{1,18}(?!\d)", self.header().get(key, ""))
         return int(match[0]) if match else None
 
     def date(self, second: int = 0) -> datetime | None:
-        """Return when a second of the log was, by UnixStartTime and TimeZone of its header; None without the first.
+        """Return the date of a second of the log, by UnixStartTime and TimeZone of its header; None without the first.
 
-        TimeZone is in seconds east of Greenwich, 0 where there is none. Raises WorkloadError where that is no date.
+        TimeZone is in seconds east of Greenwich, by default 0. Raises WorkloadError if the result is not a date.
         """
         start, east = self.header_number("UnixStartTime"), self.header_number("TimeZone") or 0
         if start is None:
@@ -104,7 +104,7 @@ class Workload:
             raise WorkloadError(msg) from error
 
     def take(self, which: Ints | Bools | slice) -> Workload:
-        """Return the jobs at these 0-based positions, or where a mask holds, in that order."""
+        """Return the jobs at these 0-based positions, in that order, or those in a mask."""
         names = (*NAMES, "lines")
         taken: dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[which]) for name in names}
         return replace(self, **taken)
@@ -123,7 +123,7 @@ class Workload:
         return replace(self, comments=comments)
 
     def place(self, position: int) -> str:
-        """Return where a job stands, for a sentence: its file and line as far as they are known, and its number."""
+        """Return the place of a job for a sentence: its file and line as far as they are known, and its number."""
         line = int(self.lines[position])
         where = f"{self.source}, line {line}: " if line else f"{self.source}: " if self.source else ""
         return f"{where}job {self.job[position]}"
@@ -133,9 +133,9 @@ assert tuple(field.name for field in fields(Workload))[: len(NAMES)] == NAMES  #
 
 
 def make_workload(columns: Mapping[str, Ints], *, comments: tuple[str, ...] = (), source: str = "") -> Workload:
-    """Return a workload of these columns (copied); fields that are not given are unknown, jobs are numbered from 1.
+    """Return a workload of these columns, which are copied; missing fields are unknown, jobs are numbered from 1.
 
-    Raises WorkloadError for a name that is no field.
+    Raises WorkloadError for a name that is not a field.
     """
     strange = [name for name in columns if name not in NAMES]
     if strange:

@@ -1,4 +1,4 @@
-"""Measure a real agent: its start, its memory, its idleness, and what it costs the programs that come to it."""
+"""Measure a real agent: its start, its memory, its CPU time when idle, and its cost for programs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 START_SECONDS = 300.0
-"""Patience with an agent's start, which may compile the kernel."""
+"""Seconds that an agent's start may take, which may compile the placement kernel."""
 PATIENCE = 20.0
-"""Patience with anything else, in seconds."""
+"""Seconds that anything else may take."""
 SLOTS = 8
-"""Slots looked at: an agent gives out the lowest free one."""
+"""Number of slots that are read: an agent uses the lowest free one."""
 IDLE_SECONDS = 10.0
 PAIRS = 50
 DEATHS = 15
@@ -53,12 +53,12 @@ class Agent:
         self._size = HEADER.read(self._memory, "slot_size")
 
     def memory_mb(self) -> float:
-        """Return its anonymous resident memory, in millions of bytes."""
+        """Return the agent's anonymous resident memory, in millions of bytes."""
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
         return next(int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith("RssAnon:"))
 
     def busy_ns(self) -> int:
-        """Return the CPU time of all its threads."""
+        """Return the CPU time of all the agent's threads, in nanoseconds."""
         threads = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(int((thread / "schedstat").read_text(encoding="utf-8").split()[0]) for thread in threads)
 
@@ -77,7 +77,7 @@ class Agent:
         return SLOT.read(self._memory, field, self._first + slot * self._size)
 
     def epoch_word(self, pid: int) -> memoryview:
-        """Return the epoch in the slot of the task whose first process this is, as a sequence of one number."""
+        """Return the epoch in the slot of the task with the first process `pid`, as a sequence of one number."""
         slot = next((slot for slot, first in self.pids().items() if first == pid), None)
         if slot is None:
             raise ControlError("a program of the benchmark has ended by itself: run it again.")
@@ -94,11 +94,11 @@ class Agent:
         return epoch, self._mask(slot, f"grant{epoch % 2}")
 
     def is_idle(self) -> bool:
-        """Tell whether no task is left."""
+        """Return whether no task is left."""
         return not self.pids()
 
     def has_settled(self, *pids: int) -> bool:
-        """Tell whether these are all the tasks, and each has applied what it is to have."""
+        """Return whether these are all the tasks, and each has applied its target."""
         return sorted(self.pids().values()) == sorted(pids) and all(map(self._has_applied, self.pids()))
 
     def pids(self) -> dict[int, int]:
@@ -119,14 +119,14 @@ class Agent:
 
 @contextlib.contextmanager
 def running_agent(*options: str) -> Iterator[Agent]:
-    """Start an agent for the length of a block. Raises `ControlError` when it does not become ready."""
+    """Run an agent for the length of a block. Raises `ControlError` if it does not become ready."""
     with TemporaryDirectory(prefix="drom-bench-", dir=_usual_place()) as folder, agent_in(Path(folder), *options) as it:
         yield it
 
 
 @contextlib.contextmanager
 def agent_in(folder: Path, *options: str) -> Iterator[Agent]:
-    """Start an agent, the first one or the next, whose runtime directory is below a folder. Raises `ControlError`."""
+    """Run an agent, the first or a later one, with its runtime directory below a folder. Raises `ControlError`."""
     with contextlib.ExitStack() as stack:
         log = stack.enter_context((folder / "log").open("wb"))
         words = [*WITH_US, *python_command.drom("agent", "--runtime-dir", str(folder / "run"), *options)]
@@ -141,7 +141,7 @@ def agent_in(folder: Path, *options: str) -> Iterator[Agent]:
 
 
 def _usual_place() -> Path | None:
-    """Return where runtime directories are made here, if it can be written: the file system matters."""
+    """Return the usual folder of runtime directories, if it can be written: the file system affects the figures."""
     place = default_runtime_dir({**os.environ, "DROM_RUNTIME_DIR": ""}).parent
     return place if os.access(place, os.W_OK) else None
 
@@ -163,7 +163,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def await_that(condition: Callable[[], bool], what: str) -> None:
-    """Look until the condition holds. Raises `ControlError` when it never does."""
+    """Wait until the condition holds. Raises `ControlError` if it does not within `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
@@ -174,7 +174,7 @@ def await_that(condition: Callable[[], bool], what: str) -> None:
 def poll_ns(agent: Agent, repetitions: int = POLLS[0], calls: int = POLLS[1]) -> tuple[float, float]:
     """Return the nanoseconds of a `drom_poll` that finds nothing new, without and with the loop around it.
 
-    A processor does the loop's own work beside the poll's, so the truth lies between the two.
+    A processor does the loop's own work in parallel to the poll's, so the true cost lies between the two.
     """
     with agent.launch(native.bench_path(), "poll", str(repetitions), str(calls)) as program:
         said, _ = program.communicate(timeout=PATIENCE)
@@ -185,14 +185,14 @@ def poll_ns(agent: Agent, repetitions: int = POLLS[0], calls: int = POLLS[1]) ->
 
 
 def idle_percent(agent: Agent, seconds: float = IDLE_SECONDS) -> float:
-    """Return how much of one core the agent takes when nothing happens, in per cent."""
+    """Return the part of one core that the agent uses when nothing happens, in per cent."""
     begin, busy = time.monotonic(), agent.busy_ns()
     time.sleep(seconds)
     return (agent.busy_ns() - busy) / (time.monotonic() - begin) / 1e7
 
 
 def extra_launch_ms(agent: Agent, pairs: int = PAIRS) -> float:
-    """Return the median of what `drom-run true` takes longer than `true` right before it, in milliseconds."""
+    """Return the median of the extra time of `drom-run true` over `true` right before it, in milliseconds."""
     true = shutil.which("true") or "/bin/true"
     launcher = str(native.run_path())
     extra = []
@@ -213,7 +213,7 @@ def _wall(command: list[str], environment: dict[str, str]) -> float:
 def regrant_ms(agent: Agent, deaths: int = DEATHS) -> float:
     """Return the median time from the kill of a program to the grant of its CPUs to another one, in milliseconds.
 
-    The clock starts before the kill, so the kernel's work on the end of the program is counted.
+    The clock starts before the kill, so the kernel's work on the end of the program is included.
     """
     with agent.launch(native.bench_path(), "follow") as first:
         took = [_time_regrant(agent, first.pid) for _ in range(deaths)]
@@ -222,7 +222,7 @@ def regrant_ms(agent: Agent, deaths: int = DEATHS) -> float:
 
 
 def _time_regrant(agent: Agent, survivor: int) -> float:
-    """Let a program come, take CPUs of the survivor, and be killed."""
+    """Start a program that gets CPUs of the survivor, kill it; return the seconds until the survivor's next grant."""
     await_that(lambda: agent.has_settled(survivor), "a program has all CPUs")
     with agent.launch(native.bench_path(), "follow") as victim:
         await_that(lambda: agent.has_settled(survivor, victim.pid), "two programs share the CPUs")

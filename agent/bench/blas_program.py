@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(size: int, path: Path, changes: Callable[[], int]) -> None:
-    """Multiply until told to stop, then write the steps; `changes` puts what is new in force and returns its CPUs."""
+    """Multiply until SIGTERM, then write the steps; `changes` applies a due change and returns its CPUs (0: none)."""
     import numpy as np
 
     stopped: list[int] = []
@@ -46,7 +46,7 @@ def main(size: int, path: Path, changes: Callable[[], int]) -> None:
 
 
 def follow(session: dromlib.Session) -> int:
-    """Apply what an agent has granted; return the number of CPUs, 0 when nothing is new."""
+    """Apply a new grant of the agent; return its number of CPUs, 0 if there is none."""
     grant = session.poll()
     if not grant:
         return 0
@@ -55,7 +55,7 @@ def follow(session: dromlib.Session) -> int:
 
 
 def by_clock(pause_ms: int, masks: Sequence[int]) -> Iterator[int]:
-    """Move all threads onto the masks in turn, one every so often; yield as `follow` returns."""
+    """Move all threads onto the masks in turn, one every `pause_ms` milliseconds; yield what `follow` returns."""
     from threadpoolctl import threadpool_limits
 
     due = 0

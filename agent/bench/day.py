@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`drom bench day`: a simulated day under the node's own policy, beside rigid jobs that start first come, first served.
 
-Nothing is timed: the same seeds give the same figures on every machine. Both see the same programs; only the node's
-own policy is troubled by orders, lost cores, sudden deaths and a restart.
+Nothing is timed: the same seeds give the same figures on every machine. Both policies get the same programs; only the
+node's own policy also gets orders, lost cores, sudden deaths and a restart.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIGURES = {
 
 
 def simulate(days: int, seconds: float = simulated_day.DAY) -> dict[str, Any]:
-    """Simulate so many days, with seeds 1, 2, ...; return, for each policy, every figure's median and extremes."""
+    """Simulate `days` days, with seeds 1, 2, ...; return, for each policy, every figure's median and extremes."""
     distributor.kernel()
     placer, cores = Placer(synthetic_topology(MACHINE)), Cores.of(usable_cores(synthetic_topology(MACHINE)))
     found: dict[str, list[dict[str, float]]] = {name: [] for name in POLICIES}

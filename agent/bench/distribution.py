@@ -47,24 +47,24 @@ def situations(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> 
 
 
 def _placed(cores: Sequence[tuple[int, int, int]], demands: list[Demand]) -> dict[Any, int]:
-    """Return where the demands go."""
+    """Return the mask of each demand's task after placement."""
     return dict(_feasible(Distributor(cores).place(demands)).masks)
 
 
 def _feasible(answer: Placement | Infeasible) -> Placement:
-    """Return the answer, which the benchmark made feasible."""
+    """Return the answer. Raises RuntimeError if it is infeasible, which the benchmark's demands never are."""
     if isinstance(answer, Infeasible):
         raise RuntimeError(answer.reason)  # noqa: TRY004 - it is no fault of a type
     return answer
 
 
 def _again(demands: list[Demand], masks: dict[Any, int]) -> list[Demand]:
-    """Return the same demands, made by tasks that have `masks`."""
+    """Return the same demands, by tasks that already have `masks`."""
     return [Demand(d.task, d.job, d.cores, masks.get(d.task, 0)) for d in demands]
 
 
 def _scattered(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> list[Demand]:
-    """Return jobs of random sizes whose cores are spread at random over the machine (seeded)."""
+    """Return the demands of jobs of random sizes with cores spread at random over the machine (seeded)."""
     rng = random.Random(20)  # noqa: S311 - a benchmark, reproducible
     sizes = [1] * (jobs * ranks)
     for _ in range(len(cores) - len(sizes)):

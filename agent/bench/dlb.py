@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what a parallel region costs under DLB, where `$DLB_HOME` names an installation of it."""
+"""Measure the cost of a parallel region under DLB, if `$DLB_HOME` names an installation of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from drom.agent.errors import ControlError
 
 ARGS = "--drom --ompt"
-"""As a user of DROM sets DLB_ARGS; its segments get a key of their own."""
+"""DLB_ARGS as a user of DROM sets it, with a key of its own for the shared segments."""
 
 
 def library(environment: dict[str, str] | None = None) -> Path | None:
-    """Return libdlb.so of the installation in `$DLB_HOME`, or None when that is not set.
+    """Return libdlb.so of the installation in `$DLB_HOME`, or None if that is not set.
 
-    Raises `ControlError` when there is none in it.
+    Raises `ControlError` if the installation has none.
     """
     home = (os.environ if environment is None else environment).get("DLB_HOME")
     if not home:
@@ -27,5 +27,5 @@ def library(environment: dict[str, str] | None = None) -> Path | None:
 
 
 def environment(preload: Path, llvm: str) -> dict[str, str]:
-    """Return what a program finds in its environment that runs on LLVM's runtime with DLB's tool."""
+    """Return the environment variables of a program that runs on LLVM's runtime with DLB's tool."""
     return {"LD_PRELOAD": f"{preload}:{llvm}", "DLB_ARGS": f"{ARGS} --shm-key=drom-bench-{os.getpid()}"}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom bench faults`: how soon things are right again after a death, a rewritten mask, and the death of the agent.
+"""`drom bench faults`: the time to recover from a death, from a rewritten mask, and from the death of the agent.
 
-And what an agent of very many tasks and threads costs while nothing happens, which is what looking for faults costs.
+It also measures the cost of an idle agent with very many tasks and threads, which is that of checking for faults.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ IDLE_SECONDS = 20.0
 PROGRAMS = 64
 MACHINE = "pack:2 core:64"
 SOFT_LIMIT = 1024
-"""Descriptors, as Debian limits them."""
+"""Descriptors, Debian's default limit."""
 FIGURES = {
     "regrant_p50": Figure("a program's death to its cores granted anew, p50", "ms", None),
     "regrant_p99": Figure("a program's death to its cores granted anew, p99", "ms", 20),
@@ -60,9 +60,9 @@ FIGURES = {
 
 
 def deaths(agent: Agent, count: int = DEATHS) -> tuple[list[float], list[float]]:
-    """Return the milliseconds from a program's kill to the grant of its CPUs, and to another one running on them.
+    """Return the milliseconds from a program's kill to the grant of its CPUs, and until another program runs on them.
 
-    The other one polls every 10 ms. The clock starts before the kill.
+    The other program polls every 10 ms. The clock starts before the kill.
     """
     granted, running = [], []
     with agent.launch(native.bench_path(), "regain") as holder:
@@ -77,7 +77,7 @@ def deaths(agent: Agent, count: int = DEATHS) -> tuple[list[float], list[float]]
                 os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
                 await_that(lambda now=epoch, old=before: now[0] != old, "cores are granted anew")  # type: ignore[misc]
                 seen, runs = time.monotonic_ns() - begin, _line(holder) - begin
-                granted.append(min(seen, runs) / 1e6)  # who runs on them was granted them, whenever we come to see it
+                granted.append(min(seen, runs) / 1e6)  # the grant came before the program ran, even if seen later
                 running.append(runs / 1e6)
     await_that(agent.is_idle, "the agent has noticed the end of a program")
     return granted, running
@@ -93,16 +93,16 @@ def _forget(program: subprocess.Popen[str]) -> None:
 
 
 def _line(program: subprocess.Popen[str]) -> int:
-    """Return the number on the next line that a program says."""
+    """Return the number on the next line of a program's output."""
     if program.stdout is None or not select.select([program.stdout], [], [], PATIENCE)[0]:
         raise ControlError("a program of the benchmark does not run on the CPUs that it was granted.")
     return int(os.read(program.stdout.fileno(), 1 << 16).split()[0])
 
 
 def repairs(agent: Agent, processes: int, threads: int, times: int = REPAIRS) -> list[float]:
-    """Return the seconds from all masks of a task being rewritten to all of them being as they were, several times.
+    """Return the seconds from rewriting all masks of a task until all of them are restored, `times` times.
 
-    The task is so many processes of so many threads each.
+    The task has `processes` processes of `threads` threads each.
     """
     took = []
     chance = random.Random(1)  # noqa: S311 - when masks are rewritten, between two rounds, is to be the same in every run
@@ -126,7 +126,7 @@ def repairs(agent: Agent, processes: int, threads: int, times: int = REPAIRS) ->
 
 
 def idle_percent(agent: Agent, processes: int, threads: int) -> float:
-    """Return how much of one core an agent takes that looks after a task of so many processes and threads."""
+    """Return the per cent of one core that an agent uses for a task of `processes` processes of `threads` threads."""
     with _crowd(agent, processes, threads):
         idle = bench_agent.idle_percent(agent, IDLE_SECONDS)
     await_that(agent.is_idle, "the agent has noticed the end of a program")
@@ -150,9 +150,9 @@ def _all_have(tids: list[int], mask: set[int]) -> bool:
 
 
 def adoption(programs: int = PROGRAMS) -> tuple[float, float]:
-    """Return the seconds from a second agent's launch to readiness, after the first was killed, and whom it disturbed.
+    """Return the seconds that a second agent takes to start after the first was killed, and the disturbed programs.
 
-    Disturbed are programs that have ended, or been granted anything.
+    The start lasts from launch to readiness. Programs that have ended, or been granted anything, count as disturbed.
     """
     options = ("--emulate", MACHINE, "--capacity", str(programs))
     with contextlib.ExitStack() as stack:
@@ -174,9 +174,9 @@ def _tasks(agent: Agent, count: int) -> list[tuple[int, tuple[int, int]]]:
 
 
 def crowded() -> tuple[float, float]:
-    """Return how much of a core an agent of very many tasks takes, in per cent, and the milliseconds of a scrape.
+    """Return the per cent of a core that an agent of very many tasks uses, and the milliseconds of a scrape.
 
-    It was started with few descriptors, as far as it cannot do anything about that.
+    The agent is started with a low soft limit of descriptors.
     """
     with _soft_limit(SOFT_LIMIT), scale.emulating_agent() as (agent, address), scale.crowd(agent) as crowd:
         for slot in range(scale.TASKS):
@@ -195,7 +195,7 @@ def _soft_limit(descriptors: int) -> Iterator[None]:
 
 
 def faults(runs: int) -> dict[str, Any]:
-    """Measure each figure `runs` times; return medians and extremes. Raises `ControlError` when a program fails."""
+    """Measure each figure `runs` times; return medians and extremes. Raises `ControlError` if a program fails."""
     found: dict[str, list[float]] = {key: [] for key in FIGURES}
     for _ in range(runs):
         for key, value in _one_run().items():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom bench hostile`: what one hostile user at every local socket of an agent costs the others.
+"""`drom bench hostile`: the cost of one hostile user at every local socket of an agent for other users.
 
-Two processes of that user, for as long as others are measured: one floods the sockets with messages, whole and half,
-and hangs up; the other keeps as many connections as it gets, with answers that it does not read and messages that it
-does not finish. Started by root they run as another user than the measured orders; else as the same one.
+Two processes of that user run during the measurement: one floods the sockets with complete and incomplete messages,
+and disconnects; the other keeps as many connections as it gets, with answers that it does not read and messages that
+it does not finish. Started by root they run as another user than the measured orders; otherwise as the same one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MACHINE = "pack:2 core:128"
 TASKS = 200
 UID = 65534
 ORDERS = 200
-"""Orders that are timed in each situation."""
+"""Number of orders that are timed in each situation."""
 PAUSE = 0.01
-"""Seconds between two of them."""
+"""Seconds between two orders."""
 FIGURES = {
     "alone_p50": Figure("order at an agent of 200 tasks, p50", "ms", None),
     "alone_p99": Figure("order at an agent of 200 tasks, p99", "ms", None),
@@ -75,7 +75,7 @@ MESSAGES = {
     "control": (_hello(b"DEALER"), _order("ps")),
     "signals": (_hello(b"SUB"), frame(PING + bytes(2), COMMAND) + frame(b"\x01") + frame(b"\x01" + topic(0))),
 }
-"""What is said first at each socket, and what again and again."""
+"""The first message at each socket, and the one that is repeated."""
 HALF = _hello(b"DEALER") + frame(bytes(messages.MAX_MESSAGE))[:-1]
 
 
@@ -88,7 +88,7 @@ def _connect(name: str) -> socket.socket:
 
 
 def flood() -> None:
-    """Send messages to the sockets in this directory and hang up, without end."""
+    """Send messages to the sockets in this directory and disconnect, in an endless loop."""
     chance = random.Random(1)  # noqa: S311 - the same in every run
     for name in itertools.cycle(MESSAGES):
         first, again = MESSAGES[name]
@@ -100,7 +100,7 @@ def flood() -> None:
 
 
 def hold() -> None:
-    """Keep connections to the sockets in this directory that read nothing, and ask for more, without end."""
+    """Keep connections to the sockets in this directory that read nothing, and open more, in an endless loop."""
     kept: dict[int, socket.socket] = {}
     for number in itertools.cycle(range(3 * MOST_CONNECTIONS)):
         name = list(MESSAGES)[number % 3]
@@ -115,7 +115,7 @@ def hold() -> None:
 
 
 def preview() -> None:
-    """Ask for previews in a row at the agent of this directory, without end."""
+    """Request one preview after the other from the agent of this directory, in an endless loop."""
     with _connect("control") as line:
         line.setblocking(True)
         line.sendall(_hello(b"DEALER"))
@@ -126,7 +126,7 @@ def preview() -> None:
 
 @contextlib.contextmanager
 def hostile(run: Path, *attacks: Callable[[], None]) -> Iterator[None]:
-    """Have processes of another user attack the agent in a runtime directory for the length of a block."""
+    """Run processes of another user that attack the agent in a runtime directory for the length of a block."""
     with contextlib.ExitStack() as stack:
         for attack in attacks:
             pid = os.fork()
@@ -147,7 +147,7 @@ def hostile(run: Path, *attacks: Callable[[], None]) -> Iterator[None]:
 
 
 def orders(agent: Agent, count: int) -> tuple[list[float], float]:
-    """Return the milliseconds that each of so many orders took, and the most memory that the agent had meanwhile."""
+    """Return the milliseconds of each of `count` orders, and the most memory that the agent had meanwhile (MB)."""
     took, most = [], 0.0
     for _ in range(count):
         begin = time.monotonic()
@@ -159,7 +159,7 @@ def orders(agent: Agent, count: int) -> tuple[list[float], float]:
 
 
 def situations(agent: Agent, count: int = ORDERS) -> dict[str, float]:
-    """Return what orders take at an agent alone, and beside hostile users; and how much memory the agent took."""
+    """Return the times of orders without and with hostile users, and the additional memory of the agent."""
     _, before = orders(agent, count // 4)
     times = {"alone": orders(agent, count)[0]}
     with hostile(agent.folder, preview):
@@ -172,7 +172,7 @@ def situations(agent: Agent, count: int = ORDERS) -> dict[str, float]:
 
 
 def hostile_users(runs: int) -> dict[str, Any]:
-    """Measure each figure `runs` times; return medians and extremes. Raises `ControlError` when the agent fails."""
+    """Measure each figure `runs` times; return medians and extremes. Raises `ControlError` if the agent fails."""
     found: dict[str, list[float]] = {key: [] for key in FIGURES}
     for _ in range(runs):
         with bench_agent.running_agent("--emulate", MACHINE) as agent, scale.crowd(agent) as programs:

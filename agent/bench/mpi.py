@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what an unmodified MPI program pays for being malleable at its MPI calls."""
+"""Measure the cost for an unmodified MPI program of being malleable at its MPI calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPETITIONS = 5
 
 
 def is_possible() -> bool:
-    """Tell whether drom was built with an MPI library at hand."""
+    """Return whether drom was built with an MPI library."""
     try:
         return native.bench_path("mpi").exists()
     except FileNotFoundError:
@@ -26,10 +26,10 @@ def is_possible() -> bool:
 
 
 def extra_call_ns(agent: Agent, repetitions: int = REPETITIONS) -> float:
-    """Return the nanoseconds that a call of MPI takes longer under `drom-run`, its grant unchanged.
+    """Return the extra nanoseconds of an MPI call under `drom-run`, with an unchanged grant.
 
-    The same function is called by its name for tools (PMPI) in turns, in the same process. Of a call whose parameters
-    fit in registers and one whose do not, the slower counts. Raises `ControlError` when the program fails.
+    The same process alternately calls the same function by its name for tools (PMPI). Of a call with parameters that
+    fit in registers and one with more, the slower counts. Raises `ControlError` if the program fails.
     """
     with agent.launch(native.bench_path("mpi"), str(repetitions)) as program:
         said, _ = program.communicate(timeout=publish.PATIENCE)

@@ -1,4 +1,4 @@
-"""`drom bench node`: what the node agent costs, measured on this machine."""
+"""`drom bench node`: the costs of the node agent, measured on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Figure(NamedTuple):
-    """Something measured: its name and unit, what it is to reach at most, and what the peer reaches."""
+    """A measured figure: its name and unit, the limit it has to meet, and the value of the peer."""
 
     name: str
     unit: str
@@ -72,9 +72,9 @@ CYCLES = 5
 
 
 def node(runs: int, chosen: Iterable[str] = tuple(FIGURES)) -> dict[str, Any]:
-    """Measure every chosen figure `runs` times, each time anew, with a fresh agent; return medians and extremes.
+    """Measure every chosen figure `runs` times, each time with a fresh agent; return medians and extremes.
 
-    Raises `ControlError` when a program of the benchmark fails.
+    Raises `ControlError` if a program of the benchmark fails.
     """
     wanted = _possible(set(chosen))
     found: list[dict[str, float]] = []
@@ -99,7 +99,7 @@ def summarise(runs: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
 
 
 def report(found: Mapping[str, list[float]], figures: Mapping[str, Figure], runs: int) -> dict[str, Any]:
-    """Return the answer of a benchmark without peers: what `runs` runs have found of each figure, by its key."""
+    """Return the result of a benchmark without peers; `found` has the values of `runs` runs by the key of a figure."""
     rows = []
     for key, values in found.items():
         figure = figures[key]
@@ -117,7 +117,7 @@ def _aims(figure: Figure) -> dict[str, Any]:
 
 
 def _possible(chosen: set[str]) -> set[str]:
-    """Return the chosen figures without those that need more CPUs than there are, and say so."""
+    """Return the chosen figures without those that need more CPUs than there are, and report these."""
     needed = {
         "two CPUs": (len(os.sched_getaffinity(0)), {"seen_p50", "seen_p99"}),
         "two cores": (len(usable_cores(read_topology())), {"regrant", *RESIZES}),
@@ -131,13 +131,13 @@ def _possible(chosen: set[str]) -> set[str]:
 
 
 def _warm_up() -> None:
-    """Compile the distribution kernel, or find it compiled: agents started from here on find it as well."""
+    """Compile the distribution kernel unless it is compiled: agents started later then find it in the cache."""
     _show("drom bench: compiling the distribution kernel")
     distributor.kernel()
 
 
 def _distribution(wanted: set[str]) -> dict[str, float]:
-    """Return the kernel's times in the slowest of its situations."""
+    """Return the kernel's times in its slowest situation."""
     if not wanted & {"small", "large"}:
         return {}
     sizes = bench_distribution.measure(runs=1)["sizes"].values()
@@ -202,17 +202,17 @@ AGENT: dict[tuple[str, ...], Callable[[bench_agent.Agent], tuple[float, ...]]] =
     ("steady",): lambda agent: (resize.slower_percent(agent),),
     ("regrant",): lambda agent: (bench_agent.regrant_ms(agent),),
 }
-"""What is measured with one agent, in this order: memory and idleness before any program has come."""
+"""The figures measured with one agent, in this order: memory and idle CPU time before any program has started."""
 
 
 AWAKE = {"futex": "wait", "signal": "signal", "loop": "changed", "message": "message"}
-"""What wakes a sleeping Python program, and how that program sleeps, on CPUs that are kept awake."""
+"""The figures of waking a sleeping Python program, and how it sleeps, on CPUs that are kept awake."""
 IDLE = {f"{key}_idle": kind for key, kind in AWAKE.items()} | {"pipe_idle": "pipe"}
-"""The same on CPUs that sleep when nothing runs, which a virtual machine's host lets them do for its own time."""
+"""The same on CPUs that sleep when idle; on a virtual machine the host determines for how long."""
 
 
 def _show(words: str) -> None:
-    """Show people on a terminal what goes on, on one line."""
+    """Show the progress on one line of a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{words}")
         sys.stderr.flush()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom bench openmp`: what an OpenMP program, or one of MPI, that knows nothing of drom pays under `drom run`.
+"""`drom bench openmp`: the cost of `drom run` for an unmodified OpenMP or MPI program.
 
-One program, `regions`, built by gcc, is run alone and under an agent on the same CPUs, on libgomp and, where it is
-installed, on LLVM's runtime. Runs of both take turns, so that both meet the same machine.
+One program, `regions`, built by gcc, is run alone and under an agent on the same CPUs, on libgomp and, if it is
+installed, on LLVM's runtime. Runs of both alternate, so that both meet the same conditions of the machine.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 BURSTS = (1000, 100)
-"""Empty regions in a burst, and bursts in a turn: the best of many short ones meets no other program."""
+"""Empty regions in a burst, and bursts in a turn: the best of many short bursts is not disturbed by other programs."""
 PAIRS = 40
 """Pairs of turns in one run."""
 STEADY = {"fine": (5, 4000, 3.0), "coarse": (1000, 20, 0.5)}
 """Microseconds of a region, regions in a turn, and the most per cent that the program may be slower."""
 POLICIES = {"": {}, ", threads that wait asleep": {"OMP_WAIT_POLICY": "passive"}}
-"""Environments in which a team is resized. By default threads that wait spin first, on a CPU that another may need."""
+"""Environments in which a team is resized. By default waiting threads spin first, on a CPU that another may need."""
 PEER = "94 ns (DLB, measured on another 2-core machine)"
 LLVM = "libomp.so.5"
 TOOL = "idle_tool.so"
 
 
 class Runtime(NamedTuple):
-    """An OpenMP runtime, what a region on it may cost more (ns) and a change of a team (us), and the peer's cost."""
+    """An OpenMP runtime, the limits of the extra cost of a region (ns) and a team change (us), and the peer's cost."""
 
     name: str
     region_ns: float
@@ -56,7 +56,7 @@ RUNTIMES = (Runtime("libgomp", 12, 40, None), Runtime("libomp", 60, 10, PEER))
 def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> dict[str, Any]:
     """Measure each figure `runs` times; return medians and extremes.
 
-    A runtime that is not installed is left out. Raises `ControlError` when a program of the benchmark fails.
+    A runtime that is not installed is left out. Raises `ControlError` if a program of the benchmark fails.
     """
     from drom.agent.topology.detect import machine
 
@@ -126,12 +126,12 @@ class Bench:
         self._alone = self._environment | ({"LD_PRELOAD": self._llvm} if self._llvm else {})
 
     def extra_ns(self) -> float:
-        """Return how much longer an empty serial region takes under `drom-run`, in nanoseconds."""
+        """Return the extra time of an empty serial region under `drom-run`, in nanoseconds."""
         with self._both("empty", *BURSTS) as (alone, managed):
             return _extra_ns(alone, managed)
 
     def extra_beside_ns(self, environment: dict[str, str]) -> float:
-        """Return how much longer an empty serial region takes with these variables and without drom, in nanoseconds."""
+        """Return the extra time of an empty serial region with these variables and without drom, in nanoseconds."""
         command = [self._program, "empty", *map(str, BURSTS)]
         with (
             steady.running(command, self._alone) as alone,
@@ -142,7 +142,7 @@ class Bench:
             return _extra_ns(alone, other)
 
     def slower_percents(self, grain: str, runs: int) -> list[list[float]]:
-        """Return for each pair of turns of each run how much longer regions take under `drom-run`, in per cent."""
+        """Return the extra time of regions under `drom-run` for each pair of turns of each run, in per cent."""
         us, count, _ = STEADY[grain]
         steps = _run([self._program, "steps", str(us)], self._alone).strip()
         with self._both("work", steps, count) as (alone, managed):
@@ -164,10 +164,10 @@ class Bench:
         bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
 
     def resizes(self, runs: int, environment: Mapping[str, str]) -> dict[str, list[list[float]]]:
-        """Return for each change of size the median microseconds that it costs, of each run, in three ways.
+        """Return for each change of size the median cost in microseconds, of each run, in three ways.
 
-        By a grant; by the program itself; by an order to an agent that is on the same CPUs. The program also finds
-        `environment`.
+        The ways are a grant, a change by the program itself, and an order to an agent on the same CPUs. `environment`
+        is added to the program's environment.
         """
         managed, itself = {**self._environment, **environment}, {**self._alone, **environment}
         cpus = teams.cpus_of_team()
@@ -188,7 +188,7 @@ class Bench:
 
 
 def _is_there(runtime: Runtime) -> bool:
-    """Tell whether the runtime is installed: the loader complains about a library it cannot preload."""
+    """Return whether the runtime is installed: the loader reports a library that it cannot preload."""
     if runtime.name == "libgomp":
         return True
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LD_PRELOAD": LLVM}

@@ -1,7 +1,7 @@
-"""Measure how long a published grant takes to be seen by a program that polls on another CPU.
+"""Measure the time until a published grant is seen by a program that polls on another CPU.
 
-This process writes a registry of its own and opens a door for one program, so that nothing but the agent's own
-publish function and libdrom stands between the two.
+This process writes a registry of its own and opens a registration socket for one program, so that only the agent's
+own publish function and libdrom lie between the two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CHANGES = 5000
 WARM_UP = 500
 PATIENCE = 20.0
-"""Seconds after which the program is given up on."""
+"""Seconds after which the measurement fails."""
 
 
 def percentile(values: list[float], percent: float) -> float:
@@ -42,7 +42,7 @@ def percentile(values: list[float], percent: float) -> float:
 
 
 def seen_after(publishing_cpu: int, polling_cpu: int, changes: int = CHANGES) -> list[float]:
-    """Return for each of `changes` grants the microseconds from the call of publish to the program's knowledge."""
+    """Return for each of `changes` grants the microseconds from the call of publish until the program has seen it."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="drom-bench-")))
         seen = stack.enter_context(shared_words(folder / "seen", WARM_UP + changes + 1))
@@ -61,7 +61,7 @@ def seen_after(publishing_cpu: int, polling_cpu: int, changes: int = CHANGES) ->
 def _publish_all(
     registry: Registry, task: Task, seen: memoryview, changes: int, program: subprocess.Popen[bytes]
 ) -> list[int]:
-    """Publish one grant after the other, each when the last has been seen; return when publish was called."""
+    """Publish one grant after the other, each when the last has been seen; return the times of the calls."""
     publish, now = registry.publish, time.monotonic_ns
     called = [0]
     with _no_garbage_collection():
@@ -75,7 +75,7 @@ def _publish_all(
 
 
 def _await(seen: memoryview, count: int, program: subprocess.Popen[bytes]) -> None:
-    """Spin until the program has seen so much."""
+    """Spin until the program has seen `count` grants."""
     deadline = time.monotonic() + PATIENCE
     while seen[0] != count:
         for _ in range(1000):
@@ -86,7 +86,7 @@ def _await(seen: memoryview, count: int, program: subprocess.Popen[bytes]) -> No
 
 
 class Stage:
-    """A registry, a mailbox and a door for one program, which binds itself to what it is granted if `binds` is true."""
+    """A registry, a mailbox and a registration socket for one program, which binds itself to its grants if `binds`."""
 
     def __init__(self, folder: Path, mask_bits: int = 64, *, binds: bool = False) -> None:
         me = os.getpid()
@@ -101,7 +101,7 @@ class Stage:
         self._door.settimeout(PATIENCE)
 
     def admit(self) -> Task:
-        """Answer the program's knock: it sits in the only slot. Raises `ControlError` when none comes."""
+        """Accept the program's registration, in the only slot. Raises `ControlError` if none comes."""
         try:
             connection, _ = self._door.accept()
         except TimeoutError:
@@ -130,14 +130,14 @@ class Stage:
         return task
 
     def close(self) -> None:
-        """Close what is open; the files go with their directory."""
+        """Close all descriptors; the files are removed with their directory."""
         self._door.close()
         self._mailboxes.close()
 
 
 @contextlib.contextmanager
 def shared_words(path: Path, count: int) -> Iterator[memoryview]:
-    """Make a file of 64-bit words, mapped for the length of a block."""
+    """Create a file of 64-bit words, mapped for the length of a block."""
     path.write_bytes(bytes(8 * count))
     with (
         path.open("r+b") as file,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what a malleable program in Python pays, and how soon it is awake after a grant."""
+"""Measure the costs for a malleable Python program, and the time until it wakes up after a grant."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ POLLS = (11, 1_000_000)
 CHANGES = 400
 WARM_UP = 50
 REST = 0.0005
-"""Seconds between a program's awakening and the next grant: it is asleep again by then."""
+"""Seconds between a program's wake-up and the next grant: it is asleep again by then."""
 
 
 def import_ms(pairs: int = PAIRS) -> float:
-    """Return the median of what Python takes longer with dromlib's names imported than without, in milliseconds."""
+    """Return the median extra time of Python with dromlib's names imported, in milliseconds."""
     code = "from dromlib import attach, malleable"
     return statistics.median(-_run_seconds("pass") + _run_seconds(code) for _ in range(pairs)) * 1e3
 
@@ -57,9 +57,9 @@ def poll_ns(agent: Agent, repetitions: int = POLLS[0], calls: int = POLLS[1]) ->
 
 @contextlib.contextmanager
 def cpus_awake() -> Iterator[None]:
-    """Keep every CPU of our affinity from sleeping for a block, as cyclictest does, but also where a host decides.
+    """Keep every CPU of this process's affinity awake for a block, as cyclictest does, but also if a host decides.
 
-    A loop on each has the policy SCHED_IDLE: whoever else wants the CPU has it at once.
+    A loop on each CPU has the policy SCHED_IDLE: any other thread gets the CPU at once.
     """
     loop = (
         "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\n"
@@ -77,11 +77,11 @@ def cpus_awake() -> Iterator[None]:
 
 
 def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
-    """Return for each of `changes` grants the microseconds from the call of publish until Python code runs on.
+    """Return for each of `changes` grants the microseconds from the call of publish until Python code continues.
 
     `kind` is "wait" for a program that sleeps on the futex; the agent's signal wakes those of kind "signal", which
-    sleep on a ZeroMQ socket, and of kind "changed", which sleep in an asyncio loop. Two have nothing to do with drom: a
-    message of ZeroMQ alone, as long as a signal, wakes the kind "message", and a byte through a pipe the kind "pipe".
+    sleep on a ZeroMQ socket, and of kind "changed", which sleep in an asyncio loop. Two kinds do not use drom: a mere
+    ZeroMQ message, as long as a signal, wakes the kind "message", and a byte through a pipe the kind "pipe".
     """
     count = WARM_UP + changes
     with contextlib.ExitStack() as stack:

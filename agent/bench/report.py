@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of benchmarks as tables for people, or as JSON."""
+"""Prints the results of benchmarks as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def bench(value: dict[str, Any], *, as_json: bool) -> None:
-    """Print measurements beside what they are to reach."""
+    """Print measurements beside their limits."""
     if as_json:
         emit(value)
         return
@@ -37,7 +37,7 @@ def _interval(ends: Sequence[float] | None) -> str:
 
 
 def days(value: dict[str, Any], *, as_json: bool) -> None:
-    """Print what simulated days were like under each policy, medians with extremes."""
+    """Print the figures of simulated days under each policy, medians with extremes."""
     if as_json:
         emit(value)
         return
@@ -60,7 +60,7 @@ def _tenths(figure: dict[str, float]) -> str:
 
 
 def resize_cost(value: dict[str, Any], *, as_json: bool) -> None:
-    """Print what programs lost by being resized, in milliseconds."""
+    """Print the time that programs lost by resizes, in milliseconds."""
     if as_json:
         emit(value)
         return

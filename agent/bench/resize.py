@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 WINDOW_NS = 50_000_000
-"""Time after a change in which its after-effects are looked for."""
+"""Time after a change in which its after-effects are measured."""
 LOOK_S = WINDOW_NS / 1e9
-"""Seconds between two looks at how far a program is: looking takes time from it."""
+"""Seconds between two checks of a program's progress: each check takes time from it."""
 STEADY = 3
 """Steps after the window from which the ideal is known, as a multiple of those in it."""
 PAIRS = 9
@@ -52,12 +52,12 @@ ITERATIONS = 2000
 ALONE_S = 8 * LOOK_S
 """Seconds between two changes of a program that makes them by itself."""
 NEGLIGIBLE = 0.01
-"""Share of its time that a program may lose, resized once a second, for the cost to be called negligible."""
+"""Part of its time that a program resized once a second may lose for the cost to count as negligible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to resize: a name, what its step is, and its command but for the file of its steps."""
+    """A program to resize: its name, a description of its step, and its command without the file of its steps."""
 
     name: str
     step: str
@@ -91,7 +91,7 @@ class Step(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What one change cost, in nanoseconds: the malleability point, the first step after it, the whole window."""
+    """The cost of one change, in nanoseconds: the malleability point, the first step after it, the whole window."""
 
     kind: str
     call: int
@@ -102,9 +102,9 @@ class Change(NamedTuple):
 
 
 def resize_cost(cycles: int, chosen: Iterable[str] = ("jacobi", "stream", "blas")) -> dict[str, Any]:
-    """Resize each chosen program `cycles` times each way, and return what it lost.
+    """Resize each chosen program `cycles` times each way, and return the time it lost.
 
-    Raises `ControlError` when a program of the benchmark fails, or when there is only one core.
+    Raises `ControlError` if a program of the benchmark fails, or if there is only one core.
     """
     from drom.agent.topology.detect import machine
 
@@ -132,7 +132,7 @@ def resize_cost(cycles: int, chosen: Iterable[str] = ("jacobi", "stream", "blas"
 
 
 def _trace(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
-    """Run the program under an agent, set it onto each mask in turn, and return its steps."""
+    """Run the program under an agent, order it onto each mask in turn, and return its steps."""
     with TemporaryDirectory(prefix="drom-bench-") as folder, bench_agent.running_agent() as agent:
         path = Path(folder) / "steps"
         with agent.launch(*program.command, path) as process:
@@ -152,7 +152,7 @@ def _trace(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
 
 
 def _trace_alone(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
-    """Run the program without an agent, let it move onto each mask in turn by itself, and return its steps."""
+    """Run the program without an agent, while it moves itself onto each mask in turn, and return its steps."""
     plan = [str(round(ALONE_S * 1000)), *map(format_cpulist, masks)]
     with TemporaryDirectory(prefix="drom-bench-") as folder:
         path = Path(folder) / "steps"
@@ -170,7 +170,7 @@ def _failure(program: Program) -> ControlError:
 
 
 def _let_run(agent: Agent, program: Program, steps: int) -> None:
-    """Return when the program has made so many more steps, however busy the machine is."""
+    """Wait until the program has made `steps` more steps. Raises `ControlError` if that takes too long."""
     enough, deadline = _points(agent) + steps, time.monotonic() + bench_agent.PATIENCE
     while _points(agent) < enough:
         if time.monotonic() > deadline:
@@ -191,7 +191,7 @@ def read_steps(data: bytes) -> list[Step]:
 
 
 def changes(steps: Sequence[Step], kinds: Sequence[str]) -> list[Change]:
-    """Return what each change cost that follows the first one; `kinds` come in turn.
+    """Return the cost of each change after the first one; the changes have `kinds` in turn.
 
     A change without enough steps after it to know the ideal is left out.
     """
@@ -252,7 +252,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def slower_percent(agent: Agent, pairs: int = PAIRS) -> float:
-    """Return how much longer Jacobi takes under `drom-run` than alone on the same CPUs, in per cent of the latter.
+    """Return the extra time of Jacobi under `drom-run` over its time alone on the same CPUs, in per cent of the latter.
 
     Both use as many threads as CPUs. Only the time of the computation counts: the launch is a figure of its own.
     """
@@ -268,6 +268,6 @@ def slower_percent(agent: Agent, pairs: int = PAIRS) -> float:
 
 
 def _seconds(command: list[str], environment: dict[str, str]) -> float:
-    """Return the seconds that Jacobi says it computed."""
+    """Return the seconds of computation that Jacobi reports."""
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     return float(said.split()[-2])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure an agent of an emulated machine of 1024 hardware threads that has 1024 tasks.
 
-The programs are idle processes that have knocked as `drom-run` does; no affinity is set on an emulated machine. In the
-hard case each is a job of its own and has one hardware thread; in the other one 32 are the ranks of a job.
+The programs are idle processes that have registered as `drom-run` does; no affinity is set on an emulated machine. In
+the hard case each is a job of its own and has one hardware thread; in the other case 32 are the ranks of a job.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MACHINE = "pack:8 core:64 pu:2"
 TASKS = 1024
 RANKS = 32
 CHANGES = 200
-"""Ends, each followed by an arrival, once all tasks are there."""
+"""Number of ends, each followed by an arrival, once all tasks have arrived."""
 SCRAPES = 11
 IDLE_SECONDS = 5.0
 
 
 class Crowd:
-    """Idle programs of one agent. `slots` has the slots of those that are there."""
+    """Idle programs of one agent. `slots` has the slots of the present ones."""
 
     def __init__(self, agent: Agent, process: subprocess.Popen[bytes], request: Path) -> None:
         self._agent = agent
@@ -56,9 +56,9 @@ class Crowd:
         return list(self._pids)
 
     def arrive(self, slot: int, rank: int = 0, ranks: int = 1) -> float:
-        """Let one program knock; return the seconds until its first grant stands in `slot`, the lowest free one.
+        """Start one program; return the seconds from its request to its first grant in `slot`, the lowest free one.
 
-        Programs that come one after the other and have ranks 0, 1, 2 ... are one job.
+        Consecutive programs with the ranks 0, 1, 2 ... are one job.
         """
         self._request.write_bytes(_request(f"{len(self._pids) // ranks}" if ranks > 1 else "", rank, ranks))
         epoch = self._agent.epoch_of(slot)
@@ -94,7 +94,7 @@ def _await_change(epoch: memoryview, before: int) -> None:
 
 @contextlib.contextmanager
 def crowd(agent: Agent) -> Iterator[Crowd]:
-    """Return a crowd without anybody yet; all have left when the block ends."""
+    """Yield an empty crowd; all its programs have ended when the block ends."""
     request = agent.folder.parent / "request"
     words = [native.bench_path("crowd"), agent.folder / "door", request]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -124,7 +124,7 @@ def emulating_agent() -> Iterator[tuple[Agent, str]]:
 
 
 def jobs(tasks: int = TASKS, changes: int = CHANGES) -> dict[str, float]:
-    """Return the milliseconds of arrivals at an agent that has `tasks` jobs, and what else such an agent costs."""
+    """Return the milliseconds of arrivals at an agent that has `tasks` jobs, and other costs of such an agent."""
     with emulating_agent() as (agent, address), crowd(agent) as programs:
         for slot in range(tasks):
             programs.arrive(slot)
@@ -142,7 +142,7 @@ def jobs(tasks: int = TASKS, changes: int = CHANGES) -> dict[str, float]:
 
 
 def ranks(tasks: int = TASKS, size: int = RANKS) -> dict[str, float]:
-    """Return the milliseconds of arrivals while jobs of `size` ranks come one after the other."""
+    """Return the milliseconds of arrivals while jobs of `size` ranks arrive one after the other."""
     with emulating_agent() as (agent, _), crowd(agent) as programs:
         took = [programs.arrive(slot, slot % size, size) * 1e3 for slot in range(tasks)]
     return {"ranks_p50": percentile(took, 50), "ranks_p99": percentile(took, 99)}

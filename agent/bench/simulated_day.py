@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A day in the life of a node: random programs arrive, obey late or not at all, die and are resized, on a pure `Node`.
+"""A simulated day of a node: random programs arrive, apply grants late or not at all, die and are resized.
+
+The node is a pure `Node`.
 
 Runtime model: a program has an amount of work, in core-seconds, and does it with linear speedup on the cores of its
 grants in force, up to the number it asked for. A program that runs below its maximum takes longer, and no work is lost.
@@ -67,9 +69,9 @@ def programs(
 ) -> list[Program]:
     """Draw the programs of a day on a node of `cores` cores, in the order of arrival.
 
-    Arrivals are Poisson with a daily cycle (busiest in the middle, a fifth of that at its ends); the work they bring is
-    `load` of what the node can do. Cores (at most half the node) and run times are log-normal (medians 6 cores, 2
-    minutes); user k sends 1/k as many programs as the first.
+    Arrivals are Poisson with a daily cycle (busiest in the middle, a fifth of that at its ends); their total work is
+    the part `load` of the node's capacity. Cores (at most half the node) and run times are log-normal (medians 6
+    cores, 2 minutes); user k submits 1/k as many programs as the first.
     """
     drawn: list[Program] = []
     at, mean = 0.0, _mean_work(cores)
@@ -117,7 +119,7 @@ def _duration(rng: random.Random) -> float:
 
 
 def _mean_work(cores: int) -> float:
-    """Return the mean work of a program, by the same draws."""
+    """Return the mean work of a program, from the same distributions."""
     import random
 
     rng = random.Random(1)  # noqa: S311 - a simulation
@@ -126,7 +128,7 @@ def _mean_work(cores: int) -> float:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a program: when its first task started and when it ended (seconds)."""
+    """The outcome of a program: the times of the start of its first task and of its end (seconds)."""
 
     program: Program
     started: float = math.inf
@@ -146,9 +148,9 @@ class Outcome:
 
 @dataclass(slots=True)
 class Book:
-    """What a run adds up: core-seconds worked, those received and due by user, resizes.
+    """The totals of a run: core-seconds worked, those received and due by user, resizes.
 
-    `busy_seconds`: how long any program was there; `job_seconds`: how long each one ran, added up.
+    `busy_seconds`: the time with any program present; `job_seconds`: the sum of the run times of all programs.
     """
 
     worked: float = 0.0
@@ -160,7 +162,7 @@ class Book:
     events: int = 0
 
     def enter(self, seconds: float, rates: dict[int, float], present: Sequence[Program], cores: int) -> None:
-        """Take in that for some seconds these programs (by number) worked on so many cores, of those present."""
+        """Add a period of `seconds` in which the `present` programs worked on the cores in `rates`, by number."""
         wishes = [JobCores(str(p.number), p.user, p.tasks, p.tasks, p.most) for p in present]
         shares = fair_share.equal_shares(wishes, cores)
         self.busy_seconds += seconds * bool(present)
@@ -179,7 +181,7 @@ class Book:
 
 
 class Day:
-    """Programs on a node, event by event. With `troubled` there are orders, lost cores, sudden deaths and a restart."""
+    """Simulates programs on a node by events, if `troubled` with orders, lost cores, sudden deaths and a restart."""
 
     def __init__(
         self, node: Node, drawn: Sequence[Program], rng: random.Random, *, troubled: bool = True, check: bool = True
@@ -203,7 +205,7 @@ class Day:
             self._trouble(drawn[-1].at)
 
     def run(self) -> list[Outcome]:
-        """Let the day pass until every program has ended; return what became of them in the order of arrival."""
+        """Simulate the day until every program has ended; return the outcomes in the order of arrival."""
         while self._queue or self.left:
             rates = {number: self._rate(number) for number in self.left}
             self._pass_time(min(self._next_end(rates), self._next_event()), rates)
@@ -292,7 +294,7 @@ class Day:
             self._do(self.node.ended(slot, self.now))
 
     def _do(self, actions: list[Action]) -> None:
-        """Carry out actions as an agent does, with programs that take their time."""
+        """Carry out actions as an agent does, with programs that acknowledge after their latency."""
         queue = list(actions)
         while queue:
             action = queue.pop(0)
@@ -370,9 +372,9 @@ class Day:
 
 
 def restarted(node: Node, now: float, reserved: Sequence[Reservation] = ()) -> tuple[Node, list[Action]]:
-    """Return the node as a new agent finds it in what an old one left, and what that one has to do first.
+    """Return the node as a new agent adopts it from an old one, and the actions to carry out first.
 
-    `reserved` is what the spool says that schedulers had ordered.
+    `reserved` are the reservations of schedulers according to the spool.
     """
     old = node.fork()
     new = Node(old.cores, old.plan.place, rules=old.plan.rules, memory=old.plan.memory, grace=old.grace)
@@ -394,7 +396,7 @@ def restarted(node: Node, now: float, reserved: Sequence[Reservation] = ()) -> t
 
 
 def first_come(drawn: Sequence[Program], cores: int, memory: int = 0) -> tuple[list[Outcome], Book]:
-    """Return the same day when every program is rigid, gets what it asked for, and starts in the order of arrival."""
+    """Return the same day with rigid programs that get their requested cores and start in the order of arrival."""
     outcomes, book = [Outcome(program) for program in drawn], Book()
     waiting, running = list(outcomes), list[Outcome]()
     now = 0.0

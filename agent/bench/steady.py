@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much slower one program is than another, on a machine that never is the same twice.
+"""Measures how much slower one program is than another, on a machine under varying disturbances.
 
-Both live all the while and take turns, a few hundredths of a second each: what disturbs the machine for longer disturbs
-both. The one whose turn it is not is stopped, so that its threads do not spin.
+Both programs exist throughout and alternate, with turns of a few hundredths of a second: a longer disturbance affects
+both. The other program is stopped meanwhile, so that its threads do not spin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESAMPLES = 2000
 
 
 class Program:
-    """A running program that says, on lines of their own, the seconds that each of its bursts of work took."""
+    """A running program that prints the seconds of each of its bursts of work, one a line."""
 
     def __init__(self, pid: int, out: int) -> None:
         self.pid = pid
@@ -34,7 +34,7 @@ class Program:
         self._lines: list[bytes] = []
 
     def turn(self) -> float:
-        """Let it run for a burst; return the seconds that this took."""
+        """Continue the program for one burst; return the seconds that this took."""
         self._forget()
         os.kill(self.pid, signal.SIGCONT)
         self._line()  # of the burst in which it was stopped
@@ -43,7 +43,7 @@ class Program:
         return took
 
     def stop(self) -> None:
-        """Stop it until its next turn."""
+        """Stop the program until its next turn."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -80,7 +80,7 @@ def running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let it end by itself: LLVM's runtime leaves a file in /dev/shm where it is killed."""
+    """End the program with SIGTERM, because LLVM's runtime leaves a file in /dev/shm if killed; SIGKILL if it hangs."""
     process.terminate()
     process.send_signal(signal.SIGCONT)
     try:
@@ -90,7 +90,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def turns(one: Program, other: Program, pairs: int) -> list[tuple[float, float]]:
-    """Return for each pair of turns the seconds of `one` and of the `other`; each is first in every second pair."""
+    """Return the seconds of `one` and of `other` for each pair of turns; each is first in every second pair."""
     found = []
     for pair in range(pairs):
         took = {program: program.turn() for program in ((one, other) if pair % 2 else (other, one))}
@@ -99,7 +99,7 @@ def turns(one: Program, other: Program, pairs: int) -> list[tuple[float, float]]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median, by the percentile bootstrap; the same for the same values."""
+    """Return the 95 % interval of the median, by the percentile bootstrap (seeded: equal values, equal result)."""
     chance = random.Random(0)  # noqa: S311 - no secret
     medians = [statistics.median(chance.choices(values, k=len(values))) for _ in range(RESAMPLES)]
     return percentile(medians, 2.5), percentile(medians, 97.5)

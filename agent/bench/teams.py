@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs an OpenMP program when its team changes: by itself, by a grant, and by an agent on the same CPUs.
+"""The cost for an OpenMP program of a team change: by itself, by a grant, and by an agent on the same CPUs.
 
-The program changes its own grant in between, so that its library does all that it ever does and nobody else is on its
-CPUs. An agent takes CPU time for an order and for what comes of it; where all CPUs are the program's, it takes theirs.
+For a grant the program changes its own grant, so that its library does its complete work and no other process uses its
+CPUs. An agent needs CPU time for an order and its effects; if all CPUs are the program's, it uses theirs.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ CHANGES = 20
 REGIONS = 150
 """Regions between two changes, at least; the program keeps the times of the last 64 of each size."""
 Times = dict[str, list[float]]
-"""The microseconds that the regions around a change took longer, by kind: `less` threads, or `more`."""
+"""The extra microseconds of the regions around a change, by kind: `less` threads, or `more`."""
 
 
 def cpus_of_team() -> list[int]:
-    """Return the masks of the CPUs of the larger team, one in each core: four or two, or fewer than there must be."""
+    """Return the masks of the CPUs of the larger team, one in each core: four or two; one on a machine of one core."""
     masks = [mask & -mask for _, _, mask in usable_cores(read_topology())]
     return masks[: 4 if len(masks) >= 4 else 2]
 
 
 def alone(cpus: Sequence[int], environment: Mapping[str, str]) -> Times:
-    """Let the program change its team, and the CPUs of its threads, by itself."""
+    """Run the program, which changes its team and the CPUs of its threads by itself; return the times."""
     return _extra(_on(cpus, "alone", environment).communicate()[0])
 
 
 def granted(cpus: Sequence[int], environment: Mapping[str, str], llvm: str | None) -> Times:
-    """Let the program change what it is granted; `llvm` is the runtime to be loaded beside drom's library."""
+    """Run the program, which changes its grant; return the times. `llvm` is the runtime to load with drom's library."""
     with TemporaryDirectory(prefix="drom-bench-") as folder:
         stage = Stage(Path(folder), -(-max(cpus).bit_length() // 64) * 64, binds=True)
         preload = {"LD_PRELOAD": ":".join(filter(None, [str(native.preload_path()), llvm]))}
@@ -98,7 +98,7 @@ def ordered(agent: Agent, launcher: Sequence[str], cpus: Sequence[int], environm
 
 
 def _makes_regions(agent: Agent, process: subprocess.Popen[str]) -> bool:
-    """Await enough regions of one size to know what one costs; return False if the program ends instead."""
+    """Wait for enough regions of one size to know their cost; return False if the program ends instead."""
     enough, deadline = _points(agent) + REGIONS, time.monotonic() + bench_agent.PATIENCE
     while _points(agent) < enough:
         if process.poll() is not None:
@@ -110,7 +110,7 @@ def _makes_regions(agent: Agent, process: subprocess.Popen[str]) -> bool:
 
 
 def _points(agent: Agent) -> int:
-    """Return how many malleability points the agent's only program has passed; 0 when it is gone."""
+    """Return how many malleability points the agent's only program has passed; 0 if it has ended."""
     try:
         return sum(MAILBOX.read(box.read_bytes(), "polls") for box in (agent.folder / "mail").iterdir())
     except OSError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python program of `drom bench node`: it polls, or sleeps until it is granted something, and tells the time.
+"""The Python program of `drom bench node`: it polls, or sleeps until it gets a grant, and writes the time.
 
     python -m drom.agent.bench.waiter_program wait|signal|changed|message|pipe FILE CHANGES
     python -m drom.agent.bench.waiter_program poll REPETITIONS CALLS
 
-FILE is mapped: word 0 counts the words written behind it. Word 1 says that the program is there; those after it are
+FILE is mapped: word 0 counts the words written after it. Word 1 says that the program has started; those after it are
 times of CLOCK_MONOTONIC in nanoseconds, one for each change.
 """
 
@@ -40,13 +40,13 @@ def wait(session: dromlib.Session, words: memoryview, changes: int) -> None:
 
 
 def signal(session: dromlib.Session, words: memoryview, changes: int) -> None:
-    """Sleep until the ZeroMQ signal of each change comes, and take the grant."""
+    """Sleep until the ZeroMQ signal of each change arrives, and take the grant."""
     from dromlib.subscription import Subscription
 
     with Subscription(os.environ["DROM_RUNTIME_DIR"], SLOT) as subscription:
         for index in range(2, changes + 2):
             while not session.poll():
-                select.select([subscription], [], [], LOOK_AGAIN)  # the agent may not have heard of us yet
+                select.select([subscription], [], [], LOOK_AGAIN)  # the agent may not have the subscription yet
                 subscription.receive()
             words[index] = time.monotonic_ns()
             words[0] = index
@@ -95,7 +95,7 @@ def pipe(words: memoryview, changes: int) -> None:
 
 
 def main(kind: str, *words: str) -> None:
-    """Attach and do what is asked for. Exits with a sentence when no agent gives a seat."""
+    """Attach and run `kind`. Exits with a sentence if the program does not become the responder."""
     if alone := {"message": message, "pipe": pipe}.get(kind):
         alone(_words(words[0]), int(words[1]))
         return

@@ -38,7 +38,7 @@ SysfsRoot = Annotated[Path, typer.Option("--sysfs-root", metavar="DIR", help="Re
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose ``**flags`` are options of the agent a flag for each option, and ``--config``."""
+    """Add a flag for each option of the agent, and ``--config``, to a command that takes them as ``**flags``."""
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
         for name, kind, default, about in [*_agent_flags(), ("config_file", str | None, None, CONFIG_FLAG)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a demonstration prints on: a terminal, or nothing."""
+"""The output of a demonstration: a terminal, or nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Paper:
-    """Lines for people on stdout; bold and colour only on a terminal, nothing at all when the answer is JSON."""
+    """Writes lines to stdout, bold and coloured only on a terminal; nothing at all if the answer is JSON."""
 
     def __init__(self, *, silent: bool) -> None:
         terminal = sys.stdout.isatty()
@@ -22,13 +22,13 @@ class Paper:
         self._silent = silent
 
     def write(self, text: str) -> None:
-        """Write text as it is."""
+        """Write text unchanged."""
         if not self._silent:
             sys.stdout.write(text)
             sys.stdout.flush()
 
     def ink(self, text: str, code: str) -> str:
-        """Return text in an ANSI style where that can be seen."""
+        """Return text in an ANSI style if the output shows it."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
     def heading(self, text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this node is ready for an agent, and how the one that runs here does."""
+"""Checks whether this node is ready for an agent, and the state of the one that runs here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MOMENT = 0.5
 
 
 def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -> list[Finding]:
-    """Return every finding about this node for an agent with these options, after `told`, those about the options."""
+    """Return `told`, the findings about the options, followed by those about this node for an agent with them."""
     machine: Topology | None = None
     try:
         machine = find_machine(options.topology, options.emulate)
@@ -95,7 +95,7 @@ def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -
 
 
 def _ps(where: Path) -> dict[str, Any] | None:
-    """Return what the agent in a runtime directory has, None when nobody answers."""
+    """Return the answer to `ps` of the agent in a runtime directory, None if no agent answers."""
     try:
         answer: dict[str, Any] = order(where, "ps")
     except ControlError:
@@ -104,7 +104,7 @@ def _ps(where: Path) -> dict[str, Any] | None:
 
 
 def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
-    """Yield a finding for each file, folder and address that the options name; an agent `runs` here or not."""
+    """Yield a finding for each file, folder and address that the options name; `runs`: an agent runs here."""
     if options.remote_listen is not None or host_of(options.scheduler or ""):
         yield _keys(options)
     if options.events_file is not None and options.events_size != "off":
@@ -136,7 +136,7 @@ def _kernel_cache() -> Finding:
 
 
 def _load(machine: Topology | None, answer: dict[str, Any] | None) -> dict[int, float]:
-    """Measure for a moment what programs take of each online CPU, without the tasks of an agent's answer to `ps`."""
+    """Measure for `MOMENT` the share of each online CPU that programs use, without the tasks in `answer` (of `ps`)."""
     pids = [row["pid"] for row in (answer or {"tasks": []})["tasks"]]
     tasks = [Identity(pid, start) for pid in pids if (start := proc.start_time(pid)) is not None]
     meter = Meter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single looks at a machine for `drom doctor`: each takes the roots or texts it reads and returns a `Finding`."""
+"""The checks of a machine for `drom doctor`: each takes the roots or texts it reads and returns a `Finding`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CAPABILITIES = {19: "CAP_SYS_PTRACE", 23: "CAP_SYS_NICE"}
-"""Bits of capabilities(7) that let an agent look into, and bind, programs of other users."""
+"""Bits of capabilities(7) that permit an agent to inspect, and bind, programs of other users."""
 ACTORS = {
     "numad": "it moves programs between NUMA nodes: stop it on this node",
     "tuned": "its profiles may set affinity: check that the active one does not",
     "slurmd": "it binds job steps: give it other CPUs, or start programs with --cpu-bind=none",
     "irqbalance": "it moves interrupts, not programs: nothing is to be done, or ban managed CPUs there",
 }
-"""What else acts on CPUs, by the name of the process, and what that means."""
+"""Other programs that act on CPUs, by the name of the process, with advice."""
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "pit")
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 """Number of the system call by machine."""
@@ -43,13 +43,13 @@ _FUTEX_WAIT_BITSET = 9
 _IN_MEMORY = ("tmpfs", "ramfs")
 UNIT = "drom-agent.service"
 PER_TASK = 2
-"""Descriptors an agent keeps for a task: pidfds of its first process and its responder."""
+"""Descriptors that an agent holds per task: pidfds of its first process and its responder."""
 FOR_ITSELF = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one look found: `state` is ok, warn or fail; `text` is a sentence, with what to do unless it is ok."""
+    """The result of one check: `state` is ok, warn or fail; `text` is a sentence, with advice unless it is ok."""
 
     name: str
     state: str
@@ -57,7 +57,7 @@ class Finding:
 
 
 def capabilities(proc: Path, uid: int) -> Finding:
-    """Look at what this process may do to programs of other users."""
+    """Check whether this process may inspect and bind programs of other users."""
     match = re.search(r"^CapEff:\s*([0-9a-f]+)$", _text(proc / "self/status"), re.MULTILINE)
     held = int(match[1], 16) if match else 0
     missing = [name for bit, name in CAPABILITIES.items() if not held >> bit & 1]
@@ -68,7 +68,7 @@ def capabilities(proc: Path, uid: int) -> Finding:
 
 
 def descriptors(hard: int, capacity: int) -> Finding:
-    """Look whether the hard limit of descriptors is enough for `capacity` tasks."""
+    """Check whether the hard limit of descriptors is enough for `capacity` tasks."""
     room = max(0, hard - FOR_ITSELF) // PER_TASK
     if room >= capacity:
         return Finding("descriptors", "ok", f"At most {hard} descriptors are enough for {capacity} tasks.")
@@ -77,7 +77,7 @@ def descriptors(hard: int, capacity: int) -> Finding:
 
 
 def delegation(root: Path, *, needed: bool) -> Finding:
-    """Look whether each task can have a control group with a cpuset, which an agent may or may not need."""
+    """Check whether each task can have a control group with a cpuset; `needed`: the options require it."""
     try:
         _, base = cpusets.find(root)
     except ControlError as error:
@@ -88,7 +88,7 @@ def delegation(root: Path, *, needed: bool) -> Finding:
 
 
 def reachable(name: str, find: Callable[[], Path], *, runs: bool) -> Finding:
-    """Look whether every user can load a file, or run it."""
+    """Check whether every user can load a file or, if `runs`, run it."""
     try:
         file = find().resolve()
         bad = next((folder for folder in file.parents if not folder.stat().st_mode & 0o001), None)
@@ -109,7 +109,7 @@ def reachable(name: str, find: Callable[[], Path], *, runs: bool) -> Finding:
 
 
 def claimed(file: Path, mask: int, own: int | None) -> Finding:
-    """Look which other agents manage CPUs of `mask`; `own` is the pid of the agent that may."""
+    """Check which other agents manage CPUs of `mask`; `own` is the pid of the agent that may manage them."""
     others = {pid: taken for pid, taken in holders(file, mask).items() if pid != own}
     if not others:
         return Finding("other agents", "ok", "No other agent manages these CPUs.")
@@ -121,7 +121,7 @@ def claimed(file: Path, mask: int, own: int | None) -> Finding:
 
 
 def actors(proc: Path, shm: Path, etc: Path) -> list[Finding]:
-    """Look for programs and settings that act on CPUs beside us."""
+    """Check for other programs and settings that act on CPUs."""
     names = {_text(folder / "comm").strip() for folder in proc.iterdir() if folder.name.isdecimal()}
     found = [
         Finding("actors", "ok" if name == "irqbalance" else "warn", f"{name} runs: {what}.")
@@ -137,7 +137,7 @@ def actors(proc: Path, shm: Path, etc: Path) -> list[Finding]:
 
 
 def kernel_features() -> list[Finding]:
-    """Try what the agent needs of the kernel."""
+    """Check the kernel features that the agent needs."""
     found = []
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -161,7 +161,7 @@ def kernel_features() -> list[Finding]:
 
 
 def futex(number: int | None = _FUTEX.get(platform.machine())) -> Finding:
-    """Try whether a program may sleep on memory that it may only read; `number` is that of the system call."""
+    """Check whether a program may sleep on memory that it may only read; `number` is that of the system call."""
     if number is None:
         text = f"Whether programs can sleep until a grant comes cannot be tried on {platform.machine()}."
         return Finding("futex", "warn", text)
@@ -173,7 +173,7 @@ def futex(number: int | None = _FUTEX.get(platform.machine())) -> Finding:
         page = ctypes.c_void_p(libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0))
     finally:
         os.close(fd)
-    # The word is 0 and we wait for it to leave 1: a kernel that can wait there says at once that it has.
+    # The word is 0 and the call waits for it to leave 1: a kernel that can wait there returns at once.
     libc.syscall(number, page, _FUTEX_WAIT_BITSET, 1, None, None, ctypes.c_uint(0xFFFFFFFF))
     error = ctypes.get_errno()
     libc.munmap(page, mmap.PAGESIZE)
@@ -184,7 +184,7 @@ def futex(number: int | None = _FUTEX.get(platform.machine())) -> Finding:
 
 
 def storage(path: Path, proc: Path) -> Finding:
-    """Look whether the runtime directory is in memory."""
+    """Check whether the runtime directory is in memory."""
     kinds = {}
     for line in _text(proc / "self/mountinfo").splitlines():
         head, _, tail = line.partition(" - ")
@@ -199,7 +199,7 @@ def storage(path: Path, proc: Path) -> Finding:
 
 
 def inotify(proc: Path) -> Finding:
-    """Look at the limit that keeps an agent from watching its mailboxes."""
+    """Check the limit that may keep an agent from watching its mailboxes."""
     text = _text(proc / "sys/fs/inotify/max_user_instances").strip()
     if not text.isdecimal():
         return Finding("inotify", "warn", "The kernel tells no limit of inotify: acknowledgements may be seen late.")
@@ -209,7 +209,7 @@ def inotify(proc: Path) -> Finding:
 
 
 def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
-    """Look whether an agent of user `uid` can use a runtime directory; `needed` is its room in bytes."""
+    """Check whether an agent of user `uid` can use a runtime directory; `needed` is the required space in bytes."""
     at = _nearest(path)
     if at == path and path.stat().st_uid not in (uid, 0):
         return Finding("directory", "fail", f"{path} belongs to another user: choose another --runtime-dir.")
@@ -226,7 +226,7 @@ def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
 
 
 def events_file(path: Path, uid: int) -> Finding:
-    """Look whether an agent of user `uid` can keep events in a file."""
+    """Check whether an agent of user `uid` can store events in a file."""
     if not path.parent.is_dir():
         return Finding("events", "fail", f"There is no folder {path.parent}: make it, or choose another --events-file.")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -237,7 +237,7 @@ def events_file(path: Path, uid: int) -> Finding:
 
 
 def spool(path: Path, uid: int) -> Finding:
-    """Look whether an agent of user `uid` can keep what it knows of jobs in a folder, which it makes."""
+    """Check whether an agent of user `uid` can use a folder as its spool, or create it."""
     at = _nearest(path)
     if at == path and path.stat().st_uid != uid:
         return Finding("spool", "fail", f"{path} belongs to another user: choose another --spool.")
@@ -247,7 +247,7 @@ def spool(path: Path, uid: int) -> Finding:
 
 
 def bind_tcp(host: str, port: int) -> None:
-    """Take a TCP address for a moment. Raises OSError."""
+    """Bind a TCP address for a moment. Raises OSError."""
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -255,7 +255,7 @@ def bind_tcp(host: str, port: int) -> None:
 
 
 def bind_zmq(address: str) -> None:
-    """Take a TCP address for a moment as ZeroMQ does, which also knows names of interfaces. Raises OSError."""
+    """Bind a TCP address for a moment with ZeroMQ, which also knows names of interfaces. Raises OSError."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
         sock.setsockopt(zmq.IPV6, 1)
         try:
@@ -265,7 +265,7 @@ def bind_zmq(address: str) -> None:
 
 
 def address(name: str, where: str, bind: Callable[[], None], *, taken: bool) -> Finding:
-    """Try whether an agent can listen at an address; `taken`: one runs here that may do so."""
+    """Check whether an agent can listen at an address; `taken`: an agent runs here that may do so already."""
     try:
         bind()
     except OSError as error:
@@ -277,7 +277,7 @@ def address(name: str, where: str, bind: Callable[[], None], *, taken: bool) -> 
 
 
 def unguarded(found: Finding, host: str) -> Finding:
-    """Return `found`, or a warning where it allows metrics to be read from other machines, without authentication."""
+    """Return `found`, or a warning if metrics can then be read from other machines without authentication."""
     if found.state != "ok" or host == "localhost" or host.startswith("127.") or host == "::1":
         return found
     what = f"Whoever reaches {host} reads the names of jobs and users"
@@ -286,9 +286,9 @@ def unguarded(found: Finding, host: str) -> Finding:
 
 
 def service(root: Path, drom: str, *, starts_jobs: bool = False) -> Finding:
-    """Look whether systemd starts `drom`, by a unit that restarts it without letting go of programs.
+    """Check whether systemd starts `drom`, by a unit that restarts the agent without losing its programs.
 
-    Where it `starts_jobs`, for their users, the unit must let it.
+    If the agent `starts_jobs` as their users, the unit must permit that.
     """
     if not (root / "run/systemd/system").is_dir():
         return Finding("service", "ok", "systemd does not run here: have the agent started at boot by what does.")
@@ -318,13 +318,13 @@ def service(root: Path, drom: str, *, starts_jobs: bool = False) -> Finding:
 
 
 def _may_become_users(unit: str) -> bool:
-    """Tell whether a unit, its drop-ins behind it, leaves the capability to become another user."""
+    """Return whether a unit, followed by its drop-ins, leaves the capability to become another user."""
     sets = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
     return not sets or any(one.startswith("~") or "CAP_SETUID" in one.split() for one in sets)
 
 
 def clock(sys: Path) -> Finding:
-    """Look at what the kernel tells the time with."""
+    """Check the clock source of the kernel."""
     name = _text(sys / "devices/system/clocksource/clocksource0/current_clocksource").strip()
     if name in SLOW_CLOCKS:
         return Finding("clock", "warn", f"The clock {name} is slow to read: let the kernel use tsc.")
@@ -332,7 +332,7 @@ def clock(sys: Path) -> Finding:
 
 
 def unmanaged(load: Mapping[int, float]) -> Finding:
-    """Tell which CPUs programs outside every task keep busy, from the share of each that they took."""
+    """Check which CPUs programs outside every task keep busy, from the share of each CPU that they used."""
     least = min(load.values(), default=0.0)
     busy = mask_of(cpu for cpu, share in load.items() if share - least >= 0.5)
     if least >= 0.5:
@@ -345,7 +345,7 @@ def unmanaged(load: Mapping[int, float]) -> Finding:
 
 
 def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:
-    """Tell how an agent does, from its answer to `ps` (None: nobody answers)."""
+    """Check the state of an agent, from its answer to `ps` (None: no agent answers)."""
     if value is None:
         return Finding(
             "agent", "warn", f"No agent answers in {where}: start one with drom agent, or drom agent --observe."
@@ -361,7 +361,7 @@ def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:
 
 
 def _nearest(path: Path) -> Path:
-    """Return a path if it is there, else the nearest folder above it that is."""
+    """Return a path if it exists, otherwise the nearest folder above it that does."""
     return next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # noqa: PTH110 - closed ones too
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that shows what has happened on a node."""
+"""The command that shows the events of a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drom.agent.observe import text_view as log
 from drom.agent.text import WordError
 
 INTERVAL = 0.2
-"""Seconds between two looks at a history that is followed."""
+"""Seconds between two reads of a history that is followed."""
 
 
 def events(

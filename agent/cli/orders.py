@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that look at a running agent's jobs and change them."""
+"""The commands that query and change the jobs of a running agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ orders_app = typer.Typer()
 
 
 def reader(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return `parse` as an option wants it: what it does not accept is wrong usage."""
+    """Return `parse` for use in an option: a value that it rejects is a usage error."""
 
     def read(text: str) -> T:
         try:
@@ -72,15 +72,15 @@ RuntimeDir = Annotated[
     ),
 ]
 Agent = Path | Remote
-"""Where orders go: a runtime directory of this node, or an agent on another one."""
+"""The destination of orders: a runtime directory of this node, or an agent on another node."""
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:@%+=-]*")
-"""Names that mean nothing but themselves to every shell: users choose those of their jobs."""
+"""Names without special characters of any shell: users choose the names of their jobs."""
 
 
 def _job_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs of a running agent, for a shell that completes one: those that may stand there as they are."""
+    """Return the jobs of a running agent for shell completion: only those with names that need no quoting."""
     try:
         tasks = client.order(context.params.get("runtime_dir") or default_runtime_dir(), "ps")["tasks"]
     except errors.ControlError:
@@ -94,7 +94,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would ch
 
 
 def to_an_agent(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command with a parameter `agent` the flags that say which agent that is."""
+    """Add the flags that select an agent to a command with a parameter `agent`."""
 
     def find(
         runtime_dir: RuntimeDir,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that prints: tables for people, one JSON value for scripts."""
+"""The only module that prints: tables for reading, one JSON value for scripts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def settings(value: dict[str, Any], *, as_json: bool) -> None:
 
 
 def reloaded(value: dict[str, Any], *, as_json: bool) -> None:
-    """Print what a configuration that was read again has changed."""
+    """Print the changes of a reloaded configuration."""
     if as_json:
         emit(value)
         return
@@ -60,7 +60,7 @@ def reloaded(value: dict[str, Any], *, as_json: bool) -> None:
 
 
 def findings(value: dict[str, Any], *, as_json: bool) -> None:
-    """Print what `drom doctor` found."""
+    """Print the findings of `drom doctor`."""
     if as_json:
         emit(value)
         return
@@ -68,7 +68,7 @@ def findings(value: dict[str, Any], *, as_json: bool) -> None:
 
 
 def width() -> int | None:
-    """Return the columns of the terminal that is printed to; None where it is none."""
+    """Return the number of columns of the terminal on stdout; None if it is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -87,7 +87,7 @@ def tasks(value: dict[str, Any], *, as_json: bool) -> None:
 
 
 def ordered(value: dict[str, Any], *, as_json: bool) -> None:
-    """Print the answer to an order: what it would change, what was said of it, or the tasks."""
+    """Print the answer to an order: the changes it would cause, its message, or the tasks."""
     if as_json:
         emit(value)
     elif value.get("dry_run"):
@@ -108,24 +108,24 @@ def explanation(value: dict[str, Any], *, as_json: bool) -> None:
 
 
 def event(record: dict[str, Any], *, as_json: bool) -> None:
-    """Print one event of a history, at once."""
+    """Print one event of a history, without buffering."""
     print(json.dumps(record) if as_json else text_view.line(record), flush=True)
 
 
 def pause(seconds: float) -> None:
-    """Wait until the next picture; who reads the last one from a pipe has it by then."""
+    """Flush the last picture, for readers of a pipe, and wait until the next one."""
     sys.stdout.flush()
     time.sleep(seconds)
 
 
 def clear() -> None:
-    """Empty the screen for the next picture, if this is one."""
+    """Clear the screen for the next picture, if stdout is a terminal."""
     if sys.stdout.isatty():
         print("\x1b[H\x1b[2J", end="")
 
 
 def topology(machine: Topology, *, as_json: bool) -> None:
-    """Print a machine: what it has, a line per run of alike cores in each package, its NUMA nodes, what is odd."""
+    """Print a machine: its totals, a line per group of equal cores in each package, its NUMA nodes, and warnings."""
     if as_json:
         emit(machine.to_json())
         return
@@ -153,7 +153,7 @@ def topology(machine: Topology, *, as_json: bool) -> None:
 
 
 def _alike_cores(machine: Topology, parts: list[str]) -> list[list[str]]:
-    """Return a row for the cores that agree in package, node, parts, kind and number of threads."""
+    """Return a row for each group of cores that agree in package, node, parts, kind and number of threads."""
     kinds = any(core.kind for core in machine.cores)
     alike: dict[tuple[int, int, tuple[int, ...], str, int], list[int]] = {}
     for core in sorted(machine.cores, key=lambda core: (core.package, core.numa)):
@@ -179,7 +179,7 @@ def _index(number: int) -> str:
 
 
 def _bytes(number: int) -> str:
-    """Return bytes in the largest binary unit of which there is one."""
+    """Return bytes in the largest binary unit that is not larger than `number`."""
     power = max(number.bit_length() - 1, 0) // 10
     unit = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[min(power, 5)]
     return f"{number / 1024 ** min(power, 5):.4g} {unit}" if number else "unknown"

@@ -17,11 +17,11 @@ SORTS = ("arrival", "cpus", "job", "user")
 HELP = "q quit   s sort: {sort}   up, down choose   enter explain"
 HELP_JOB = "q quit   enter back to the tasks   up, down another"
 LEAST_TABLE = 6
-"""Lines that the tasks have at least, however large the machine is."""
+"""Minimum number of lines for the tasks, however large the machine is."""
 
 
 class Span(NamedTuple):
-    """A piece of a line; `job` is the number of the job whose colour it has."""
+    """A part of a line; `job` is the number of the job that gives its colour."""
 
     text: str
     job: int | None = None
@@ -32,35 +32,35 @@ Line = list[Span]
 
 
 class View(NamedTuple):
-    """What there is to see."""
+    """The data to show."""
 
     title: str
     machine: dict[str, Any]
-    """What the agent answers to `topology`."""
+    """The agent's answer to `topology`."""
     answer: dict[str, Any]
-    """What it answers to `ps`."""
+    """Its answer to `ps`."""
     numbers: dict[str, int]
-    """A number for each job: its letter and its colour."""
+    """The number of each job, which gives its letter and its colour."""
     rate: float | None = None
-    """Changes of grants a second, where they are counted."""
+    """Changes of grants per second, if they are counted."""
     trouble: str = ""
-    """Why this is not what is now."""
+    """Why this is not the present state; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What somebody chose to see: `pid` of a task, and `sentences` about its job if they are to be shown."""
+    """The user's choices: the `pid` of a task, and the `sentences` about its job if they are to be shown."""
 
     sort: str = SORTS[0]
     pid: int | None = None
     sentences: tuple[str, ...] | None = None
 
     def sorted_otherwise(self) -> Choice:
-        """Return the same in the next order."""
+        """Return the same choice with the next sort order."""
         return replace(self, sort=SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)])
 
     def moved(self, tasks: Sequence[dict[str, Any]], step: int) -> Choice:
-        """Return the same with the task chosen that is `step` further down, as far as there are tasks."""
+        """Return the same choice with the task `step` further down, as far as there are tasks."""
         pids = [task["pid"] for task in tasks]
         if not pids:
             return self
@@ -84,7 +84,7 @@ def frame(
 ) -> list[Line]:
     """Return the lines of a screen, at most `height` of at most `width` characters, which may be none.
 
-    With `whole` the table has all tasks, and its lines are as long as they are.
+    With `whole` the table has all tasks, and its lines are not cut.
     """
     width = max(width, 1)
     cells = node_map.cells(view.machine, view.answer, view.numbers)
@@ -111,7 +111,7 @@ def frame(
 
 
 def _cut(line: Line, width: int) -> Line:
-    """Return what of a line there is room for."""
+    """Return a line cut to `width` characters."""
     cut = []
     for span in line:
         cut.append(span._replace(text=span.text[:width]))
@@ -128,7 +128,7 @@ def _headline(view: View, cells: Sequence[node_map.Cell]) -> str:
 
 
 def _legend(cells: Sequence[node_map.Cell], together: int) -> str:
-    """Return what the signs mean that are there and no letters, and for how many cores each stands if for several."""
+    """Return the meaning of the present signs other than letters, and the cores per sign if it stands for several."""
     signs = {cell.sign for cell in cells}
     words = {node_map.IDLE: "idle", node_map.LEFT_ALONE: "left alone", node_map.UNMANAGED: "not the agent's"}
     said = [f"{sign} {word}" for sign, word in words.items() if sign in signs]
@@ -146,7 +146,7 @@ def _painted(label: str, row: Sequence[node_map.Cell | None], numbers: dict[str,
 def _table(
     view: View, choice: Choice, user: Callable[[int], str], width: int | None = None, height: int | None = None
 ) -> list[Line]:
-    """Return headings and the tasks that there is room for, the chosen one among them; without a room all."""
+    """Return headings and as many tasks as fit, including the chosen one; all without a `height`."""
     tasks = in_order(view.answer["tasks"], choice.sort, user)
     if not tasks:
         return [[Span("No task runs here.")]]

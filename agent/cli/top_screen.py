@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom top` on a terminal: draws what `drom.agent.cli.top` says, and listens to keys and to the agent's signals.
+"""`drom top` on a terminal: draws the lines of `drom.agent.cli.top`, and handles keys and the agent's signals.
 
-The picture is made anew when a grant has changed, ten times a second at most, and each second. An agent on another node
-has no signals for us: it is looked at each second.
+The picture is drawn again when a grant has changed, ten times a second at most, and every second. An agent on another
+node sends no signals here: it is queried every second.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _EIGHT = (curses.COLOR_BLUE, curses.COLOR_YELLOW, curses.COLOR_GREEN, curses.COL
 
 
 def once(agent: Path | Remote) -> str:
-    """Return the screen as text, as wide and high as the terminal is; where there is none, with the whole table.
+    """Return the screen as text of the terminal's width and height; without a terminal, with the whole table.
 
-    Raises ControlError where no agent answers.
+    Raises ControlError if no agent answers.
     """
     width, height = shutil.get_terminal_size()
     lines = top.frame(_look(agent), top.Choice(), user_name, width, height, whole=not sys.stdout.isatty())[:-1]
@@ -51,7 +51,7 @@ def once(agent: Path | Remote) -> str:
 
 
 def show(agent: Path | Remote, *, colour: bool) -> None:
-    """Show the node until `q`. Raises ControlError where no agent answers, or where the terminal cannot show it."""
+    """Show the node until `q`. Raises ControlError if no agent answers, or if the terminal cannot show it."""
     view = _look(agent)
     with suppress(locale.Error):
         locale.setlocale(locale.LC_CTYPE, "")
@@ -65,7 +65,7 @@ def show(agent: Path | Remote, *, colour: bool) -> None:
 
 
 def _look(agent: Path | Remote, before: dict[str, int] | None = None) -> top.View:
-    """Return what the agent says; jobs keep the numbers that they had before."""
+    """Return the agent's present state; jobs keep the numbers that they had before."""
     machine, answer = client.order(agent, "topology"), client.order(agent, "ps")
     jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
     node = agent.host if isinstance(agent, Remote) else os.uname().nodename
@@ -73,7 +73,7 @@ def _look(agent: Path | Remote, before: dict[str, int] | None = None) -> top.Vie
 
 
 class Screen:
-    """A window, what it shows, and what somebody chose."""
+    """A window, the data it shows, and the user's choices."""
 
     def __init__(self, window: curses.window, agent: Path | Remote, view: top.View, *, colour: bool) -> None:
         self._window = window
@@ -90,7 +90,7 @@ class Screen:
             curses.curs_set(0)
 
     def run(self) -> None:
-        """Draw, wait for a key, a signal or a second, and look again, until somebody quits."""
+        """Draw, wait for a key, a signal or a second, and query the agent again, until the user quits."""
         with ExitStack() as stack:
             poller = zmq.Poller()
             poller.register(sys.stdin.fileno(), zmq.POLLIN)
@@ -136,7 +136,7 @@ class Screen:
             self._explain()
 
     def _obey_keys(self) -> bool:
-        """Do what the keys say that were pressed; return whether it is to quit."""
+        """Handle the pressed keys; return whether to quit."""
         while (key := self._window.getch()) != curses.ERR:
             if key in {ord("q"), ord("Q")}:
                 return True
@@ -151,7 +151,7 @@ class Screen:
             if self._choice.sentences is not None:
                 self._explain()
         elif key == curses.KEY_RESIZE:
-            self._window.clear()  # what the terminal has left of the old picture is not known
+            self._window.clear()  # the remains of the old picture on the terminal are not known
         elif key == ord("s"):
             self._choice = self._choice.sorted_otherwise()
         elif key in {curses.KEY_ENTER, ord("\n"), ord("\r")}:
@@ -162,7 +162,7 @@ class Screen:
                 self._explain()
 
     def _explain(self) -> None:
-        """Put down what the agent says of the chosen task's job."""
+        """Store the agent's explanation of the chosen task's job."""
         job = next((task["job"] for task in self._view.answer["tasks"] if task["pid"] == self._choice.pid), None)
         said: tuple[str, ...] = ("It has ended: choose another task.",)
         if job is not None:
@@ -193,7 +193,7 @@ class Screen:
 
 
 def _make_pens() -> int:
-    """Make pairs of colours, for letters on a job's colour, then for small ones in it; return how many of each."""
+    """Make colour pairs for letters on a job's colour, then for lower-case ones in it; return how many of each."""
     rich = curses.COLORS >= 256
     colours = [(number, 231 if code in DARK else 16) for code, number in PALETTE] if rich else []
     colours = colours or [(number, curses.COLOR_BLACK) for number in _EIGHT]

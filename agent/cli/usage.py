@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a command line, as a sentence."""
+"""Usage errors of a command line, as sentences."""
 
 from __future__ import annotations
 
 from typing import Any
 
 LONGEST = 40
-"""Characters of a value in a sentence."""
+"""Maximum number of characters of a value in a sentence."""
 
 
 def usage_sentence(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors
@@ -19,7 +19,7 @@ def usage_sentence(error: Any) -> str:  # noqa: ANN401 - typer does not name the
 def _number_problem(error: Any) -> str:  # noqa: ANN401
     """Return what is wrong with the value of a numeric option, and what to write; empty for other errors.
 
-    typer reports such values in the words of pydantic, which do not name them.
+    typer reports such values with the messages of pydantic, which do not name them.
     """
     found: list[Any] = getattr(error.__cause__, "errors", list)()
     kind = found[0]["type"] if found else ""
@@ -33,7 +33,7 @@ def _number_problem(error: Any) -> str:  # noqa: ANN401
 
 
 def _range(param: Any) -> str:  # noqa: ANN401
-    """Return between which bounds the values of an option are, as the end of a phrase."""
+    """Return the bounds of the values of an option, as the end of a phrase."""
     least, most = getattr(param, "min", None), getattr(param, "max", None)
     if most is None:
         return ", as 12" if least is None else f" of at least {least}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the agent, said once: where each value is from, and what contradicts the machine."""
+"""The single definition of the agent's options, the sources of their values, and checks against the machine."""

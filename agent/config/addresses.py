@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses that options name, as what listens there takes them."""
+"""Convert addresses in options to the form that the listeners require."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from drom.agent.config.options import is_address
 
 
 def metrics_address(text: str) -> tuple[str, int]:
-    """Return host and port of ADDRESS:PORT; without an address it is this machine alone. Raises ValueError."""
+    """Return host and port of ADDRESS:PORT; without an address the host is this machine only. Raises ValueError."""
     if not is_address(text):
         msg = f"{text} is no ADDRESS:PORT"
         raise ValueError(msg)
@@ -16,6 +16,6 @@ def metrics_address(text: str) -> tuple[str, int]:
 
 
 def zmq_address(text: str) -> str:
-    """Return ADDRESS:PORT as ZeroMQ wants it."""
+    """Return ADDRESS:PORT in the form that ZeroMQ requires."""
     host, port = metrics_address(text)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """Users by uid with the word that named them, and patterns of programs as in the shell (``rsync``, ``/opt/*``)."""
+    """Users by uid with the word in the option, and patterns of programs as in the shell (``rsync``, ``/opt/*``)."""
 
     users: tuple[tuple[int, str], ...] = ()
     programs: tuple[str, ...] = ()
@@ -23,9 +23,9 @@ class Exclusions:
     def reason(self, uid: int, names: Iterable[str]) -> str:
         """Return the sentence for a user's program that is left alone, or an empty text.
 
-        `names` are what the program is known by: paths or bare names. A pattern without a slash is compared with the
-        last part of each; one with a slash with paths as a whole. Where no path is known, its own last part is compared
-        with the bare names, if that is a name.
+        `names` are the known names of the program: paths or bare names. A pattern without a slash is compared with the
+        last part of each name, a pattern with a slash with whole paths. If no path is known, the last part of the
+        pattern is compared with the bare names, if it is a name.
         """
         for number, word in self.users:
             if number == uid:
@@ -47,6 +47,6 @@ def _matches(names: Iterable[str], pattern: str) -> bool:
 
 
 def find_users(words: Iterable[str]) -> tuple[tuple[tuple[int, str], ...], list[str]]:
-    """Return (uid, word) of each name or number of a user, and the names that nobody has here."""
+    """Return (uid, word) of each name or number of a user, and the names that no user has here."""
     pairs = [(user_number(word), word) for word in words]
     return tuple((uid, word) for uid, word in pairs if uid is not None), [word for uid, word in pairs if uid is None]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of an agent, said once: its type, default, range and meaning.
+"""The single definition of every option of an agent: its type, default, range and meaning.
 
 `Options` is the table. Flags, ``DROM_*`` variables, keys of the configuration file, their checks and their
-documentation are all made from it. A key with an underscore after a table's name, such as ``exclude_users``, is
+documentation are all generated from it. A key with an underscore after a table's name, such as ``exclude_users``, is
 ``users`` in the table ``[exclude]`` of a file.
 """
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 Value = str | int | float | bool | tuple[str, ...] | None
 SYSTEM_SPOOL = Path("/var/lib/drom/steward")
-"""Where the agent of the system keeps it: what is in /run is gone after a loss of power."""
+"""The spool of the system's agent: files in /run are lost after a loss of power."""
 TABLES = ("exclude", "users", "remote")
-"""The tables a configuration file may have."""
+"""The tables that a configuration file may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What values an option takes.
+    """The values that an option accepts.
 
-    `base` is the type of a value, `expected` says in words what is right and `accepts` decides. A value of another
-    type than `base` is never accepted, but a whole number may stand for a float, and numbers for words.
+    `base` is the type of a value, `expected` describes valid values and `accepts` checks them. A value of another type
+    than `base` is never accepted, except that an integer may stand for a float, and numbers for words.
     """
 
     base: type
@@ -66,7 +66,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is said about an option beside its type: see `Options`. `example` stands in for a default that is unset."""
+    """The description of an option apart from its type: see `Options`. `example` replaces a default that is unset."""
 
     kind: Kind
     help: str
@@ -133,7 +133,7 @@ def _option(default: Any, kind: Kind, text: str, **more: Any) -> Any:  # noqa: A
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an agent is told. None: unset. Durations are seconds."""
+    """The options of an agent. None: unset. Durations are seconds."""
 
     runtime_dir: str = _option(
         "",
@@ -298,29 +298,29 @@ class Options:
 
     @property
     def events_path(self) -> Path:
-        """Where events are kept."""
+        """The path of the file of events."""
         return Path(self.events_file or f"{self.runtime_dir}/events")
 
     @property
     def spool_path(self) -> Path:
-        """Where the agent keeps what it knows of the scheduler's jobs."""
+        """The path at which the agent stores its data on the scheduler's jobs."""
         if not self.spool and Path(self.runtime_dir) == SYSTEM_DIR:
             return SYSTEM_SPOOL
         return Path(self.spool or f"{self.runtime_dir}/steward")
 
 
 def resources_of(words: tuple[str, ...]) -> dict[str, int]:
-    """Return the numbers the option `resources` means, by name."""
+    """Return the numbers in the option `resources`, by name."""
     return {name: int(count) for name, _, count in (word.rpartition("=") for word in words)}
 
 
 def layout_of(text: str) -> Layout:
-    """Return the layout the option `distribution` means; "default" is none. Raises ValueError for other texts."""
+    """Return the layout in the option `distribution`; "default" is none. Raises ValueError for other texts."""
     return ANY if text == "default" else parse_layout(text)
 
 
 def memory_of(text: str, machine: int) -> int:
-    """Return the bytes the option `memory` means on a machine of `machine` bytes; 0: not counted."""
+    """Return the bytes that the option `memory` means on a machine of `machine` bytes; 0: not counted."""
     if text in ("auto", "off"):
         return machine if text == "auto" else 0
     digits = text.rstrip("KMGT")
@@ -337,7 +337,7 @@ class Option:
 
     @property
     def table(self) -> str:
-        """The table of a configuration file the key is in."""
+        """The table of a configuration file that contains the key."""
         return next((table for table in TABLES if self.name.startswith(table + "_")), "")
 
     @property
@@ -347,7 +347,7 @@ class Option:
 
     @property
     def path(self) -> str:
-        """Key with its table, as ``exclude.users``."""
+        """The key with its table, as ``exclude.users``."""
         return f"{self.table}.{self.key}" if self.table else self.key
 
     @property

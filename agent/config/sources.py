@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of an agent: flag before environment before file before default, and where each value is from."""
+"""The configuration of an agent: flag before environment before file before default, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 SYSTEM_FILE = Path("/etc/drom/drom.toml")
 VARIABLE = "DROM_CONFIG"
-"""Names another file; ``/dev/null`` is a file that says nothing."""
+"""Names another file; ``/dev/null`` is an empty file."""
 LONGEST = 14_000
-"""Bits of a number that Python writes in decimal digits."""
+"""Most bits of a number that Python converts to decimal digits."""
 LARGEST = 1 << 20
-"""Bytes of a configuration file."""
+"""Most bytes of a configuration file."""
 SCHEMA_VERSION = 1
 
 
@@ -42,7 +42,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option's value and where it is from: a flag, ``environment NAME``, ``FILE:LINE`` or ``default``."""
+    """An option's value and its origin: a flag, ``environment NAME``, ``FILE:LINE`` or ``default``."""
 
     option: Option
     value: Value
@@ -51,7 +51,7 @@ class Setting:
 
 @dataclass(slots=True)
 class Entry:
-    """One ``key = value`` of a file. `line` counts from 1; `path` has the table before the key."""
+    """A ``key = value`` of a file. `line` counts from 1; `path` has the table before the key."""
 
     path: str
     value: object
@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(slots=True)
 class File:
-    """What a configuration file says: settings by name of the option, and a sentence for each fault."""
+    """The contents of a configuration file: settings by name of the option, and a sentence for each fault."""
 
     path: Path
     settings: dict[str, Setting] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a configuration is from, beside the environment: flags by name of the option, and the file one named."""
+    """The sources of a configuration beside the environment: flags by name of the option, and the file a flag names."""
 
     flags: Mapping[str, object] = field(default_factory=dict)
     named: str | None = None
@@ -79,19 +79,19 @@ class Sources:
         return Path(self.named) if self.named else default_file(environ)
 
     def load(self, environ: Mapping[str, str]) -> dict[str, Setting]:
-        """Return the setting of every option as the sources say it by now. Raises `ConfigError`."""
+        """Read the sources and return the setting of every option. Raises `ConfigError`."""
         return load(self.flags, environ, self.file(environ))
 
 
 def default_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the file to read when no flag names one: ``$DROM_CONFIG``, else /etc/drom/drom.toml where that exists."""
+    """Return the file to read if no flag names one: ``$DROM_CONFIG``, else /etc/drom/drom.toml if that exists."""
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
     return SYSTEM_FILE if SYSTEM_FILE.exists() else None
 
 
 def read_file(path: Path) -> File:
-    """Return what a file says, which may be /dev/null. Raises `ConfigError` when it cannot be read."""
+    """Return the contents of a file, which may be /dev/null. Raises `ConfigError` if it cannot be read."""
     try:
         data = b"" if path == Path(os.devnull) else read_plain(path, LARGEST)
         return parse_file(path, data.decode("utf-8-sig"))
@@ -104,7 +104,7 @@ def read_file(path: Path) -> File:
 
 
 def parse_file(path: Path, text: str) -> File:
-    """Return what the text of a configuration file says; `path` is for its sentences."""
+    """Return the contents of a configuration file with this text; `path` is for the sentences about faults."""
     try:
         return _parsed(path, text)
     except RecursionError:
@@ -124,7 +124,7 @@ def _parsed(path: Path, text: str) -> File:
             return file
         file.faults.append(f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value.")
         return file
-    except ValueError:  # Python reads no number of so many digits
+    except ValueError:  # a number with more digits than Python parses
         line = next((i for i, one in enumerate(_lines(text), 1) if re.search(r"[0-9_]{4301}", one)), 1)
         file.faults.append(f"{path}:{line}: a number has thousands of digits: write a smaller one.")
         return file
@@ -155,7 +155,7 @@ def _said_again(where: str, key: str, line: int | str) -> str:
 
 
 def _said_twice(text: str, last: int) -> tuple[str, int, int] | None:
-    """Return the first key that is said again up to line `last`, with the lines of both."""
+    """Return the first key that is repeated up to line `last`, with both lines; None if there is none."""
     lines: dict[str, int] = {}
     for entry in entries(text):
         if entry.line > last:
@@ -177,8 +177,8 @@ def _unknown(path: str, known: list[str]) -> str:
 def entries(text: str) -> Iterator[Entry]:
     """Yield each key of a valid TOML text with its line.
 
-    A statement is the shortest run of lines that is TOML by itself, before what may begin another one, so the library
-    knows the grammar and we do not. Keys that are tables where an option is expected are yielded as they are.
+    A statement is the shortest run of lines that is valid TOML by itself, before a line that may begin another one: so
+    only the library needs to know the grammar. Keys that are tables in place of an option are yielded unchanged.
     """
     table: list[str] = []
     start, lines = 0, _lines(text)
@@ -202,7 +202,7 @@ def entries(text: str) -> Iterator[Entry]:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a TOML text, each with its end; Python knows more ends of lines than TOML does."""
+    """Return the lines of a TOML text, each with its end; Python recognises more line ends than TOML."""
     return list(io.StringIO(text))
 
 
@@ -255,7 +255,7 @@ def options_of(settings: Mapping[str, Setting]) -> Options:
 
 
 def toml(value: object) -> str:
-    """Return a value as it is written in a file."""
+    """Return a value in the syntax of a file."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml(item) for item in value) + "]"
     if isinstance(value, (bool, str)):
@@ -279,7 +279,7 @@ def to_json(settings: Mapping[str, Setting], file: Path | None) -> dict[str, obj
 
 
 def sample() -> str:
-    """Return a configuration file that says all defaults."""
+    """Return the text of a configuration file with all defaults."""
     parts = ["# Configuration of drom agent: /etc/drom/drom.toml. Every line here says the default."]
     for table in ("", *TABLES):
         keys = [_sample(option) for option in OPTIONS if option.table == table and option.about.in_file]
@@ -294,7 +294,7 @@ def _sample(option: Option) -> str:
 
 
 def markdown() -> str:
-    """Return the table of all options for the documentation."""
+    """Return the table of all options for the documentation, as Markdown."""
     rows = ["| key in the file | flag | environment | default | what it does |", "|---|---|---|---|---|"]
     for option in OPTIONS:
         key = f"`{option.path}`" if option.about.in_file else "-"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration asks for that cannot be on this machine, though each of its options is well-formed."""
+"""Find settings that are impossible on this machine, although each option is well-formed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield a sentence, with where it was said, for each fault in settings; those that nobody said are left out."""
+    """Yield a sentence, with the setting's origin, for each fault in `settings`, which has no options left unset."""
     yield from _of_machine(settings)
     yield from unknown(settings)
 
@@ -49,12 +49,12 @@ def _words(setting: Setting | None) -> str | None:
 
 
 def no_core_left(reserved: Setting) -> str:
-    """Return what is to be said of an option `reserved` that leaves nothing."""
+    """Return the sentence about an option `reserved` that leaves no core."""
     return f"{reserved.origin}: reserved = {reserved.value} leaves no core to manage here: reserve fewer CPUs."
 
 
 def unknown(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield a sentence for each fault of settings that is none of the machine's CPUs, as users that are not there."""
+    """Yield a sentence for each fault in `settings` that does not concern the machine's CPUs, such as unknown users."""
     if "exclude_users" in settings:
         users = settings["exclude_users"]
         assert isinstance(users.value, tuple)  # noqa: S101 - for the type checker

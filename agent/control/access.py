@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may give any order: root, the agent's own user, members of a group, and who has a key from another node."""
+"""The right to give any order: root, the agent's own user, members of a group, and holders of a trusted key have it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Masters:
-    """The agent's own user and, if not None, a group by number, as the system's list of groups has it at that time.
+    """The agent's own user and, if not None, a group by number, with its members in the system's directory at the time.
 
-    `group_name`: the group as the site calls it.
+    `group_name`: the name that the site gave for the group.
     """
 
     uid: int
@@ -27,12 +27,12 @@ class Masters:
 
     @classmethod
     def here(cls, group: int | None = None, group_name: str = "") -> Masters:
-        """Return the masters of an agent that runs as this process does."""
+        """Return the masters of an agent that runs as the user of this process."""
         return cls(os.geteuid(), group, group_name)
 
     @property
     def described(self) -> str:
-        """Who may give any order on this node, as refusals say it."""
+        """The users with the right to give any order on this node, as a text for refusals."""
         if self.group is None:
             return "root and the agent's own user"
         return f"root, the agent's own user and members of the group {self.group_name or self.group}"
@@ -40,7 +40,7 @@ class Masters:
     def include(self, caller: Caller) -> bool:
         """Return whether the caller may give any order.
 
-        Raises `ControlError` where it could be a member of the group, and the system's directory is silent.
+        Raises `ControlError` if it could be a member of the group and the system's directory does not answer.
         """
         if caller.key or caller.uid in (0, self.uid):
             return True

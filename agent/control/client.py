@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Order an agent, or a scheduler, to do something, and hear its signals: on this node or on another."""
+"""Send orders to an agent or a scheduler, on this node or another, and receive an agent's signals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_MS = 30_000
-"""How long an agent that listens is waited for: it answers in milliseconds, on an overloaded machine in seconds."""
+"""Milliseconds to wait for the answer of a listening agent, which takes milliseconds, or seconds under overload."""
 
 
 def order(
@@ -36,10 +36,10 @@ def order(
 ) -> Any:  # noqa: ANN401 - a JSON value
     """Send one order to the agent of a runtime directory, or to a remote one, and return the value it answers.
 
-    `server` is who else may be meant.
+    `server` is the kind of service, the agent unless another one is given.
 
-    Raises `ControlError` when it refuses, when nobody listens, when there is no answer within `TIMEOUT_MS`, and for an
-    order that is longer than anybody reads.
+    Raises `ControlError` if the server refuses, if none listens, if there is no answer within `TIMEOUT_MS`, and if the
+    order is longer than the server accepts.
     """
     message = request(name, server.longest, **fields)
     who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
@@ -47,7 +47,7 @@ def order(
     if data is None:
         raise ControlError(_silence(who))
     answer = _object(data)
-    if "value" not in answer:  # where agents come in we hear a reason
+    if "value" not in answer:  # the registration socket answers with a reason
         said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
         kind = NotYetError if answer.get("again") is True else RefusedError
         raise kind("\n".join(map(escaped, said.split("\n"))))
@@ -59,7 +59,7 @@ def _silence(who: str) -> str:
 
 
 def _ask_far(where: Remote, message: bytes, server: Service) -> bytes | None:
-    """Return the answer of a server on another node, None when there is none in time. Raises `ControlError`."""
+    """Return the answer of a server on another node, None if there is none in time. Raises `ControlError`."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
         where.connect(sock, server)
@@ -68,7 +68,7 @@ def _ask_far(where: Remote, message: bytes, server: Service) -> bytes | None:
 
 
 def _ask(runtime_dir: Path, message: bytes, server: Service, who: str) -> bytes | None:
-    """Return the answer of a server on this node, None when there is none in time. Raises `ControlError`."""
+    """Return the answer of a server on this node, None if there is none in time. Raises `ControlError`."""
     with _connected(runtime_dir, server) as connection:
         try:
             return local_client.ask(connection, message)
@@ -98,12 +98,12 @@ _ELSEWHERE = "say where your agent is with DROM_RUNTIME_DIR."
 
 
 def _is_plain(data: bytes) -> bool:
-    """Return whether no text of a JSON value has a character to be escaped: JSON itself escapes control characters."""
+    """Return whether no text of a JSON value needs escaping; JSON itself escapes control characters."""
     return data.isascii() and b"\\" not in data and b"\x7f" not in data
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON values
-    """Return what an agent says, which may be another user's, so that it can be shown."""
+    """Return an agent's answer with texts escaped for display, as they may be another user's."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -117,7 +117,7 @@ def _check_owner(runtime_dir: Path) -> None:
 
 
 def signals(runtime_dir: Path, slot: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the agent's events, of one slot or of all, until the caller stops. The registry holds the truth."""
+    """Yield the agent's events, of one slot or of all, until the caller stops. The registry is authoritative."""
     _connected(runtime_dir, AGENT).close()
     with zmq.Context() as context, events.subscribe(context, runtime_dir, slot) as sock:
         while True:

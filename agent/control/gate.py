@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders between nodes: an agent's TCP endpoint behind CURVE keys, and how the command line reaches one."""
+"""Orders between nodes: an agent's TCP endpoint with CURVE keys."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from drom.agent.control.zmq_monitor import Heard
 
 WAITING = 8
-"""Messages of one connection that wait to be read: who says more has to wait with it."""
+"""Most messages of one connection that wait to be read; a peer that sends more has to wait."""
 SEALED = 33
-"""Bytes around a frame behind CURVE: a name, a number, a tag and a flag (https://rfc.zeromq.org/spec/26/)."""
+"""Bytes that CURVE adds to a frame: a name, a number, a tag and a flag (https://rfc.zeromq.org/spec/26/)."""
 ROOM = 8 << 20
-"""Bytes that wait in the kernel beside them: who has said more since he was last heard says a message without end."""
+"""Bytes that may also wait in the kernel: a peer that has sent more since its last message sends one without end."""
 COUNT_EVERY = 0.5
-"""Seconds from one look at how much has come to the next."""
+"""Seconds between two counts of the received bytes."""
 SILENT = 2
 SILENT_EACH = 4
-"""Parts (one of so many) of all connections that those may be over which no message has come yet: together, and from
-one address."""
+"""Divisors of the number of all connections: the quotients are the most connections without a message yet, in all and
+from one address."""
 UNREAD = 16
-"""Answers that wait to be read by who asks; the next ones are lost."""
+"""Most answers that wait to be read by a peer; further ones are lost."""
 
 
 @dataclass(slots=True)
 class _Caller:
-    """A connection from the address `origin`: what had come when a message was last seen, and whether one ever was."""
+    """A connection from the address `origin`: its bytes received up to the last message, and whether there was one."""
 
     origin: bytes
     received: int = 0
@@ -51,13 +51,13 @@ class Gate:
     """The endpoint of an agent for the peers of its keys: a ROUTER at `address` (``HOST:PORT``).
 
     Connections beyond `most` (0: an eighth of the descriptors, and no more than a user of this node has) are closed by
-    `look`, which has something to do when `fd` is readable: ZeroMQ lets everybody in until descriptors run out, and
-    then aborts the process. Connections over which no message has come yet, as of strangers, whom ZeroMQ waits for, are
-    fewer (`SILENT`, `SILENT_EACH`): the oldest one makes room for the next. A peer that sends a frame of more than
-    `longest` bytes, or frames without end, of which ZeroMQ keeps all until the last, is hung up on. A peer that does
-    not read misses what comes after `unread` messages.
+    `look`, which has work when `fd` is readable: ZeroMQ accepts all connections until descriptors run out, and then
+    aborts the process. Connections without a message yet, such as those of unknown peers, for which ZeroMQ waits, have
+    lower limits (`SILENT`, `SILENT_EACH`): the oldest one is closed for the next. A peer is disconnected if it sends a
+    frame of more than `longest` bytes, or endless frames, of which ZeroMQ keeps all until the last. A peer that does
+    not read loses the messages after `unread` ones.
 
-    Raises `ControlError` with a sentence, which names the `option` that said the address, when it cannot be bound.
+    Raises `ControlError` with a sentence that names the address's `option` if the address cannot be bound.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Gate:
         self._most = most or min(MOST_CONNECTIONS, max(1, raise_fd_limit() // 8))
         self._bound = ROOM + (WAITING + 2) * (longest + SEALED)
         self._inside: dict[int, _Caller] = {}
-        """The connections by descriptor number, as the events of ZeroMQ name them, in the order in which they came."""
+        """The connections by descriptor number, as in the events of ZeroMQ, in the order of their acceptance."""
         self._heard: set[int] = set()
-        """Connections over which a message has come since the last count."""
+        """Connections with a message since the last count."""
         self._count_again = 0.0
         self._context = zmq.Context()
         self._guard = keys.Guard(self._context, own)
@@ -91,7 +91,7 @@ class Gate:
             (zmq.RCVHWM, WAITING),
             (zmq.SNDHWM, unread),
         ):
-            self.sock.setsockopt(name, value)  # what is set once it is bound, none of its connections has
+            self.sock.setsockopt(name, value)  # options set after bind do not apply to connections
         keys.guard_server(self.sock, own)
         self._monitor = watch(self._context, self.sock)
         self.fd = int(self._monitor.getsockopt(zmq.FD))
@@ -103,7 +103,7 @@ class Gate:
         self.port = int(self.sock.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
     def read(self) -> Heard | None:
-        """Return what is said next, None while nothing is."""
+        """Return the next message, None while there is none."""
         heard = next_message(self.sock)
         if heard:
             fd = heard.frame.get(zmq.SRCFD)
@@ -113,7 +113,7 @@ class Gate:
         return heard
 
     def look(self) -> bool:
-        """Take in who has come and gone, and close what is too much; say whether there may be more."""
+        """Record new and ended connections and close excess ones; return whether there may be more events."""
         more = hear(self._monitor, self._heed)
         if time.monotonic() >= self._count_again:
             self._count()
@@ -121,7 +121,7 @@ class Gate:
         return more
 
     def _count(self) -> None:
-        """Close the connections by which much has come, and no whole message."""
+        """Close the connections with many bytes received since the last whole message."""
         for fd, caller in self._inside.items():
             now = received(fd)
             if fd in self._heard:
@@ -140,7 +140,7 @@ class Gate:
                 self._turn_away(fd)
 
     def _make_room(self, newest: _Caller) -> bool:
-        """Return whether there is room for a new connection, if need be because a silent one has been closed for it."""
+        """Return whether there is room for a new connection, closing a connection without a message if necessary."""
         silent = [fd for fd, caller in self._inside.items() if not caller.known]
         near = [fd for fd in silent if self._inside[fd].origin == newest.origin]
         oldest = None
@@ -154,13 +154,13 @@ class Gate:
         return len(self._inside) < self._most
 
     def _turn_away(self, fd: int) -> None:
-        """Close the connection with this number, unless the number is another file's by now."""
+        """Close the connection with descriptor number `fd`, unless the number belongs to another file by now."""
         with suppress(OSError), connection_of(fd) as connection:
             if connection.family in _INTERNET and connection.getsockname()[1] == self.port:
                 connection.shutdown(socket.SHUT_RDWR)  # ZeroMQ sees that it has ended, and closes its side
 
     def close(self) -> None:
-        """Let nobody in any more, and look no longer: ZeroMQ must not wait for us when the socket is closed."""
+        """Stop accepting connections and monitoring: ZeroMQ must not wait for us when the socket is closed."""
         self._guard.stop()
         with suppress(zmq.ZMQError):
             self.sock.unbind(self.sock.getsockopt_string(zmq.LAST_ENDPOINT))
@@ -175,9 +175,9 @@ def _not_bound(address: str, reason: str, option: str) -> str:
 
 
 def origin_of(fd: int) -> bytes:
-    """Return the address from which a connection of ZeroMQ's comes, of IPv6 the network.
+    """Return the peer's address of a connection of ZeroMQ, for IPv6 the network.
 
-    Empty where the connection has ended: its number may be that of any other file by now.
+    Empty if the connection has ended: its number may belong to any other file by now.
     """
     with suppress(OSError), connection_of(fd) as connection:
         if connection.family not in _INTERNET:
@@ -192,4 +192,4 @@ def origin_of(fd: int) -> bytes:
 
 _INTERNET = {socket.AF_INET, socket.AF_INET6}
 _MAPPED = bytes(10) + b"\xff\xff"
-"""How an address of IPv4 begins as one of IPv6."""
+"""Prefix of an IPv4 address mapped to IPv6."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CURVE keys for orders between nodes: made, read with their modes checked, and put on ZeroMQ sockets.
+"""CURVE keys for orders between nodes: creation, reading with checks of modes, and use on ZeroMQ sockets.
 
-A folder of keys holds ::
+A folder of keys has ::
 
     identity.secret    our pair of keys, mode 0600
     identity.key       our public key, to be given to the other side
-    peers/NAME.key     public keys of others: who may give orders here, and agents under the names of their nodes
+    peers/NAME.key     public keys of others: users who may give orders here, and agents by the names of their nodes
 
-Whoever has our own secret is one of us: nodes that share one folder trust each other without `peers`. Files are ZeroMQ
-certificates, as `zmq.auth` writes them. Without a `Guard` in its context a server socket lets nobody in.
+A holder of our own secret is trusted: nodes that share one folder trust each other without `peers`. Files are ZeroMQ
+certificates, as `zmq.auth` writes them. Without a `Guard` in its context a server socket accepts no peer.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
 SYSTEM_FOLDER = Path("/etc/drom/keys")
 SECRET, PUBLIC, PEERS = "identity.secret", "identity.key", "peers"
 OURSELVES = "ourselves"
-"""The name under which who has our own keys is known."""
+"""The name of a peer with our own keys."""
 _DOMAIN = "drom"
 _LARGEST = 4096
-"""Bytes of a certificate; longer files are none."""
+"""Most bytes of a certificate; longer files are rejected."""
 _SECRET_BITS, _PUBLIC_BITS = 0o077, 0o022
-"""What others may not do with a secret file, and with all others: bits of a mode."""
+"""Mode bits that a secret file, and any other file, must not have."""
 _KEY = re.compile(rb'^\s*(public|secret)-key\s*=\s*"([!-~]{40})"\s*$', re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 
 
 class KeysError(ControlError):
-    """Raised when keys cannot be made, read or trusted; the message is a sentence that says what to do."""
+    """Raised when keys cannot be created, read or trusted; the message is a sentence that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Our pair of keys in Z85 (40 characters each), and the folder they are from."""
+    """Our pair of keys in Z85 (40 characters each), and their folder."""
 
     folder: Path
     public: bytes
     secret: bytes = field(repr=False)
 
     def peers(self) -> dict[bytes, str]:
-        """Return who is trusted now, by public key; files that are not safe to believe are left out."""
+        """Return the names of the peers trusted now, by public key; files that are not secure are left out."""
         found = {}
         for path in _peer_files(self.folder):
             with suppress(KeysError):
@@ -64,18 +64,18 @@ class Keys:
         return found | {self.public: OURSELVES}
 
     def key_of(self, name: str) -> bytes:
-        """Return the public key of the peer `name`, ours where it has none of its own. Raises `KeysError`."""
+        """Return the public key of the peer `name`, ours if it has none of its own. Raises `KeysError`."""
         path = self.file_of(name)
         return _read(path)[0] if path else self.public
 
     def file_of(self, name: str) -> Path | None:
-        """Return the file with the public key of the peer `name`, None where it has none of its own."""
+        """Return the file with the public key of the peer `name`, None if it has none of its own."""
         path = self.folder / PEERS / f"{name}.key"
         return path if _NAME.fullmatch(name) and path.exists() else None
 
 
 def default_folder(environ: Mapping[str, str], uid: int) -> Path:
-    """Return where a user's keys are: /etc/drom/keys for root, else below ``$XDG_CONFIG_HOME`` or ~/.config."""
+    """Return the folder of a user's keys: /etc/drom/keys for root, else below ``$XDG_CONFIG_HOME`` or ~/.config."""
     if uid == 0:
         return SYSTEM_FOLDER
     home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "/") / ".config"
@@ -83,7 +83,7 @@ def default_folder(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def make(folder: Path) -> Keys:
-    """Make a new pair of keys in `folder`, which is made as well. Raises `KeysError`, also when there is one."""
+    """Create a new pair of keys in `folder`, which is created too. Raises `KeysError`, also if there is a pair."""
     public, secret = zmq.curve_keypair()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def make(folder: Path) -> Keys:
 
 
 def load(folder: Path) -> Keys:
-    """Return the keys in `folder`. Raises `KeysError` when there are none, or others may read or replace them."""
+    """Return the keys in `folder`. Raises `KeysError` if there are none, or if others may read or replace them."""
     try:
         (folder / SECRET).stat()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -118,7 +118,7 @@ def load(folder: Path) -> Keys:
 
 
 def trust(keys: Keys, certificate: Path, name: str) -> Path:
-    """Let the owner of a public key in as `name`; return the new file. Raises `KeysError`."""
+    """Trust the owner of a public key as the peer `name`; return the new file. Raises `KeysError`."""
     if not _NAME.fullmatch(name) or name == OURSELVES:
         raise KeysError(f"{name[:64]!r} cannot name a peer: use letters, digits and . _ - @, as in a host's name.")
     public, _ = _read(certificate, None)
@@ -137,14 +137,14 @@ def trust(keys: Keys, certificate: Path, name: str) -> Path:
 
 
 class Guard:
-    """Lets the peers of `keys` in at the server sockets of a ZeroMQ context, and nobody else, until `stop`.
+    """Admits only the peers of `keys` to the server sockets of a ZeroMQ context, until `stop`.
 
-    The folder is looked at for each connection: who is added is let in, who is removed stays out from then on.
-    Of a frame that comes in, ``frame.get("User-Id")`` is the name of the peer who sent it.
+    The folder is read for each connection: an added peer is admitted, a removed one is rejected from then on.
+    For a received frame, ``frame.get("User-Id")`` is the name of the peer that sent it.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> None:
-        from zmq.auth.thread import ThreadAuthenticator  # brings asyncio, which an agent without remote orders spares
+        from zmq.auth.thread import ThreadAuthenticator  # imports asyncio, which an agent without remote orders avoids
 
         class Authenticator(ThreadAuthenticator):
             fault = ""
@@ -156,10 +156,10 @@ class Guard:
                 return self.known().get(z85.encode(client_public_key), "")
 
             def known(self) -> dict[bytes, str]:
-                """Return who is trusted; nobody while that cannot be found out, which would end this thread."""
+                """Return the trusted peers; none while the keys cannot be read: an error would end this thread."""
                 try:
                     found, fault = keys.peers(), ""
-                except Exception as error:  # noqa: BLE001 - whatever it is, those who come later are to be looked at
+                except Exception as error:  # noqa: BLE001 - whatever it is, later peers must still be checked
                     found, fault = {}, f"drom: nobody is let in while {keys.folder} cannot be read: {error}"
                 if fault and fault != self.fault:
                     sys.stderr.write(f"{fault}\n")
@@ -171,20 +171,20 @@ class Guard:
         self._authenticator.start()
 
     def stop(self) -> None:
-        """Let nobody in any more; before the context ends."""
+        """Admit no more peers. Must be called before the context ends."""
         self._authenticator.stop()
 
 
 def guard_server(sock: zmq.Socket[bytes], keys: Keys) -> None:
-    """Have a socket that is about to be bound talk only to those whom the `Guard` of its context lets in."""
+    """Restrict a socket, before it is bound, to the peers that the `Guard` of its context admits."""
     sock.curve_server = True
     sock.curve_publickey, sock.curve_secretkey = keys.public, keys.secret
     sock.zap_domain = _DOMAIN.encode()
-    sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a guard: nobody
+    sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a guard: no peer
 
 
 def guard_client(sock: zmq.Socket[bytes], keys: Keys, peer: str) -> None:
-    """Have a socket that is about to connect talk only to the server `peer`. Raises `KeysError`."""
+    """Restrict a socket, before it connects, to the server `peer`. Raises `KeysError`."""
     sock.curve_serverkey = keys.key_of(peer)
     sock.curve_publickey, sock.curve_secretkey = keys.public, keys.secret
 
@@ -205,9 +205,9 @@ def _write(path: Path, mode: int, public: bytes, secret: bytes = b"") -> None:
 
 
 def _read(path: Path, forbidden: int | None = _PUBLIC_BITS) -> tuple[bytes, bytes]:
-    """Return the public and the secret key (empty: none there) of a certificate. Raises `KeysError`.
+    """Return the public and the secret key (empty: there is none) of a certificate. Raises `KeysError`.
 
-    `forbidden`: bits its mode must not have; None: whose file it is does not matter.
+    `forbidden`: bits its mode must not have; None: neither mode nor owner of the file is checked.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -234,7 +234,7 @@ def _is_key(text: bytes) -> bool:
 
 
 def _check(path: Path, about: os.stat_result, forbidden: int) -> None:
-    """Raise `KeysError` if a file or folder is another user's, or has one of the `forbidden` bits in its mode."""
+    """Raise `KeysError` if a file or folder belongs to another user, or its mode has one of the `forbidden` bits."""
     if about.st_uid not in (0, os.geteuid()):
         raise KeysError(f"{path} belongs to another user: chown it to yourself.")
     if about.st_mode & forbidden:

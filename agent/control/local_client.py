@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One question and one answer over a server's control socket on this node, without libzmq.
+"""One request and one answer over a server's control socket on this node, without libzmq.
 
-libzmq neither says which user listens at a socket nor that a connection has ended. A server that uses libzmq may drop
-the question: it takes no message before its own READY.
+libzmq reports neither which user listens at a socket nor that a connection has ended. A server that uses libzmq may
+drop the request: it accepts no message before its own READY.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dromlib.subscription import COMMAND, GREETING, LONG, ready
 
 _READY = ready(b"DEALER")
 LARGEST = 1 << 30
-"""Bytes of an answer beyond which what listens is no server of ours."""
+"""Most bytes of an answer; a listener that sends more is not a server of drom."""
 
 
 class StrangerError(Exception):
-    """Raised when a user who is neither root nor the caller listens at a socket."""
+    """Raised when a socket's listener runs as another user than root or the caller."""
 
     def __init__(self, uid: int) -> None:
         super().__init__(uid)
@@ -32,13 +32,13 @@ class StrangerError(Exception):
 
 
 def connect(path: Path, seconds: float, *, trusted: bool = False) -> socket.socket:
-    """Return a connection to the socket at `path`; its operations wait so many seconds.
+    """Return a connection to the socket at `path`, with a timeout of `seconds` for its operations.
 
-    `trusted`: it does not matter which user listens there. Raises `StrangerError`, TimeoutError and other OSErrors.
+    `trusted`: any user may listen there. Raises `StrangerError`, TimeoutError and other OSErrors.
     """
     made = socket.socket(socket.AF_UNIX)
     try:
-        # The kernel waits in turn for a place in the server's queue, which a loop of attempts would hardly get.
+        # The kernel waits in turn for a place in the server's queue; a loop of attempts would hardly get one.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
         try:
             made.connect(os.fspath(path))
@@ -60,7 +60,7 @@ def _check_listener(connection: socket.socket) -> None:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Return whether a number stands for all users whom our user namespace does not know, as root outside of it."""
+    """Return whether a uid stands for all users unknown to our user namespace, such as root outside of it."""
     if uid != int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii")):
         return False
     lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
@@ -68,9 +68,10 @@ def _is_unknown(uid: int) -> bool:
 
 
 def ask(connection: socket.socket, message: bytes) -> bytes:
-    """Return the answer to a message, which is sent together with the greeting: drom's servers read both at once.
+    """Send a message together with the greeting, as drom's servers read both at once; return the answer.
 
-    Raises TimeoutError, ConnectionError when the other side hangs up or does not speak ZMTP, and other OSErrors.
+    Raises TimeoutError, ConnectionError if the other side closes the connection or does not use ZMTP, and other
+    OSErrors.
     """
     _send(connection, GREETING + frame(_READY, COMMAND) + frame(message))
     greeting = _read(connection, len(GREETING))
@@ -87,7 +88,7 @@ def ask(connection: socket.socket, message: bytes) -> bytes:
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    """Send to a server, which may refuse without reading: then its answer is there."""
+    """Send to a server, which may refuse without reading: then its answer has arrived already."""
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(data)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What agents and their clients send to each other over ZeroMQ: the requests, and which services there are."""
+"""Messages between agents and their clients over ZeroMQ: the requests, and the services."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PROTOCOL = 1
 
 
 MAX_MESSAGE = 1 << 16
-"""Bytes of a request to an agent; who sends a longer one is hung up on."""
+"""Most bytes of a request to an agent; the connection of a client that sends a longer one is closed."""
 
 
 MOST_BRACKETS = 1 << 15
-"""Lists and objects of an order, and brackets in its texts: each list takes 60 bytes of memory and some time."""
+"""Most brackets in an order (lists, objects, and in texts): each list takes 60 bytes of memory and some time."""
 
 
 class Service(NamedTuple):
-    """Who answers orders: its name, how it is started in a directory, and the bytes that it takes in a request.
+    """A service that answers orders: its name, the command that starts it, and the most bytes of a request.
 
-    `option` says where it listens for those of other nodes.
+    `command` is to be followed by a directory; `option` is the option with its address for other nodes.
     """
 
     name: str
@@ -40,7 +40,7 @@ AGENT = Service("agent", "drom agent --runtime-dir", "remote.listen")
 
 
 def endpoint(runtime_dir: Path, name: str) -> str:
-    """Return the ipc endpoint `name` of a runtime directory. Raises `ControlError` when its path is too long."""
+    """Return the ipc endpoint `name` of a runtime directory. Raises `ControlError` if its path is too long."""
     try:
         return events.endpoint(runtime_dir, name)
     except ValueError as error:
@@ -48,7 +48,7 @@ def endpoint(runtime_dir: Path, name: str) -> str:
 
 
 def request(name: str, longest: int = MAX_MESSAGE, **fields: Any) -> bytes:  # noqa: ANN401 - JSON values
-    """Return an order as it is sent. Raises ControlError for one that is longer than anybody reads."""
+    """Return the bytes of an order. Raises `ControlError` if it is longer than `longest` bytes."""
     message = json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode()
     if len(message) > longest:
         raise ControlError(f"an order is at most {longest >> 10} KiB long: give shorter words.")
@@ -56,17 +56,17 @@ def request(name: str, longest: int = MAX_MESSAGE, **fields: Any) -> bytes:  # n
 
 
 def is_order(message: bytes) -> bool:
-    """Return whether a message is an order, of whatever version."""
+    """Return whether a message is an order of any version."""
     return isinstance(_object(message).get("order"), str)
 
 
 def is_answer(message: bytes) -> bool:
-    """Return whether a message is what is answered to an order."""
+    """Return whether a message is an answer to an order."""
     return isinstance(_object(message).get("ok"), bool)
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """Return a JSON object, an empty one where somebody of another version says what nobody understands."""
+    """Return the JSON object in `data`; an empty one if it is not an object, as from another version."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

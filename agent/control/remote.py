@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of another node: a connection over TCP on which both sides show their keys."""
+"""The agent of another node: a TCP connection on which both sides prove their keys."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 HANDSHAKE_MS = 10_000
-"""How long a stranger may take to say who it is, and an agent to answer a connection at all."""
+"""Most milliseconds for a peer to identify itself, and for an agent to answer a connection at all."""
 
 
 LAST_PORT = 65535
-"""The greatest there is; ZeroMQ takes what is left of a greater one."""
+"""The greatest port; ZeroMQ truncates greater numbers."""
 
 
 ATTEMPTS = 3
 
 
 RETRY_S = 0.2
-"""How often a client connects if its connection ends before the server has shown its key, and how long it waits."""
+"""Attempts if a connection ends before the server has proved its key, and seconds of wait per earlier attempt."""
 
 
 _NOT_THERE = zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
@@ -49,33 +49,33 @@ _ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
 
 
 REFUSED_KEY = 400
-"""The value of EVENT_HANDSHAKE_FAILED_AUTH if the server does not trust the key; others: it could not find out."""
+"""Value of EVENT_HANDSHAKE_FAILED_AUTH if the server does not trust the key; others: it could not check the key."""
 
 
 def _has_port(address: str) -> bool:
-    """Return whether the number of a port, if an address ends in one, can be that of a port."""
+    """Return whether an address has no port number, or a valid one."""
     port = address.rpartition(":")[2]
     return not port.isdecimal() or int(port) <= LAST_PORT
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """An agent or a scheduler on another node: its `address` (``HOST:PORT``), and the folder of the keys to show it."""
+    """An agent or a scheduler on another node: its `address` (``HOST:PORT``), and the folder of our keys for it."""
 
     address: str
     folder: Path
 
     def __str__(self) -> str:
-        """Return what people call it."""
+        """Return its name in messages: the address."""
         return self.address
 
     @property
     def host(self) -> str:
-        """The node, under whose name the agent's public key is kept."""
+        """The name of the node, under which the agent's public key is stored."""
         return self.address.rpartition(":")[0].strip("[]")
 
     def connect(self, sock: zmq.Socket[bytes], server: Service = AGENT) -> None:
-        """Connect a socket to the service that is meant; return once both sides know each other.
+        """Connect a socket to the service `server`; return once both sides have proved their keys.
 
         Raises `ControlError` with a sentence.
         """
@@ -93,7 +93,7 @@ class Remote:
                 sock.disable_monitor()
             if not event & _ENDED:
                 break
-            with suppress(zmq.ZMQError):  # it has been given up already
+            with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
                 sock.disconnect(f"tcp://{self.address}")
         self._check(event, value, own, server)
 
@@ -126,12 +126,12 @@ _AGAIN = "try again in a moment."
 
 
 def not_proven(address: str, own: Keys, host: str) -> str:
-    """Return the sentence for a server that is not the one whose key is kept here."""
+    """Return the sentence for a server that does not have the key stored here."""
     return f"what listens at {address} does not prove to be {host}, and nothing was sent to it: {_compare(own, host)}."
 
 
 def not_let_in(address: str, own: Keys, host: str) -> str:
-    """Return the sentence for a server that ended the connection before either side had shown a key."""
+    """Return the sentence for a server that ended the connection before either side had proved a key."""
     reason = f"{address} did not let the connection in, as when it has too many"
     return f"{reason}: {_AGAIN[:-1]}; if that does not help, {_compare(own, host)}."
 
@@ -143,7 +143,7 @@ def _compare(own: Keys, host: str) -> str:
 
 
 def _first_event(monitor: zmq.Socket[bytes], timeout_ms: int) -> tuple[int, int]:
-    """Return the first event of a socket's monitor and its value, zeros when none comes."""
+    """Return the first event of a socket's monitor and its value, zeros if there is none in time."""
     deadline = time.monotonic() + timeout_ms / 1000
     while monitor.poll(max(0, int((deadline - time.monotonic()) * 1000))):
         return next_event(monitor)

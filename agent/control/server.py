@@ -36,21 +36,22 @@ if TYPE_CHECKING:
 
 _Opened = TypeVar("_Opened")
 PER_TURN = 32
-"""Requests through a gate that are answered before the agent looks at the rest of the world again."""
+"""Most requests through a gate that are answered before the agent's loop continues."""
 
 
 class Encoded(NamedTuple):
-    """The value of an answer, as JSON already."""
+    """The value of an answer that is already encoded as JSON."""
 
     json: bytes
 
 
 class Server:
-    """The agent's side. `fds` are readable when `serve` may have work; ZeroMQ signals edges, so drain after every use.
+    """The agent's side. `fds` are readable if `serve` may have work; ZeroMQ signals edges, so drain after every use.
 
     Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
-    a user of this node may have, requests are at most `longest` bytes long, and signals are about so many `slots`.
-    `turn`: see `drom.agent.system.connections.TURN_SECONDS`. Raises `ControlError` where a socket cannot be opened.
+    a user of this node may have, `longest` is the most bytes of a request, and `slots` the number of slots with
+    signals. `turn`: see `drom.agent.system.connections.TURN_SECONDS`. Raises `ControlError` if a socket cannot be
+    opened.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Server:
             self.fds += [int(gate.sock.getsockopt(zmq.FD)), gate.fd]
 
     def serve(self, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
-        """Answer orders that are waiting; say whether there may be more. `answer` returns or raises `ControlError`."""
+        """Answer waiting orders; return whether there may be more. `answer` returns or raises `ControlError`."""
         self._signals.serve(self._turn)
         self._orders.serve(partial(self._answer, answer), self._turn)
         if not self._gate:
@@ -91,7 +92,7 @@ class Server:
         self._orders.send(line, _reply(message, lambda: Caller(line.pid, line.uid), answer))
 
     def signal(self, slot: int, event: dict[str, Any]) -> None:
-        """Publish one event about a slot; nobody has to listen."""
+        """Publish an event about a slot, with or without subscribers."""
         self._signals.publish(slot, events.message(slot, event))
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ class Server:
 
 
 def _crowded(uid: int, has: int | None) -> bytes:
-    """Return the answer to a user who has so many connections that no other is accepted."""
+    """Return the answer that refuses a connection: the user `uid` has `has` others, or (None) descriptors run out."""
     sentence = "the agent has no descriptors left for this command: try again in a moment."
     if has is not None:
         sentence = f"user {uid} has {has} commands connected to the agent already: wait until some of them have ended."
@@ -120,7 +121,7 @@ def _open(runtime_dir: Path, name: str, make: Callable[[Path], _Opened]) -> _Ope
 
 
 def repeat(step: Callable[[], bool], seconds: float, most: int = PER_TURN) -> bool:
-    """Do a step as long as there is something to do, for a turn; say whether there may be more."""
+    """Repeat a step, for a turn, while it returns that there may be more; return whether there may be more."""
     until = time.monotonic() + seconds
     for _ in range(most):
         if not step():
@@ -131,12 +132,12 @@ def repeat(step: Callable[[], bool], seconds: float, most: int = PER_TURN) -> bo
 
 
 def _serve_one(gate: Gate, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
-    """Answer an order that came through a gate; False when none is waiting."""
+    """Answer an order that came through a gate; return False if none is waiting."""
     heard = gate.read()
     if heard is None:
         return False
     reply = _reply(heard.message, lambda: guest_of(heard.frame), answer)
-    with suppress(zmq.ZMQError):  # the asker has gone or does not read
+    with suppress(zmq.ZMQError):  # the client has gone or does not read
         gate.sock.send_multipart([heard.line, reply], zmq.NOBLOCK)
     return True
 
@@ -144,7 +145,7 @@ def _serve_one(gate: Gate, answer: Callable[[dict[str, Any], Caller], Any]) -> b
 def _reply(
     message: bytes | None, caller: Callable[[], Caller], answer: Callable[[dict[str, Any], Caller], Any]
 ) -> bytes:
-    """Return what is answered to a message (None: one of several frames)."""
+    """Return the answer to a message (None: one of several frames)."""
     try:
         found = answer(_order(message), caller())
         if isinstance(found, Encoded):
@@ -166,7 +167,7 @@ def _order(message: bytes | None) -> dict[str, Any]:
         raise ControlError(f"an order has at most {MOST_BRACKETS} opening brackets: put such data into a file.")
     try:
         order = None if message is None else json.loads(message)
-    except (ValueError, RecursionError):  # brackets may be nested deeper than the parser goes
+    except (ValueError, RecursionError):  # brackets may be nested too deep for the parser
         order = None
     if not isinstance(order, dict) or not isinstance(order.get("order"), str):
         raise ControlError("an order is one JSON object with a field `order`: use the drom command of this version.")
@@ -177,9 +178,9 @@ def _order(message: bytes | None) -> dict[str, Any]:
 
 
 def caller_of(frame: zmq.Frame) -> Caller:
-    """Return who sent a frame on this node: on ipc, Peer-Address reads ``localhost:uid:gid:pid``.
+    """Return the sender of a frame on this node: on ipc, Peer-Address reads ``localhost:uid:gid:pid``.
 
-    Of nobody else it is asked: the address of another node may read like that. Raises `ControlError`.
+    Only for frames from ipc: the address of another node may look like that. Raises `ControlError`.
     """
     try:
         _, uid, _, pid = str(frame.get("Peer-Address")).rsplit(":", 3)
@@ -189,8 +190,11 @@ def caller_of(frame: zmq.Frame) -> Caller:
 
 
 def guest_of(frame: zmq.Frame) -> Caller:
-    """Return who sent a frame through a gate, which names his key. Raises `ControlError` for who has none any more."""
-    with suppress(zmq.ZMQError):  # ZeroMQ knows no such thing of who has no name
+    """Return the sender of a frame through a gate, with the name of its key.
+
+    Raises `ControlError` if the sender's key is no longer trusted.
+    """
+    with suppress(zmq.ZMQError):  # raised for a peer without a name
         if key := str(frame.get("User-Id")):
             return Caller(0, os.geteuid(), key)
     raise ControlError("your key is known here no longer: have it trusted (drom keys trust), and connect again.")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who comes to a ZeroMQ socket and goes, and what is said there.
+"""Connections and messages of a ZeroMQ socket.
 
-ZeroMQ lets everybody in until descriptors run out, and then aborts the process. Its monitor tells of connections by
-descriptor, and waits while some thousand of these events are unread: nobody is fast enough to use up the descriptors
-where more than `NEEDED` are free.
+ZeroMQ accepts all connections until descriptors run out, and then aborts the process. Its monitor reports connections
+by descriptor, and ZeroMQ waits while some thousand of these events are unread: no peer is fast enough to use up the
+descriptors if more than `NEEDED` are free.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PER_LOOK = 256
-"""Comings and goings that one look takes in at most: who comes and goes without end must not hold up the loop."""
+"""Most events handled by one call: peers that connect and disconnect endlessly must not delay the loop."""
 _EVENT = struct.Struct("=Hi")
 _RECEIVED = struct.Struct("=128xQ")
-"""Of the kernel's tcp_info (linux/tcp.h): tcpi_bytes_received."""
+"""The field tcpi_bytes_received of the kernel's tcp_info (linux/tcp.h)."""
 
 
 class Heard(NamedTuple):
-    """What was said at a ROUTER: ZeroMQ's name for the connection, and the last frame, of how many."""
+    """A message received at a ROUTER: ZeroMQ's name for the connection, the last frame, and the number of frames."""
 
     line: bytes
     frame: zmq.Frame
@@ -40,9 +40,9 @@ class Heard(NamedTuple):
 
 
 def next_message(sock: zmq.Socket[bytes]) -> Heard | None:
-    """Return what is said next at a ROUTER, None while nothing is.
+    """Return the next message at a ROUTER, None while there is none.
 
-    Nothing is copied before it is asked for: once it is known who says it, it may not be worth it.
+    The message is copied only on access: once its sender is known, it may not be needed.
     """
     try:
         line = sock.recv(zmq.NOBLOCK, copy=False)
@@ -57,13 +57,13 @@ def next_message(sock: zmq.Socket[bytes]) -> Heard | None:
 def next_event(monitor: zmq.Socket[bytes], flags: int = 0) -> tuple[int, int]:
     """Return the next event of a socket's monitor and its value (zmq_socket_monitor(3)).
 
-    pyzmq's own `zmq.utils.monitor` brings asyncio, which an agent spares.
+    pyzmq's own `zmq.utils.monitor` imports asyncio, which an agent avoids.
     """
     return cast("tuple[int, int]", _EVENT.unpack(monitor.recv_multipart(flags)[0]))
 
 
 def watch(context: zmq.Context[zmq.Socket[bytes]], sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """Return the socket on which `hear` learns who connects to `sock`, and who goes."""
+    """Return the socket from which `hear` reads the connects and disconnects at `sock`."""
     address = f"inproc://watch-{id(sock)}"
     sock.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
     monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
@@ -73,7 +73,7 @@ def watch(context: zmq.Context[zmq.Socket[bytes]], sock: zmq.Socket[bytes]) -> z
 
 
 def hear(monitor: zmq.Socket[bytes], heed: Callable[[int, int], None]) -> bool:
-    """Call `heed` with each event and its value; say whether there may be more."""
+    """Call `heed` with each event and its value; return whether there may be more."""
     try:
         for _ in range(PER_LOOK):
             heed(*next_event(monitor, zmq.NOBLOCK))
@@ -83,17 +83,17 @@ def hear(monitor: zmq.Socket[bytes], heed: Callable[[int, int], None]) -> bool:
 
 
 def connection_of(fd: int) -> socket.socket:
-    """Return a socket of our own for a descriptor of ZeroMQ's. Raises OSError where that is closed, or no socket."""
+    """Return a duplicate socket for a descriptor of ZeroMQ. Raises OSError if that is closed or not a socket."""
     copy = os.dup(fd)
     try:
         return socket.socket(fileno=copy)
-    except OSError:  # the number is another file's by now
+    except OSError:  # the number belongs to another file by now
         os.close(copy)
         raise
 
 
 def received(fd: int) -> int:
-    """Return how many bytes have come by a TCP connection of ZeroMQ's; 0 where it has ended."""
+    """Return how many bytes a TCP connection of ZeroMQ has received; 0 if it has ended."""
     with suppress(OSError, struct.error), connection_of(fd) as connection:
         about = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         return cast("int", _RECEIVED.unpack(about)[0])

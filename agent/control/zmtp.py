@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZeroMQ's protocol on sockets of this node, spoken by the agent itself: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/).
+"""The agent's implementation of ZeroMQ's protocol on sockets of this node: ZMTP 3.0 (https://rfc.zeromq.org/spec/23/).
 
-libzmq bounds neither the frames of a message nor what somebody subscribes to, accepts connections until descriptors run
-out, and then aborts the process. Here a user takes up what `drom.agent.system.connections` allows: so many connections,
-and so many bytes of unfinished messages and unread answers.
+libzmq bounds neither the frames of a message nor subscriptions, accepts connections until descriptors run out, and then
+aborts the process. Here `drom.agent.system.connections` bounds what a user may occupy: the number of connections, and
+the bytes of unfinished messages and unread answers.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MORE = 1
-"""Bit of a frame's first byte: the message goes on."""
+"""Bit of a frame's first byte: the message continues."""
 PIECES = 8
-"""Pieces that are read of one connection before the next has its turn."""
+"""Most pieces read from one connection before the next one has its turn."""
 PATIENCE = 30.0
-"""Seconds in which a message has to come whole, and an answer to be read."""
+"""Seconds in which a message must arrive completely, and an answer must be read."""
 PIECE = 1 << 16
 PING, PONG = b"\x04PING", b"\x04PONG"
-"""Commands of ZMTP 3.1, which libzmq says to whomever it talks to if it is told to look for heartbeats."""
+"""Commands of ZMTP 3.1, which libzmq sends to any peer if heartbeats are configured."""
 _TTL, _CONTEXT = 2, 16
-"""Bytes of a PING: how long it waits, and at most what its answer repeats."""
+"""Bytes of a PING: its timeout, and the most that the answer repeats."""
 
 
 def frame(body: bytes, kind: int = 0) -> bytes:
-    """Return a frame, which is a whole message unless its `kind` says otherwise."""
+    """Return a frame, which is a whole message unless `kind` has other bits."""
     if len(body) < 256:
         return bytes([kind, len(body)]) + body
     return bytes([kind | LONG]) + len(body).to_bytes(8, "big") + body
 
 
 def _speech(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
-    """Ask for so many bytes of what a peer says first, and return; see `_message`."""
+    """Parse a peer's greeting and its first message: yield the number of bytes needed next; see `_message`."""
     greeting = yield len(GREETING)
     if not (greeting[0] == 0xFF and greeting[9] == 0x7F and greeting[10] >= 3 and greeting[12:32] == GREETING[12:32]):
         raise ValueError("this is not ZMTP 3 with the mechanism NULL")
@@ -50,9 +50,9 @@ def _speech(longest: int, command: Callable[[bytes], object]) -> Generator[int, 
 
 
 def _message(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
-    """Ask for so many bytes after the other of the next message, and return it; None for one of several frames.
+    """Parse the next message: yield the number of bytes needed next; return the message, None if it has several frames.
 
-    `command` gets the commands that come before it. Raises ValueError for a frame of more than `longest` bytes.
+    `command` is called with the commands before it. Raises ValueError for a frame of more than `longest` bytes.
     """
     parts = 0
     while True:
@@ -72,7 +72,7 @@ def _message(longest: int, command: Callable[[bytes], object]) -> Generator[int,
 
 
 class Line(Connection):
-    """A connection over which ZMTP is spoken."""
+    """A connection with ZMTP."""
 
     def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float, *, longest: int) -> None:
         super().__init__(accepted, pid, uid, since)
@@ -81,16 +81,19 @@ class Line(Connection):
         self._speech = _speech(longest, self._obey)
         self._wanted = next(self._speech)
         self._begun = True
-        """Whether a message, or the greeting, has not come whole."""
+        """Whether a message, or the greeting, is incomplete."""
         self.patience = SILENCE
 
     @property
     def size(self) -> int:
-        """Bytes of what is not sent and of the message that has not come whole; at least 1 while there is one."""
+        """Bytes of unsent answers and of the incomplete message; at least 1 while there is such a message."""
         return len(self.unsent) + max(len(self._have), self._begun)
 
     def read(self) -> tuple[bytes | None] | None:
-        """Return the next message, None while there is none. Raises OSError at the end, ValueError for no ZMTP."""
+        """Return the next message in a tuple, None while there is none.
+
+        Raises OSError if the connection has ended, ValueError if the peer does not use ZMTP.
+        """
         for _ in range(PIECES):
             try:
                 data = self.socket.recv(min(PIECE, self._wanted - len(self._have)))
@@ -117,12 +120,12 @@ class Line(Connection):
         return None
 
     def discard(self) -> None:
-        """Free what has been read; nothing more will be. Else it would stay until garbage is collected."""
+        """Free the data read, as no more will be read; otherwise it would stay until garbage is collected."""
         self._have.clear()
         self._speech.close()
 
     def _obey(self, command: bytes) -> None:
-        """Answer a heartbeat, unless that would pile up."""
+        """Answer a heartbeat, unless there are unsent answers."""
         self._begun = False
         if command.startswith(PING) and not self.unsent:
             self.unsent += frame(PONG + command[len(PING) + _TTL :][:_CONTEXT], COMMAND)
@@ -131,10 +134,10 @@ class Line(Connection):
 class Exchange:
     """A socket of type `kind` at `path`. `share` returns how many connections a user may have.
 
-    Messages have at most `longest` bytes, and who has not read what was sent to him is not heard. `most_held` and
-    `backlog` are as in `Connections`. `gone` is called with
-    a connection that is closed, and a connection that is one too many gets the message that `refusal` returns for a
-    user and the number of his connections (None: descriptors run out). `fd` is readable while `serve` has work.
+    Messages have at most `longest` bytes, and a peer that has not read its answers is not read from. `most_held` and
+    `backlog` are as in `Connections`. `gone` is called with a connection that is closed. An excess connection gets the
+    message that `refusal` returns for a user and the number of the user's connections (None: descriptors run out). `fd`
+    is readable while `serve` has work.
     """
 
     def __init__(
@@ -169,12 +172,12 @@ class Exchange:
         self.fd = self.lines.fd
 
     def serve(self, heed: Callable[[Line, bytes | None], object], seconds: float) -> None:
-        """Call `heed` with messages that have come (None: one of several frames), for a turn."""
+        """Call `heed` with the messages received (None: one of several frames), for a turn."""
         self._heed = heed
         self.lines.serve(seconds)
 
     def send(self, line: Line, message: bytes) -> None:
-        """Send a message; who has gone does not get it."""
+        """Send a message, unless the connection is closed."""
         if self.lines.is_open(line):
             line.unsent += frame(message)
             self.lines.flush(line)
@@ -184,7 +187,7 @@ class Exchange:
         self.lines.close(line)
 
     def end(self) -> None:
-        """Close all connections, and let nobody in any more."""
+        """Close all connections, and accept no more."""
         self.lines.end()
 
     def hear(self, connection: Line) -> None:
@@ -195,7 +198,7 @@ class Exchange:
             self._heed(connection, message[0])
 
     def closed(self, connection: Line) -> None:
-        """Pass on that a connection is closed; see `drom.agent.system.connections.Handler`."""
+        """Record that a connection is closed, and call `gone`; see `drom.agent.system.connections.Handler`."""
         connection.discard()
         self._gone(connection)
 
@@ -206,21 +209,21 @@ class Exchange:
 
 
 class Signals:
-    """The socket on which signals of `slots` slots are published to who has subscribed; who does not read misses some.
+    """The socket that publishes the signals of `slots` slots to subscribers; one that does not read misses some.
 
     `share` is as in `Exchange`.
     """
 
     LONGEST = 512
-    """Bytes of what a subscriber may say at once."""
+    """Most bytes of a subscriber's message."""
     TOPICS = 256
-    """Slots that one connection may follow singly; who wants more subscribes to all."""
+    """Most slots to which one connection may subscribe singly; for more, it subscribes to all."""
     UNREAD = 1 << 18
-    """Bytes that may wait for a subscriber before he misses signals."""
+    """Bytes that may wait for a subscriber before it misses signals."""
     MOST_HELD = 1 << 20
     """Bytes that may wait for all subscribers of one user."""
     BACKLOG = 1024
-    """Connections that wait to be accepted: subscribers' sockets do not wait for a place there."""
+    """Most connections that wait to be accepted: the sockets of subscribers do not wait for a place there."""
 
     def __init__(self, path: Path, mode: int, slots: int, share: Callable[[int], int]) -> None:
         self._slots = slots
@@ -239,11 +242,11 @@ class Signals:
         self.fd = self._exchange.fd
 
     def serve(self, seconds: float) -> None:
-        """Take in who subscribes, for a turn."""
+        """Record subscriptions, for a turn."""
         self._exchange.serve(self._heed, seconds)
 
     def publish(self, slot: int, message: bytes) -> None:
-        """Send a message to who has subscribed to this slot or to all."""
+        """Send a message to the subscribers of this slot and of all slots."""
         listeners = self._listeners.get(slot, {}) | self._listeners.get(None, {})
         for line in listeners:
             if len(line.unsent) <= self.UNREAD and self._exchange.lines.has_room(line.uid, len(message)):
@@ -251,11 +254,11 @@ class Signals:
                 line.closes_at = None  # a program that is stopped may read them later
 
     def end(self) -> None:
-        """Publish nothing any more."""
+        """Stop publishing."""
         self._exchange.end()
 
     def _heed(self, line: Line, message: bytes | None) -> None:
-        """Take in a subscription, or its end: who wants what there is none of, or too much, is sent away."""
+        """Record a subscription or its end; close the connection if the slot does not exist or it has too many."""
         try:
             slot = self._slot(message)
         except ValueError:
@@ -271,7 +274,7 @@ class Signals:
             self._exchange.close(line)
 
     def _slot(self, message: bytes | None) -> int | None:
-        """Return which slot a subscription is about, None for all. Raises ValueError for what is no subscription."""
+        """Return the slot of a subscription, None for all. Raises ValueError if the message is not a subscription."""
         if not message or message[0] > 1:
             raise ValueError("this is no subscription")
         slot = slot_of(message[1:]) if message[1:] else None

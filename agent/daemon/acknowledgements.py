@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs say in their mailboxes, and what it takes before it is believed."""
+"""What programs report in their mailboxes, and the checks it has to pass before the agent acts on it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 PAUSE = 0.5
-"""Seconds for which threads are not looked at again because of mail: of a program that has applied a grant too late,
-which rounds of repairs confine as well, and of one that went on moving, which is bound after the grace time."""
+"""Seconds for which acknowledgements cause no second check of threads: of a program that applied a grant too late,
+which repair rounds confine as well, and of one whose threads kept moving, which is bound after the grace time."""
 
 
 class Post:
-    """Reads the mail; `unseat` is told of tasks whose responder has left its seat."""
+    """Reads the mailboxes; `unseat` is called with each task that its responder has left."""
 
     def __init__(self, mailboxes: Mailboxes, acting: Acting, unseat: Callable[[Task], None]) -> None:
         self._mailboxes = mailboxes
@@ -35,13 +35,13 @@ class Post:
         self._unseat = unseat
         self._late: dict[int, float] = {}
         self._restless: dict[int, float] = {}
-        """When threads were looked at, by slot."""
+        """When threads were last checked, by slot."""
         self.missed = False
-        """Whether mail has come that could not be dealt with: `read_all` finds it."""
+        """Whether mail has come that could not be handled: `read_all` reads it again."""
         self.widening = Widening(acting.node, acting.following.processes_of_all, acting.narrowed)
 
     def read(self) -> None:
-        """Read what has come since the last time."""
+        """Read the mailboxes that have changed since the last call."""
         self.missed = True
         numbers = self._mailboxes.written()
         tasks = self._node.tasks.values()
@@ -55,7 +55,7 @@ class Post:
 
     def _read(self, tasks: Iterable[Task]) -> None:
         if self._node.frozen:
-            return  # it is all read when the node thaws: an acknowledgement may ask for threads to be bound
+            return  # all mailboxes are read when the node thaws: an acknowledgement may require threads to be bound
         said: dict[int, Grant] = {}
         wishes: dict[int, Wish] = {}
         late: list[Task] = []
@@ -77,7 +77,7 @@ class Post:
                 late.append(task)
         if self._acting.binds:
             self._bring_back(late)
-        # What the others led to may have superseded a grant, or the task.
+        # Actions for other tasks may have superseded a grant, or the task.
         valid = {slot: g for slot, g in said.items() if slot in self._node.tasks and g in self._node.tasks[slot].grants}
         believed = self._see_to_it(valid) if self._acting.binds else valid
         epochs = {slot: grant.epoch for slot, grant in believed.items()}
@@ -86,7 +86,7 @@ class Post:
         self._acting.do(self._node.wished(wishes, time.monotonic()))
 
     def _bring_back(self, late: Iterable[Task]) -> None:
-        """Confine programs that have applied a grant after the agent had enforced a newer one."""
+        """Confine programs that applied a grant after the agent had enforced a newer one."""
         tasks, now = self._node.tasks, time.monotonic()
         self._late = _recent(self._late, now)
         due = [task for task in late if tasks.get(task.slot) is task and task.slot not in self._late]
@@ -100,7 +100,7 @@ class Post:
                 self._acting.report.confined(tasks[slot], result.changed)
 
     def _see_to_it(self, said: dict[int, Grant]) -> dict[int, Grant]:
-        """Return what is true of the threads: cores change hands only when these are seen to be gone from them."""
+        """Return the grants that the threads have applied: cores are passed on only after no thread may run on them."""
         tasks = self._node.tasks
         leaving = {slot: grant.mask for slot, grant in said.items() if tasks[slot].held & ~grant.mask}
         for slot in said.keys() - leaving:
@@ -125,5 +125,5 @@ def _recent(times: dict[int, float], now: float) -> dict[int, float]:
 
 
 def wish_in(mail: Mail) -> Wish:
-    """Return what the program says in its mail that it can use."""
+    """Return the number of CPUs that the program reports it can use."""
     return Wish(mail.wanted_min, mail.wanted_max)

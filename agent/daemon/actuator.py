@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the node asks for is done here: records saved, grants published, threads bound."""
+"""Carries out the node's decisions: saves records, publishes grants, binds threads."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class Audience(Protocol):
-    """Who wants to know."""
+    """Receives the events of tasks."""
 
     def started(self, task: Task) -> None:
-        """Take in that a task has its first grant."""
+        """Handle the first grant of a task."""
 
     def enforced(self, task: Task) -> None:
-        """Take in that a task was bound whose responder was to do that itself."""
+        """Handle the binding of a task by the agent instead of its responder."""
 
     def forgotten(self, task: Task) -> None:
-        """Take in that a task is over; what this does takes longer than granting the task's cores to others."""
+        """Clean up after a task that is over; this takes longer than granting the task's cores to others."""
 
 
 class Acting:
-    """Carries out the actions of `node`. `binds`: threads are bound, else (emulation, observation) only accounted for.
+    """Carries out the actions of `node`. `binds`: threads are bound; otherwise (emulation, observation) only recorded.
 
-    `audience` is to be set before the first action, and `failed` before the first binding: it is called with the name
-    of what failed and an error that another attempt may not meet. `torn`: an action has failed before others were
-    carried out, which `drom.agent.daemon.recovery.Recovery` puts right.
+    Set `audience` before the first action, and `failed` before the first binding: `failed` is called with the name of
+    the part that failed and its error, which may not recur. `torn`: an action has failed before others were carried
+    out, which `drom.agent.daemon.recovery.Recovery` repairs.
     """
 
     audience: Audience
@@ -70,7 +70,7 @@ class Acting:
         self._over: list[Task] = []
 
     def do(self, actions: list[Action]) -> None:
-        """Carry out actions in order, bindings after all others; what they lead to is carried out after them."""
+        """Carry out actions in order, bindings after all others; actions that result from them follow."""
         try:
             self._do(actions)
         except BaseException:
@@ -78,7 +78,7 @@ class Acting:
             raise
 
     def drop(self) -> tuple[list[Task], list[Task]]:
-        """Forget the actions that are left; return the tasks that were to start, and those to be cleared away."""
+        """Drop the remaining actions; return the tasks that were to start, and the ended ones to be cleaned up."""
         starting = [action.task for action in self._queue if isinstance(action, Start)]
         over, self._over = self._over, []
         self._queue.clear()
@@ -127,7 +127,7 @@ class Acting:
         self.save()
 
     def save(self) -> None:
-        """Write what has changed of tasks, records and fences; those that hold less than the file says come first."""
+        """Write changed records and cpusets of tasks; tasks that hold less than the file says come first."""
         node = self.node
         for task in sorted(node.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
             self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
@@ -135,7 +135,7 @@ class Acting:
                 self.report.unfenced(task, fault)
 
     def bind_threads(self, masks: Mapping[int, int]) -> set[int]:
-        """Bind every thread of the tasks in the slots to these CPUs; return the slots where some could not be."""
+        """Bind every thread of the tasks in the slots to these CPUs; return the slots where a binding failed."""
         failed = set()
         for slot, result in self.narrowed.bind(masks, self.following.processes_of_all).items():
             if result.failed:
@@ -152,7 +152,7 @@ class Acting:
         self.report.granted(action)
 
     def _bind_waiting(self) -> None:
-        """Bind all tasks that are to be bound, in walks over the processes that they share."""
+        """Bind all tasks that wait for it, in joint walks over the processes."""
         node, binds = self.node, self._binds
         self._binds = {}
         due = [b for b in binds.values() if node.tasks.get(b.task.slot) is b.task and b.task.epoch == b.epoch]
@@ -168,7 +168,7 @@ class Acting:
             self.audience.enforced(task)
 
     def _bind_all(self, masks: Mapping[int, int]) -> set[int]:
-        """Bind as `bind_threads`; where the processes cannot be looked at, none could be bound."""
+        """Bind as `bind_threads`; if the processes cannot be read, return all slots."""
         try:
             return self.bind_threads(masks)
         except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which running processes may be attached: it looks at ``/proc`` and says why not."""
+"""Checks in ``/proc`` whether a running process may be attached, and gives the reason if not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process that may be attached: its user, the affinity of its main thread, its command, and a pidfd of ours."""
+    """A process that may be attached: its user, the affinity of its main thread, its command, and an open pidfd."""
 
     who: Identity
     uid: int
@@ -32,7 +32,10 @@ class Candidate:
 
 
 class Candidates:
-    """Looks at processes for `node`; those `exclude` names are left alone. `masters`: who attaches any, in words."""
+    """Checks processes for `node`; those that `exclude` names are left alone.
+
+    `masters` is the text that names the users who may attach any process.
+    """
 
     def __init__(self, node: Node, following: Following, exclude: Exclusions, masters: str) -> None:
         self._node = node
@@ -42,9 +45,9 @@ class Candidates:
         self._me = os.getpid()
 
     def look(self, pid: int, caller: Caller, *, everybody: bool) -> Candidate:
-        """Return the process `pid` if the caller may have it attached; it then closes the pidfd.
+        """Return the process `pid` if `caller` may attach it; the calling code then closes the pidfd.
 
-        `everybody`: also processes of other users than the caller. Raises `ControlError` with a sentence.
+        `everybody`: processes of users other than `caller` are permitted too. Raises `ControlError` with a sentence.
         """
         if not caller.key and (caller.pid <= 0 or proc.namespaces(caller.pid) > 1):
             raise ControlError("you are in another pid namespace than the agent: give the order outside of it.")
@@ -88,7 +91,7 @@ class Candidates:
         return Candidate(who, uid, masks.get(pid, next(iter(masks.values()))), command, pidfd)
 
     def _check_kin(self, who: Identity) -> None:
-        """Refuse the agent, its ancestors, and what is managed already."""
+        """Raise `ControlError` for the agent, its ancestors, and processes that are managed already."""
         if who.pid in [one.pid for one in proc.lineage(self._me)]:
             msg = f"process {who.pid} is the agent, or one that the agent descends from: attach a program below it."
             raise ControlError(msg)
@@ -101,7 +104,7 @@ class Candidates:
             raise ControlError(msg)
 
     def task_above(self, who: Identity) -> Task | None:
-        """Return the task that a process belongs to: by descent, or by ``DROM_TASK`` once its parents have gone."""
+        """Return the task that a process belongs to: by descent, or by ``DROM_TASK`` once its parents have ended."""
         if task := self._following.task_above(who.pid):
             return task
         named = proc.named_task(who.pid)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an agent that runs, as those see them that handle orders or recover tasks. The daemon has them."""
+"""The parts of a running agent, as the handlers of orders and of recovery see them. The daemon implements them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Context(Protocol):
-    """An agent that runs: its node, what carries out the node's decisions, and what it knows of the world."""
+    """A running agent: its node, the parts that carry out the node's decisions, and those that observe the system."""
 
     acting: Acting
     admission: Admission
@@ -43,16 +43,16 @@ class Context(Protocol):
     steward: Nobody
 
     def snapshot(self) -> Snapshot:
-        """Return the state of all tasks, made at most a moment ago."""
+        """Return the state of all tasks, at most a moment old."""
 
     def use(self, now: float) -> None:
-        """Have the node use the CPUs that may be used now."""
+        """Set the node's CPUs to those that may be used now."""
 
     def end(self, task: Task, reason: str) -> None:
-        """End a task whose processes have ended."""
+        """Remove a task after all its processes have ended."""
 
     def confine_all(self) -> None:
         """Bind every process of every task to the CPUs of the task."""
 
     def give_back(self, tasks: Iterable[Task]) -> None:
-        """Give the processes of tasks the affinity that they came with."""
+        """Restore the affinity that the processes of tasks arrived with."""

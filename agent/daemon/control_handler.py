@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket's counter: looks are answered, orders are checked, tried out or carried out."""
+"""Handles requests at the control socket: answers queries, and checks, tries out or carries out orders."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from drom.agent.node.orders import Attach, Release, Resize, Set
 
 ORDERS_AT_ONCE = 100
-"""Orders, carried out or only tried, that a user may give in a moment.
+"""Number of orders, carried out or only tried, that a user may give at once.
 
-From then on, a user gives as many in a second as the lines of the log that they may cause.
+After that a user may give as many a second as the log lines that the user may cause a second.
 """
 LOOKS_AT_ONCE = 20
 LOOKS_A_SECOND = 2.0
-"""Answers to `ps` that are made for a user at once, and in a second from then on: of hundreds of tasks each takes
+"""Number of answers to `ps` computed for a user at once, and a second after that: with hundreds of tasks each takes
 milliseconds."""
 LOOK_SECONDS = 0.5
-"""How old the answer may be that a user gets who asks more often."""
+"""Maximum age, in seconds, of the answer to more frequent requests."""
 
 
 class Obeying:
-    """Answers what comes in at the control socket of `daemon`."""
+    """Answers requests at the control socket of `daemon`."""
 
     def __init__(self, daemon: Context) -> None:
         self._daemon = daemon
@@ -80,7 +80,7 @@ class Obeying:
             raise ControlError(msg) from error
 
     def _look(self, caller: Caller) -> Encoded:
-        """Return what the node looks like now, or did so a moment ago for a user who asks again and again."""
+        """Return the present state of the node; too frequent requests of a user get one up to `LOOK_SECONDS` old."""
         now = time.monotonic()
         share = self._looks.setdefault(caller.uid, Share(LOOKS_AT_ONCE, now, LOOKS_A_SECOND))
         seldom = share.take(now) is not None or self._masters.include(caller)
@@ -102,13 +102,13 @@ class Obeying:
         return self.explained(name)
 
     def explained(self, name: str) -> dict[str, object]:
-        """Return why the job of that name has what it has. Raises `Refused` where there is none."""
+        """Return why the job of that name has its CPUs. Raises `Refused` if there is no such job."""
         found = [sentence._asdict() for sentence in explain(self._node, name, time.monotonic(), self._user)]
         if not self._daemon.binds:
             idle = "The CPUs are emulated: the agent sets no affinity."
             if self._daemon.settings.observe:
                 idle = "This agent only observes: it changes no mask."
-            found = [sentence for sentence in found if sentence["topic"] != "mode"]  # they tell who binds the threads
+            found = [sentence for sentence in found if sentence["topic"] != "mode"]  # they name what binds the threads
             found.append({"topic": "mode", "text": idle})
         return {"schema_version": SCHEMA_VERSION, "job": name, "sentences": found}
 
@@ -142,14 +142,14 @@ class Obeying:
         return self._daemon.snapshot().to_json() | {"said": said}
 
     def _admit(self, user: int) -> None:
-        """Raise `ControlError` if a user has given so many orders that he is to wait."""
+        """Raise `ControlError` if a user has given too many orders and has to wait."""
         now = time.monotonic()
         if self._shares.setdefault(user, Share(ORDERS_AT_ONCE, now)).take(now) is None:
             msg = f"user {user} has given {ORDERS_AT_ONCE} orders in a moment: wait a second before the next one."
             raise ControlError(msg)
 
     def _try_out(self, event: Callable[[Node], object]) -> dict[str, object]:
-        """Return what an event would change, having tried it on a copy."""
+        """Return the changes that an event would cause, by trying it on a copy of the node."""
         after = self._node.fork()
         event(after)
         changes = [step.to_json() for step in preview.steps(self._node, after)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's only loop: it reads the world, asks `Node` what to do, and does it."""
+"""The agent's only loop: it reads events, asks `Node` for decisions, and carries them out."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ PARTS = (
 
 
 class Daemon:
-    """A node agent in its runtime directory. `run` returns when it has been told to stop.
+    """A node agent in its runtime directory. `run` returns when the agent has to stop.
 
     A part of its loop that fails is logged, counted by `guard` and run again; see `survive`.
 
-    `manager` is told how the agent does; `reload` is called when it is to read its configuration again.
+    `manager` receives the agent's status; `reload` is called to read the configuration again.
     """
 
     reload: Callable[[], object]
@@ -100,14 +100,14 @@ class Daemon:
         self.guard = Guard(log, PARTS, self._notice)
         self._recovery = recovery.Recovery(self)
         self._torn = False
-        """Whether a change of the node was left in the middle, and is to be made good before any other."""
+        """Whether a change of the node was interrupted, and has to be repaired before any other change."""
         self.manager = manager
         self.lock = threading.Lock()
         heap.return_large_blocks()
         self._lock_fd = runtime_dir.prepare(settings.runtime_dir)
         try:
             log.keep(settings.history)
-        except HistoryError as error:  # the node is worth more than the record of what happens on it
+        except HistoryError as error:  # managing the node matters more than recording its events
             log("history_failed", reason=error)
         self._selector = selectors.DefaultSelector()
         self._running = True
@@ -149,7 +149,7 @@ class Daemon:
         bits = max(64, machine.online.bit_length())
         self.registry, adopted = recovery.take_over(path, self.settings.capacity, bits, owner, usable)
         self.mailboxes = Mailboxes(path / "mail")
-        # Everybody may send orders; what they may do is decided by who the kernel says they are.
+        # Every user may send orders; what they may do depends on the user id that the kernel reports.
         self.control = server.Server(path, 0o666, self.settings.gate, self.share, slots=self.registry.capacity)
         self.report = Report(self.log, self.control.signal)
         self.following = Following(self, self.node, self._process_ended)
@@ -191,18 +191,18 @@ class Daemon:
             self.settings.fences.open_all_but(self.node.tasks.values())
 
     def share(self, uid: int) -> int:
-        """Return how many connections to one of our sockets a user may have."""
+        """Return how many connections to one of the agent's sockets a user may have."""
         return self.settings.quotas.connections(uid, proc.raise_fd_limit())
 
     def withdraw(self) -> None:
-        """Give up before `run`: leave programs and registry to the next agent, and no door at which nobody answers."""
+        """Give up before `run`: leave programs and registry to the next agent, and remove the sockets."""
         self.abandon()
         runtime_dir.remove_sockets(self.settings.runtime_dir)
 
     def abandon(self) -> None:
         """Close the sockets and leave programs and registry, as a crash would, for the next agent.
 
-        A part that fails is logged, and the others are done.
+        A part that fails is logged, and the other parts are closed.
         """
         guard = Guard(self.log, ())
         guard.run("door", self.admission.close)
@@ -219,9 +219,9 @@ class Daemon:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until SIGTERM, SIGINT or SIGUSR1; call `ready` once programs may knock.
+        """Serve until SIGTERM, SIGINT or SIGUSR1; call `ready` once programs may register.
 
-        Raises `LoopError` when a part of the loop has failed too often in a row. Everything is then as after a crash.
+        Raises `LoopError` if a part of the loop has failed too often in a row. The state is then that after a crash.
         """
         signals = Signals(
             {
@@ -245,7 +245,7 @@ class Daemon:
                     self._turn()
                     garbage.look(idle=not self._more)
             self.manager.stopping()
-            if self._hands_over or self.steward.keeps:  # programs run on where they are
+            if self._hands_over or self.steward.keeps:  # programs keep running where they are
                 self.log("handed_over", tasks=len(self.node.tasks), jobs=self.steward.keeps)
                 self.abandon()
             else:
@@ -254,7 +254,7 @@ class Daemon:
             signals.close()
 
     def _turn(self) -> None:
-        """Wait for something to happen and deal with all of it."""
+        """Wait for events and handle all of them."""
         events = self._selector.select(self._timeout())
         with self.lock:
             if not self._is_torn() or self._recover():
@@ -267,7 +267,7 @@ class Daemon:
         now = time.monotonic
         self.survive("freeze_file", self._look_at_switch)
         for key, _ in events:
-            # An earlier event of this turn may have closed this one's descriptor.
+            # An earlier event of this round may have closed this one's descriptor.
             if self._selector.get_map().get(key.fd) is key:
                 self.survive("events", key.data, key.fd)
         if self.post.missed:
@@ -282,13 +282,13 @@ class Daemon:
         self.survive("door", self.admission.tend)
         self.survive("pacing", self._look_at_pace)
         self.survive("scheduler", lambda: self.steward.turn(now()))
-        # ZeroMQ's descriptor signals edges: whatever happened, look once more.
+        # ZeroMQ's descriptor signals edges: check once more, whatever happened.
         self._more = bool(self.survive("order", lambda: self.control.serve(self._answer)))
 
     def survive(self, part: str, step: Callable[[], T], key: Hashable = None) -> T | None:
-        """Return what a step of the loop returns, None where it fails; what that leaves half done is made good.
+        """Return what a step of the loop returns, None if it fails; an interrupted change is repaired.
 
-        While that is not possible no step is taken: None is returned at once.
+        While the repair is not possible no step is run: None is returned at once.
         """
         if self._is_torn():
             return None
@@ -301,19 +301,19 @@ class Daemon:
         return self._torn or self.acting.torn
 
     def _notice(self, error: Exception) -> None:
-        """Record whether an error has left the node in the middle of a change. A refusal has not."""
+        """Record whether an error has interrupted a change of the node. A refusal has not."""
         if isinstance(error, Refused):
             return
         inside = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
         self._torn |= any(one is self.node or one is self.node.plan for one in inside)
 
     def _recover(self) -> bool:
-        """Make good what was left in the middle; return whether that was possible."""
+        """Repair an interrupted change; return whether that succeeded."""
         self._torn = not self.guard.run("recovery", self._recovery.attempt)
         return not self._torn
 
     def _answer(self, order: dict[str, Any], caller: caller.Caller) -> Any:  # noqa: ANN401 - a JSON value
-        """Answer an order. Raises `ControlError`, also for a fault of ours."""
+        """Answer an order. Raises `ControlError`, also for a fault of the agent."""
         try:
             return self.obeying.answer(order, caller)
         except errors.ControlError:
@@ -332,7 +332,7 @@ class Daemon:
         return f"{does} {counted(self.node.plan.usable.bit_count(), 'CPU')}, {jobs}"
 
     def _look_at_switch(self) -> None:
-        """Freeze or thaw the node as the kill switch says."""
+        """Freeze the node while the kill switch exists, and thaw it otherwise."""
         now, file = time.monotonic(), self.settings.switch
         since = self.node.frozen_since
         if runtime_dir.freezes(file):
@@ -346,7 +346,7 @@ class Daemon:
             self.post.read_all()
 
     def _look_at_load(self) -> None:
-        """Leave cores alone that unmanaged programs keep busy."""
+        """Stop using cores that unmanaged programs keep busy."""
         if self.settings.topology.emulated:
             return
         now, tasks = time.monotonic(), [first_process(task) for task in self.node.tasks.values()]
@@ -357,12 +357,12 @@ class Daemon:
             self.use(now)
 
     def _look_at_pace(self) -> None:
-        """Have the scheduler told how fast its jobs get on."""
+        """Pass measurements of how fast jobs progress to the executor, which reports them to the scheduler."""
         if samples := self.pacing.look(time.monotonic()):
             self.steward.paced(samples)
 
     def _look_at_machine(self) -> None:
-        """Hand out only CPUs that are there and allowed, as hotplug, cpusets and quotas leave them."""
+        """Use only CPUs that are online and permitted, after changes by hotplug, cpusets and quotas."""
         now = time.monotonic()
         if self.settings.reread is None or not self.rereading.look(now):
             return
@@ -370,10 +370,10 @@ class Daemon:
         masks = {"managed": found.managed, "gone": found.gone, "more": found.more}
         self.log("cpus_changed", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
         self.use(now)
-        self.confine_all()  # where a cpuset changes, older kernels forget what its threads were bound to
+        self.confine_all()  # when a cpuset changes, older kernels reset the affinity of its threads
 
     def use(self, now: float) -> None:
-        """Hand out the CPUs that are available and not kept busy by others."""
+        """Set the node's CPUs to those available and not kept busy by unmanaged programs."""
         found = self.rereading.available
         busy = self.busy & found.managed
         self.acting.do(self.node.use(found.managed & ~busy, now, found.gone, busy))
@@ -396,7 +396,7 @@ class Daemon:
         self._selector.register(fd, selectors.EVENT_READ, handler)
 
     def unwatch(self, fd: int) -> None:
-        """Stop looking at `fd`."""
+        """Stop watching `fd`."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(fd)
 
@@ -408,7 +408,7 @@ class Daemon:
             self.reload()
 
     def _hand_over(self) -> None:
-        """Stop, and leave everything to the agent that comes next."""
+        """Stop, and leave everything to the next agent."""
         self._running, self._hands_over = False, True
 
     def _timed(self, place: Place) -> Place:
@@ -421,7 +421,7 @@ class Daemon:
 
         return timed
 
-    # --- life and death -------------------------------------------------------------------------------------------
+    # --- starts and ends ------------------------------------------------------------------------------------------
 
     def _process_ended(self, task: Task, who: Identity) -> None:
         seen_to = who == first_process(task) and self.steward.sees_to(task)
@@ -431,37 +431,37 @@ class Daemon:
             self.admission.unseat(task)
 
     def end(self, task: Task, reason: str) -> None:
-        """Take in that a task is over."""
+        """Remove a task that is over."""
         self.following.forget(task)
         self.report.ended(task, reason)
         self.acting.do(self.node.ended(task.slot, time.monotonic()))
 
     def confine_all(self) -> None:
-        """Bring back threads that were left on CPUs their task does not hold, by an agent that died or was frozen."""
+        """Confine threads that an agent that died or was frozen left on CPUs their task does not hold."""
         for task in self.node.tasks.values():
             if self.binds and task.started and not self.node.frozen:
                 affinity.confine(self.following.processes_of(task), task.held)
 
     def give_back(self, tasks: Iterable[Task]) -> None:
-        """Give threads that are still where the agent put them the affinity that their tasks came with.
+        """Restore the affinity that tasks arrived with, for their threads that still have the agent's binding.
 
-        Before a task is let go, so that an agent that dies in between leaves one that the next binds again, and after:
-        a program that was about to apply a grant may have done so in between. One that does so later sees that it was
-        let go.
+        Called before a task is released, so that an agent that dies in between leaves a task that the next agent binds
+        again, and after it, because a program may have applied a grant in between. A program that applies a grant later
+        sees that it was released.
         """
         for task in tasks:
             if not (self.binds and task.started):
                 continue
-            # Whoever was fenced in can have no mask but ours, or the one that the kernel gave it on its way out.
+            # A thread from a task cpuset can only have the agent's mask, or the one that the kernel set when it left.
             fenced = self.settings.fences is not None and self.settings.fences.open(task)
             if task.arrival.restore:
                 ours = -1 if fenced else task.held
                 affinity.restore(self.following.processes_of(task), ours, task.arrival.restore)
 
     def _leave(self) -> None:
-        """Stop: give back the affinity that is still ours, tell programs, remove the sockets.
+        """Stop: restore the affinity that the agent has set, retire the registry, remove the sockets.
 
-        A part that fails is logged, whatever has been logged before, and the others are done.
+        A part that fails is logged, whatever has been logged before, and the other parts are done.
         """
         with self.lock:
             guard, path = Guard(self.log, ()), self.settings.runtime_dir
@@ -477,14 +477,14 @@ class Daemon:
             guard.run("sockets", lambda: runtime_dir.remove_sockets(path))
             guard.run("mailboxes", self.mailboxes.close)
             guard.run("following", self.following.close)
-            with contextlib.suppress(OSError):  # somebody has put files of his own there
+            with contextlib.suppress(OSError):  # the folder has files that are not the agent's
                 (path / "mail").rmdir()
             guard.run("selector", self._selector.close)
             self.log("stopped")
             self._unlock(guard)
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return what the node looks like now; the caller holds `lock` or is the loop."""
+        """Return the present state of the node; the caller holds `lock` or is the loop."""
         return snapshot(self)

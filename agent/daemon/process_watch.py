@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of tasks: which of them are watched through pidfds, and which belong to a task."""
+"""The processes of tasks: those watched through pidfds, and those that belong to a task."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 AGAIN = 0.1
-"""Seconds until it is asked again what is left of a task."""
+"""Seconds until the remaining processes of a task are searched again."""
 MOST_ANCESTORS = 64
-"""Ancestors that are looked at of a process at the door: whoever has more holds nobody up."""
+"""Maximum number of ancestors that are read of a registering process, so that none can delay the agent."""
 
 
 class Following:
-    """Watches processes of the tasks of `node`; `ended` hears of each end, after which that process is not watched."""
+    """Watches processes of the tasks of `node`; `ended` is called with each that has ended, which is then dropped."""
 
     def __init__(self, loop: Loop, node: Node, ended: Callable[[Task, Identity], None]) -> None:
         self._loop = loop
@@ -39,7 +39,7 @@ class Following:
         self._marks = Marks()
         self._last: Census | None = None
         self._unsure: dict[int, tuple[Task, Identity]] = {}
-        """Tasks of which a process has ended, and that process, whose end is to be dealt with again."""
+        """Tasks of which a process has ended, and that process, whose end has to be handled again."""
         self._due = 0.0
 
     def follow(self, task: Task, who: Identity) -> None:
@@ -48,14 +48,14 @@ class Following:
             return
         pidfd = proc.open_pidfd(who.pid, who.start_time)
         if pidfd is None:
-            # It ended in between: the end is dealt with as an event, like any other.
+            # It ended in between: its end is handled as an event, like any other.
             read, write = os.pipe2(os.O_CLOEXEC)
             os.close(write)
             pidfd = read
         self.watch(task, who, pidfd)
 
     def watch(self, task: Task, who: Identity, pidfd: int) -> None:
-        """Watch a process of a task through its pidfd, which is closed when that is over."""
+        """Watch a process of a task through its pidfd, which is closed when the watch ends."""
         self._pidfds.setdefault(task.slot, {})[who] = pidfd
         self._loop.watch(pidfd, lambda: self._notice(task, who))
 
@@ -67,7 +67,7 @@ class Following:
         self._tell(task, who)
 
     def _tell(self, task: Task, who: Identity) -> None:
-        """Tell of an end; where that fails, `look` tells of it again."""
+        """Report the end of a process; if that fails, `look` reports it again."""
         try:
             self._ended(task, who)
         except BaseException:
@@ -76,13 +76,13 @@ class Following:
             raise
 
     def has_any(self, task: Task) -> bool:
-        """Say whether any process of the task is watched."""
+        """Return whether any process of the task is watched."""
         return task.slot in self._pidfds
 
     def follow_a_survivor(self, task: Task) -> bool:
-        """Watch any process of the task that still runs; False when none does, so that nobody is on its CPUs.
+        """Watch any process of the task that still runs; return False if none does, so that its CPUs are free.
 
-        True as well where that is not known yet: then `look` asks again.
+        Also return True if it is not yet known: then `look` searches again.
         """
         if any(other.arrival.uid == task.arrival.uid for other, _ in self._unsure.values()):
             self._unsure[task.slot] = task, first_process(task)
@@ -104,11 +104,11 @@ class Following:
         return True
 
     def next_look(self) -> float | None:
-        """When `look` has something to do, on the monotonic clock."""
+        """Return when `look` has something to do, on the monotonic clock; None if never."""
         return self._due if self._unsure else None
 
     def look(self, now: float) -> None:
-        """Deal again with one of the ends after which it was not known what is left of the task."""
+        """Handle again one of the ends after which the remaining processes of the task were not known."""
         if not self._unsure or now < self._due:
             return
         (slot, (task, who)), *others = self._unsure.items()
@@ -120,23 +120,23 @@ class Following:
             self._unsure = dict(others) | self._unsure
 
     def forget(self, task: Task) -> None:
-        """Watch no process of the task any more."""
+        """Stop watching the processes of the task."""
         for pidfd in self._pidfds.pop(task.slot, {}).values():
             self._close(pidfd)
 
     def processes_of(self, task: Task) -> Callable[[], set[int]]:
-        """Return what finds the pids of the processes of a task, also of one that was let go, each time anew."""
+        """Return a function that finds the present pids of a task, also of one that was released."""
         return lambda: self._census((task,)).processes(first_process(task))
 
     def processes_of_all(self, slots: Collection[int], stats: dict[int, Stat] | None = None) -> dict[int, set[int]]:
-        """Return the pids of each task's processes, by slot, in one look at all processes: `stats`, or a new one."""
+        """Return the pids of each task's processes, by slot, from one scan of all processes: `stats`, or a new one."""
         tasks, census = self._node.tasks, self._census(stats=stats)
         return {slot: census.processes(first_process(tasks[slot])) for slot in slots}
 
     def task_above(self, pid: int, named: Task | None = None) -> Task | None:
-        """Return the task that process `pid` belongs to by descent, whoever its user is; None where there is none.
+        """Return the task that process `pid` belongs to by descent, whichever user owns it; None if there is none.
 
-        That is the task of its nearest ancestor that is the first process of one, or was seen in one, `pid` included.
+        It is the task of the nearest ancestor, `pid` included, that is the first process of a task or was seen in one.
         An ancestor also belongs to the task `named` if it is of that task's user and has it in its environment.
         """
         find = self._node.find
@@ -149,7 +149,7 @@ class Following:
         return named if named and any(_names(who, named) for who in above[1:]) else None
 
     def scan(self) -> dict[int, Stat]:
-        """Return the stat of every process, by pid; state letters may be those of an earlier look."""
+        """Return the stat of every process, by pid; state letters may be those of an earlier scan."""
         return self._stats.take()
 
     def _census(self, more: Iterable[Task] = (), stats: dict[int, Stat] | None = None) -> Census:
@@ -170,12 +170,12 @@ class Following:
 
 
 def first_process(task: Task) -> Identity:
-    """Return the process that a task began with."""
+    """Return the first process of a task."""
     return Identity(task.arrival.pid, task.arrival.start_time)
 
 
 def _names(who: Identity, task: Task) -> bool:
-    """Return whether a process is of the user of a task and has that task in its environment."""
+    """Return whether a process belongs to the user of a task and has that task in its environment."""
     if who.start_time < task.arrival.start_time or proc.owner(who.pid) != task.arrival.uid:
         return False
     return proc.named_task(who.pid) == first_process(task)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of an agent that has died or handed over: the living keep what they hold, the dead are reaped.
+"""Recovers the tasks of an agent that has died or handed over: living ones keep their CPUs, dead ones are removed.
 
-So are those of an agent that goes on after a failure in the middle of a change: its own registry says how they were.
+The same is done by an agent that continues after a failure in the middle of a change, from its own registry.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 _WORLD = frozenset({"slot", "arrival", "responder", "said", "wish", "heeds_from", "told_waiting"})
-"""Fields of a task that are no part of the plan."""
+"""Fields of a task that are not part of the plan."""
 
 
 def adopt(daemon: Context) -> None:
-    """Take over the tasks in the registry, which the daemon has opened."""
+    """Adopt the tasks in the registry that the daemon has opened."""
     actions = _enter(daemon, {})
     tasks = list(daemon.node.tasks.values())
     dead = [task for task in tasks if not _still_lives(daemon, task)]
@@ -48,9 +48,9 @@ def adopt(daemon: Context) -> None:
 
 
 class Recovery:
-    """Makes the plan of a node anew from what the registry says, after a failure in the middle of a change of it.
+    """Rebuilds the plan of a node from the registry, after a failure in the middle of a change of the plan.
 
-    What an attempt that fails itself has found out is kept for the next one.
+    If an attempt fails itself, what it has found is kept for the next attempt.
     """
 
     def __init__(self, daemon: Context) -> None:
@@ -60,9 +60,9 @@ class Recovery:
         self._over: list[Task] = []
 
     def attempt(self) -> bool:
-        """Recover and return True, or raise what keeps it from that.
+        """Recover and return True, or raise the error that prevents it.
 
-        Tasks keep what they hold, and whoever waits for them waits on. Threads are left to the next round of repairs.
+        Tasks keep the CPUs they hold, and waiting launchers keep waiting. The next repair round corrects threads.
         """
         daemon = self._daemon
         node, acting = daemon.node, daemon.acting
@@ -90,7 +90,7 @@ class Recovery:
 
 
 def _enter(daemon: Context, known: dict[Identity, Task]) -> list[Action]:
-    """Give the node the tasks in the registry, of which those that are `known` stay the same; return what to do."""
+    """Give the node the tasks in the registry, with the objects in `known` reused; return the actions to carry out."""
     found: list[tuple[Task, Job]] = []
     owned: dict[str, int] = {}
     for record in sorted(daemon.registry.records(), key=lambda r: r.fields["arrival"]):
@@ -110,7 +110,7 @@ def _enter(daemon: Context, known: dict[Identity, Task]) -> list[Action]:
 
 
 def _hear_wish(daemon: Context, task: Task) -> None:
-    """Let the wish of a responder that lives count again at once: a new agent changes nothing."""
+    """Apply the demand of a living responder at once, so that a new agent changes nothing."""
     mail = daemon.mailboxes.read(task.mailbox)
     if mail and task.responder and proc.start_time(task.responder[0]) == task.responder[1]:
         task.said = task.wish = wish_in(mail)
@@ -129,9 +129,9 @@ def _still_lives(daemon: Context, task: Task) -> bool:
 
 
 def unit_in_use(path: Path) -> str | None:
-    """Return the unit, "core" or "thread", that living tasks in the directory are counted in; None: there are none.
+    """Return the unit, "core" or "thread", in which living tasks in the directory are counted; None if there are none.
 
-    Raises `RegistryError` when the registry is not one of this layout.
+    Raises `RegistryError` if the registry has another layout.
     """
     if not (path / "registry").exists() or is_obsolete(path / "registry", boot_id()):
         return None
@@ -144,8 +144,8 @@ def unit_in_use(path: Path) -> str | None:
 def take_over(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: int) -> tuple[Registry, bool]:
     """Return the registry of the directory and whether it was adopted with the tasks in it.
 
-    One of an earlier boot, or given up by its agent, is replaced. Raises `RegistryError` when programs follow one that
-    cannot be adopted.
+    A registry of an earlier boot, or one that its agent has retired, is replaced. Raises `RegistryError` if programs
+    follow a registry that cannot be adopted.
     """
     file = path / "registry"
     if not file.exists() or is_obsolete(file, boot_id()):
@@ -158,7 +158,7 @@ def take_over(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: i
         msg = f"{misfit}: start the agent with the options of the last one, or let its programs end first."
         raise RegistryError(msg)
     if misfit or not in_force:
-        old.retire()  # an agent that died while it stopped may not have told everybody
+        old.retire()  # an agent that died while it stopped may not have retired all slots
         return Registry.create(file, capacity, mask_bits, owner), False
     old.sign(owner)
     return old, True
@@ -180,7 +180,7 @@ def _misfit(old: Registry, mask_bits: int, owner: Owner, usable: int) -> str:
 
 
 def _any_lives(records: Sequence[SlotRecord]) -> bool:
-    """Say whether any process of these tasks still runs, or may: where users have more than can be looked at."""
+    """Return whether any process of these tasks still runs, or may: users may have too many processes to read."""
     tasks = {Identity(record.fields["pid"], record.fields["start_time"]): record.fields["uid"] for record in records}
     census = Census(tasks, scan(), Marks())
     return bool(census.unread) or any(map(census.processes, tasks))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request at the door leads to: a task arrives, a process is answered, a responder takes its seat."""
+"""Handles registrations: adds tasks, answers processes, sets responders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """The host at the door at `path`. `end` is told of tasks that are gone before they start, and of why."""
+    """Handles requests at the registration socket `path`. `end` gets tasks that leave before they start, and why."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Admission:
         exclude: Exclusions,
         quotas: Quotas,
     ) -> None:
-        # Everybody may knock; what becomes of it is decided by who the kernel says they are.
+        # Every user may connect; the result depends on the user id that the kernel reports.
         self._reception = Reception(path, loop, self, self._share)
         self._quotas = quotas
         self._acting = acting
@@ -61,30 +61,30 @@ class Admission:
         self._observes = observes
         self.exclude = exclude
         self._images: dict[int, tuple[bytes, ...]] = {}
-        """What responders executed as they sat down, by slot."""
+        """The programs that responders executed when they became responders, by slot."""
 
     def _share(self, uid: int) -> int:
         return self._quotas.connections(uid, proc.raise_fd_limit())
 
     def open(self) -> None:
-        """Let visitors in."""
+        """Accept connections."""
         self._reception.open()
 
     def tend(self) -> None:
-        """Tell launchers why they wait, and close connections that say nothing."""
+        """Send waiting launchers the reason for the wait, and close connections without a request."""
         self._reception.tend()
 
     def next_look(self, now: float) -> float | None:
-        """Return when `tend` has something to tell, or None."""
+        """Return when `tend` has something to send, or None."""
         return self._reception.next_look(now)
 
     def close(self) -> None:
-        """Close the door."""
+        """Close the registration socket."""
         self._reception.close()
         os.close(self._registry_fd)
 
     def receive(self, visit: Visit, request: registration.Request, peer: proc.Peer) -> None:
-        """Deal with a request at the door. Raises `Refused` or `MailboxError` with the sentence to answer."""
+        """Handle a registration request. Raises `Refused` or `MailboxError` with the sentence to answer."""
         named = self._node.find(*request.task) if request.task else None
         above = self._following.task_above(peer.identity.pid, named)
         task = self._host_of(request, peer, above, named)
@@ -100,7 +100,7 @@ class Admission:
             if not self._answer(visit, task) and arrives and _launches(visit, task):
                 self._end(task, "left")
         elif self._observes:
-            # It is counted as waiting, and runs meanwhile.
+            # It counts as waiting, but runs meanwhile.
             self._reception.leave_alone(visit, f"this agent only observes. It would wait: {self.why_waiting(task)}")
         else:
             visit.awaits(task)
@@ -108,10 +108,11 @@ class Admission:
     def _host_of(
         self, request: registration.Request, peer: proc.Peer, above: Task | None, named: Task | None
     ) -> Task | None:
-        """Return the task that the process which asks is part of; None where it is to be one of its own.
+        """Return the task that the registering process is part of; None if it is to be a task of its own.
 
-        That is the task `above`, from which it descends, whoever its user is, or, when its parents have ended, the
-        running one of its user that it has `named`. What a user launches within a task of his is a task of its own.
+        It is the task `above`, from which the process descends, whichever user owns it, or, if its parents have ended,
+        the started task of the same user that it has `named`. A program launched inside a task of its own user is a
+        task of its own.
         """
         if request.kind == "attach":
             ours = named is not None and named.started and named.arrival.uid == peer.uid
@@ -136,7 +137,7 @@ class Admission:
         return task
 
     def take_in(self, arrival: Arrival, pidfd: int) -> Task:
-        """Let a task arrive whose first process is that of `pidfd`, which is closed when it is over.
+        """Add a task with the process of `pidfd` as its first one; the pidfd is closed when the task is over.
 
         Raises `Refused`, `MailboxError` or OSError with the pidfd closed and nothing changed.
         """
@@ -160,11 +161,11 @@ class Admission:
         return task
 
     def _answer(self, visit: Visit, task: Task) -> bool:
-        """Answer a process whose task has its first grant; say whether the answer was taken."""
+        """Answer a process after the first grant of its task; return whether the answer was sent."""
         if visit.kind == "attach" and visit.who:
             return self._seat(visit, task, visit.who)
         who = visit.who.pid if visit.who else task.arrival.pid
-        # Bound before it hears of the grant: a launcher that bound itself late could undo a shrink that came meanwhile.
+        # Bound before the grant is sent: a launcher that bound itself late could undo a shrink that came meanwhile.
         bound = affinity.bind(lambda: {who}, task.granted) if self._acting.binds else None
         late = bound is not None and bound.failed
         return self._reception.answer(visit, self._reply("granted", task, binds_itself=late), [])
@@ -183,7 +184,7 @@ class Admission:
         )
 
     def _seat(self, visit: Visit, task: Task, who: Identity) -> bool:
-        """Hand a process the registry, and the mailbox if the responder's seat is free; say whether it took them."""
+        """Send a process the registry, and the mailbox if no other is the responder; return whether that was sent."""
         if self._observes:
             self._reception.refuse(visit, "this agent only observes: the program runs unmanaged.")
             return False
@@ -221,7 +222,7 @@ class Admission:
     def _clear_mailbox(self, task: Task, uid: int) -> None:
         """Empty the mailbox of a task for its next responder, of user `uid`. Raises OSError or `MailboxError`.
 
-        Where the last one was of another user it is replaced, as processes of that user may still write to it.
+        If the last one was of another user the mailbox is replaced, as processes of that user may still write to it.
         """
         if self._mailboxes.is_of(task.mailbox, uid):
             self._mailboxes.clear(task.mailbox)
@@ -231,18 +232,21 @@ class Admission:
         self._mailboxes.remove(last)
 
     def _sits(self, task: Task, who: Identity) -> bool:
-        """Say whether a process has the responder's seat, and attaches once more."""
+        """Return whether a process is the task's responder already, and attaches once more."""
         mail = self._mailboxes.read(task.mailbox)
         left = mail is None or mail.applied == layout.EPOCH_RETIRED
         return task.responder == (who.pid, who.start_time) and not left and not self._has_executed(task)
 
     def _has_executed(self, task: Task) -> bool:
-        """Say whether the responder of a task has executed a program since it sat down, or since we first looked."""
+        """Return whether the responder of a task has executed another program since it became responder.
+
+        If that program was not recorded, the first call records it and returns False.
+        """
         image = proc.image(task.responder[0]) if task.responder else ()
         return self._images.setdefault(task.slot, image) != image
 
     def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
-        """Free the seat of a process that cannot sit there. Several of its threads may have been offered it."""
+        """Remove a responder that has declined the role. Several of its threads may have received the offer."""
         others = [visit for visit in self._reception.waiting_for(task) if visit.who == who]
         if sits:
             for visit in others:
@@ -251,9 +255,9 @@ class Admission:
             self._leaves(task, who.pid)
 
     def enforced(self, task: Task) -> None:
-        """Free the seat of a process that executes another program than the one that sat down, which may be deaf.
+        """Remove a responder that has executed another program since, which may not handle grants.
 
-        One with libdrom sits down again.
+        A program with libdrom becomes responder again.
         """
         if self._node.tasks.get(task.slot) is task and task.responder and self._has_executed(task):
             self._leaves(task, task.responder[0])
@@ -263,11 +267,11 @@ class Admission:
         self.unseat(task)
 
     def unseat(self, task: Task) -> None:
-        """Empty the responder's seat. From now on the whole task has the grant, whatever its responder left it with."""
+        """Clear the task's responder. From now on the agent binds the whole task to the grant, whatever its masks."""
         self._acting.do(self._node.unseat(task.slot, time.monotonic()))
 
     def started(self, task: Task) -> None:
-        """Answer who waits for a task that has its first grant; one that runs already is bound."""
+        """Answer the processes that wait for a task that has its first grant; bind a task that runs already."""
         if task.arrival.attached and self._acting.binds and self._acting.bind_threads({task.slot: task.granted}):
             self._node.bind_failed(task.slot, time.monotonic())
         visits, taken = self._reception.waiting_for(task), False
@@ -279,32 +283,32 @@ class Admission:
             self._end(task, "left")
 
     def forgotten(self, task: Task) -> None:
-        """Clear away what is left of a task that is over."""
+        """Remove the mailbox and the connections of a task that is over."""
         self._mailboxes.remove(task.mailbox)
         for visit in self._reception.waiting_for(task):
             self._reception.dismiss(visit)
 
     def left(self, task: Task) -> None:
-        """Take in that the launcher of a task that has not started is gone; one that runs already stays."""
+        """Remove a task after its launcher disconnected before the start; a task that runs already stays."""
         if not task.arrival.attached:
             self._end(task, "left")
 
     def refused(self, sentence: str) -> None:
-        """Take note of a refusal at the door."""
+        """Record a refused registration."""
         self._acting.report.refused(sentence)
 
     def why_waiting(self, task: Task) -> str:
-        """Return a sentence: what a task that has no grant yet waits for."""
+        """Return a sentence that says what a task without a grant waits for."""
         return self._node.why_waiting(task)
 
 
 def _launches(visit: Visit, task: Task) -> bool:
-    """Say whether a visit is that of the launcher of a task."""
+    """Return whether a connection is that of the launcher of a task."""
     return visit.kind == "launch" and visit.who is not None and visit.who.pid == task.arrival.pid
 
 
 def _names(request: registration.Request, peer: proc.Peer) -> list[str]:
-    """Return what a program is known by: what a launcher will run, or executable and names of who attaches itself."""
+    """Return the names of a program: that which a launcher will run, or executable and command of an attached one."""
     if request.kind == "launch":
         return [request.program]
     pid = peer.identity.pid

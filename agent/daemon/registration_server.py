@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections at the door: one request each, an answer at once or when cores are free, and nobody may linger.
+"""Connections to the registration socket: each sends one request, and gets an answer at once or when cores are free.
 
-What a request leads to is its host's business.
+Connections without a request are closed. The `Host` handles the requests.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from drom.agent.system.proc import Identity, Peer
 
 TELL_WAITING = 0.25
-"""Seconds after which a launcher is told why it waits."""
+"""Seconds after which a launcher receives the reason for its wait."""
 
 
 class Visit(Connection):
-    """A connection: once its process has asked, which process asks for what, and the task it waits for.
+    """A connection; after its request also the process, the kind of request, and the task it waits for.
 
-    A process that has been offered the seat of a task that runs waits for nothing: its answer is awaited.
+    A process that was offered the role of responder of a running task does not wait: the agent waits for its answer.
     """
 
     def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float) -> None:
@@ -44,31 +44,31 @@ class Visit(Connection):
         self.task: Task | None = None
 
     def awaits(self, task: Task) -> None:
-        """Record that the connection lasts until `task` starts, or its seat is taken."""
+        """Record that the connection lasts until `task` starts, or has its responder."""
         self.task, self.closes_at, self.hears_end = task, None, True
 
 
 class Host(Protocol):
-    """Who lets visitors in."""
+    """Handles registration requests."""
 
     def receive(self, visit: Visit, request: registration.Request, peer: Peer) -> None:
-        """Deal with a request. Raises `Refused` or `MailboxError` with the sentence to answer."""
+        """Handle a request. Raises `Refused` or `MailboxError` with the sentence to answer."""
 
     def left(self, task: Task) -> None:
-        """Take in that the launcher of a task that has not started is gone."""
+        """Handle the disconnection of the launcher of a task that has not started."""
 
     def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
-        """Take in whether a process that was offered the seat of a task has come to sit there."""
+        """Handle the answer of a process that was offered the role of a task's responder: whether it accepts."""
 
     def refused(self, sentence: str) -> None:
-        """Take note of a refusal."""
+        """Record a refusal."""
 
     def why_waiting(self, task: Task) -> str:
-        """Return a sentence: what a task waits for."""
+        """Return a sentence that says what a task waits for."""
 
 
 class Reception:
-    """The door at `path`, open to every user, who may have as many connections to it as `share` returns."""
+    """The registration socket at `path`, open to every user; `share` returns how many connections a user may have."""
 
     def __init__(self, path: Path, loop: Loop, host: Host, share: Callable[[int], int]) -> None:
         self._loop = loop
@@ -76,26 +76,29 @@ class Reception:
         self._visits = Connections(path, socket.SOCK_SEQPACKET, share, Visit, self)
 
     def open(self) -> None:
-        """Let visitors in."""
+        """Accept connections."""
         self._loop.watch(self._visits.fd, self._visits.serve)
 
     def close(self) -> None:
-        """Close the door. Launchers that wait knock again, in case another agent comes."""
+        """Close the socket. Waiting launchers register again if another agent starts."""
         self._loop.unwatch(self._visits.fd)
         self._visits.end()
 
     def waiting_for(self, task: Task) -> list[Visit]:
-        """Return the visits that wait for a task."""
+        """Return the connections that wait for a task."""
         return [visit for visit in self._visits if visit.task is task]
 
     def answer(self, visit: Visit, reply: bytes, fds: list[int]) -> bool:
-        """Send the last reply of a visit, with descriptors; False when nobody takes it."""
+        """Send the last reply of a connection, with descriptors, and close it; return False if it cannot be sent."""
         sent = connections.send(visit.socket, reply, fds)
         self.dismiss(visit)
         return sent
 
     def offer(self, visit: Visit, task: Task, reply: bytes, fds: list[int]) -> bool:
-        """Offer a process the seat of a task; False when nobody takes it, else the host hears what comes of it."""
+        """Offer a process the role of a task's responder; return False if it cannot be sent.
+
+        Otherwise the answer is passed to `Host.answered`.
+        """
         visit.awaits(task)
         sent = connections.send(visit.socket, reply, fds)
         if not sent:
@@ -103,25 +106,25 @@ class Reception:
         return sent
 
     def refuse(self, visit: Visit, sentence: str) -> None:
-        """Answer with a refusal."""
+        """Send a refusal."""
         self._host.refused(sentence)
         self.answer(visit, layout.pack_reply("refused", text=sentence), [])
 
     def leave_alone(self, visit: Visit, sentence: str) -> None:
-        """Answer that the agent leaves this program alone."""
+        """Send the reply that the agent leaves this program alone."""
         self.answer(visit, layout.pack_reply("unmanaged", text=sentence), [])
 
     def dismiss(self, visit: Visit) -> None:
-        """Close a visit's connection, if it is still open."""
+        """Close a connection, if it is still open."""
         self._visits.close(visit)
 
     def next_look(self, now: float) -> float | None:
-        """Return when `tend` has something to tell, or None."""
+        """Return when `tend` has something to send, or None."""
         untold = any(v.kind == "launch" and v.task and not v.task.told_waiting for v in self._visits)
         return now + TELL_WAITING if untold else None
 
     def tend(self) -> None:
-        """Tell launchers why they wait, and close connections that say nothing."""
+        """Send waiting launchers the reason for the wait, and close connections without a request."""
         now = time.monotonic()
         self._visits.tend(now)
         for visit in self._visits:
@@ -141,13 +144,13 @@ class Reception:
         return layout.pack_reply("refused", text=sentence)
 
     def closed(self, connection: Visit) -> None:
-        """Do nothing: what becomes of a visitor's task is known where its connection is closed."""
+        """Do nothing: the code that closes the connection handles its task."""
 
     def hear(self, connection: Visit) -> None:
-        """Take the one request of a connection, or notice that the other side has gone.
+        """Receive the one request of a connection, or detect that the other side has disconnected.
 
-        A process that sits in the seat it was offered hangs up. Another message, or an unread offer, says that it
-        cannot.
+        A process accepts the role of responder by closing the connection. Another message, or an unread offer, means
+        that it declines.
         """
         visit = connection
         data: bytes | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration, read again while the agent runs: what can change does at once, what cannot is named.
+"""Reloads the configuration of a running agent: applies changes at once, and names those that need a new agent.
 
 A file with a fault changes nothing.
 """
@@ -42,11 +42,11 @@ CHANGEABLE = {
     "avoid_load",
     "avoid_after",
 }
-"""Options that a running agent may be given other values of."""
+"""Options that can change while an agent runs."""
 
 
 def tuned(settings: Settings, options: Options) -> Settings:
-    """Return `settings` with what the options say of all that may change while an agent runs."""
+    """Return `settings` with the values that `options` has for all that may change while an agent runs."""
     return replace(
         settings,
         grace=options.grace,
@@ -62,7 +62,7 @@ def tuned(settings: Settings, options: Options) -> Settings:
 class Reloading:
     """Reads the configuration of a running agent again, from `sources` and the environment.
 
-    `start` is what it was started with.
+    `start` are the options that it was started with.
     """
 
     def __init__(self, daemon: Daemon, start: Options, sources: Sources) -> None:
@@ -71,7 +71,7 @@ class Reloading:
         self._sources = sources
 
     def reload(self) -> dict[str, object]:
-        """Put the configuration in force, log what that changes, and return it as JSON. Raises `ControlError`."""
+        """Apply the configuration, log the changes, and return them as JSON. Raises `ControlError`."""
         daemon = self._daemon
         daemon.manager.reloading()
         try:
@@ -116,7 +116,7 @@ class Reloading:
     def _apply(self, changed: list[str]) -> None:
         daemon, now = self._daemon, time.monotonic()
         daemon.settings = settings = tuned(daemon.settings, self._options)
-        # Users are looked up anew, whatever has changed.
+        # Users are looked up again, whatever has changed.
         daemon.admission.exclude = daemon.obeying.candidates.exclude = settings.exclude
         if not changed:
             return

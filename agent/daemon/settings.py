@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent is started with, as `drom.agent.daemon.startup` makes it from its options."""
+"""The settings of an agent, which `drom.agent.daemon.startup` derives from its options."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an agent is started with. Durations are seconds; the `unit` handed out is a "core" or a "thread".
+    """The settings of an agent. Durations are seconds; the allocation `unit` is a "core" or a "thread".
 
-    `claims` is the file of `drom.agent.ipc.cpu_locks` (None: nothing is claimed); `memory` is what jobs may declare
-    together, in bytes (0: not counted). `reread` returns the machine as it is by then (None: it never changes).
-    `gate` is where orders from other nodes come in (None: nowhere), and `membership` names the scheduler (None: none).
-    `fences` are the control groups of tasks (None: there are and were none). `history` keeps events for when the agent
-    has gone (None: nothing does).
+    `claims` is the file of `drom.agent.ipc.cpu_locks` (None: CPUs are not locked); `memory` is the sum that jobs may
+    declare, in bytes (0: not counted). `reread` returns the machine's present state (None: it never changes). `gate`
+    receives orders from other nodes (None: there are none), and `membership` names the scheduler (None: none).
+    `fences` are the control groups of tasks (None: there are and were none). `history` stores events beyond the
+    agent's life (None: they are not stored).
     """
 
     runtime_dir: Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the command line to a running agent: the kernel, the daemon, metrics, and what goes wrong on the way."""
+"""Starts an agent from the command line: placement kernel, daemon, metrics, and the errors of a start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def become(options: Options, sources: Sources) -> None:
-    """Check the machine, then replace this process by the agent, which does without the command line's libraries.
+    """Check the machine, then replace this process by the agent, which does not load the command line's libraries.
 
     Raises `TopologyError` or `ControlError` with a sentence.
     """
@@ -67,16 +67,16 @@ def become(options: Options, sources: Sources) -> None:
 
 
 def describe(options: Options, sources: Sources) -> int:
-    """Return the descriptor of a file, which an agent inherits, with its options: others need not read them in `ps`."""
+    """Return the descriptor of a file with an agent's options, which the agent inherits: `ps` does not show them."""
     file = os.memfd_create("drom-options", 0)
     os.write(file, json.dumps([asdict(part) for part in (options, sources)]).encode())
     return file
 
 
 def main(descriptor: str) -> None:
-    """Be the agent that `describe` has described in the file of this descriptor."""
+    """Run the agent with the options that `describe` has written to the file of this descriptor."""
     sys.excepthook = _crashed
-    # An agent does no linear algebra: where SciPy is installed, numba would load it and its BLAS for nothing.
+    # An agent does no linear algebra: if SciPy is installed, numba would load it and its BLAS for nothing.
     sys.modules["scipy"] = None  # type: ignore[assignment]
     with open(int(descriptor), "rb") as file:
         file.seek(0)
@@ -102,7 +102,7 @@ def _crashed(kind: type[BaseException], error: BaseException, trace: TracebackTy
 
 
 def _keep_descriptors() -> None:
-    """Let nobody whom the agent starts have what was open in whoever started the agent."""
+    """Make inherited descriptors above 2 non-inheritable, so that no child of the agent gets them."""
     for path in list(Path("/proc/self/fd").iterdir()):
         if int(path.name) > 2:
             with suppress(OSError):  # that of the list itself
@@ -110,7 +110,7 @@ def _keep_descriptors() -> None:
 
 
 def run(machine: Topology, options: Options, sources: Sources) -> None:
-    """Run an agent until it is told to stop. Raises `ControlError` with a sentence when it cannot start."""
+    """Run an agent until it has to stop. Raises `ControlError` with a sentence if it cannot start."""
     reserved = parse_cpulist(options.reserved)
     machine = without(machine, reserved)
     if not machine.allowed:
@@ -182,7 +182,7 @@ def _masters(options: Options) -> Masters:
 
 
 def _gate(options: Options, log: Log) -> Gate | None:
-    """Return where orders from other nodes come in, if they are wanted. Raises `ControlError`."""
+    """Return the receiver of orders from other nodes, None if not configured. Raises `ControlError`."""
     if options.remote_listen is None:
         return None
     from drom.agent.control import gate as remote
@@ -194,7 +194,7 @@ def _gate(options: Options, log: Log) -> Gate | None:
 
 
 def _membership(options: Options) -> Membership | None:
-    """Return to which scheduler the node belongs, if to any. Raises `ControlError`."""
+    """Return the node's membership in a scheduler's cluster, None if it has none. Raises `ControlError`."""
     if options.scheduler is None:
         return None
     if options.observe:
@@ -217,7 +217,7 @@ def keys_of(options: Options) -> Keys:
 
 
 def _reread(start: Topology, reserved: int, *, words: bool) -> Topology:
-    """Return the machine as it is now; where an agent was told what it looks like, what is left of that."""
+    """Return the machine's present state; with `words`, the given topology reduced to its present CPUs."""
     now = without(read_topology(), reserved)
     return replace(start, allowed=start.allowed & now.allowed, quota=now.quota) if words else now
 
@@ -230,7 +230,7 @@ def _history(options: Options) -> History | None:
 
 
 def _unit(directory: Path, wanted: str, log: Log) -> str:
-    """Return the unit to hand out: the one asked for, but while tasks live that of the agent that started them."""
+    """Return the allocation unit: the wanted one or, while tasks live, that of the agent that started them."""
     from drom.agent.daemon.recovery import unit_in_use
 
     unit = unit_in_use(directory) or wanted
@@ -243,7 +243,7 @@ def _unit(directory: Path, wanted: str, log: Log) -> str:
 
 
 def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
-    """Have the loop load the kernel's machine code once the compiling process has ended."""
+    """Make the loop load the placement kernel's machine code once the compiling process has ended."""
     if placer.compiler is None:
         if placer.warning:
             log("compile_failed", reason=f"distribution runs uncompiled and slowly: {placer.warning}")
@@ -273,7 +273,7 @@ def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], 
         port, stop = site.serve(daemon, *address)
     except OSError as error:
         daemon.withdraw()
-        reason = error.strerror or error  # which os.strerror does not know of a name that has no address
+        reason = error.strerror or error  # os.strerror does not know the error of a name without an address
         msg = f"cannot serve metrics on {address[0]}:{address[1]}: {reason}: choose another --metrics."
         raise ControlError(msg) from error
     log("metrics", address=address[0], port=port)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of all processes belong to which task, at one moment."""
+"""Assigns processes to tasks, at one moment."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 BUDGET = 1 << 22
-"""Bytes of environments that are read of each user in a look; a small one counts as a page."""
+"""Bytes of environments that are read per user in one scan; a small environment counts as a page."""
 _PAGE = 4096
 _CHECK = BUDGET // 64
-"""What it counts to see whether a process still executes the same: it is rare, and takes as long as a small one."""
+"""Bytes that a check for a changed executable counts: it is rare, and takes as long as a small environment."""
 
 
 class _Seen(NamedTuple):
-    """A process as it was read, with the inode numbers of its folder and of its parent's (0: none)."""
+    """The stat of a process, with the inode numbers of its folder and of its parent's (0: none)."""
 
     inode: int
     parent: int
@@ -29,10 +29,10 @@ class _Seen(NamedTuple):
 
 
 class Scan:
-    """The stat of every process below `proc`, of which only what may have changed since the last time is read.
+    """The stat of every process below `proc`; only stats that may have changed since the last call are read.
 
-    The folder of a process has an inode of its own for as long as the process lives, and listing ``/proc`` tells it.
-    A process has another parent only when its parent has ended. State letters are those of when a stat was read.
+    The folder of a process has an inode of its own for as long as the process lives, and listing ``/proc`` returns it.
+    A process gets another parent only when its parent has ended. State letters are those at the time of reading.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -40,7 +40,7 @@ class Scan:
         self._seen: dict[int, _Seen] = {}
 
     def take(self) -> dict[int, Stat]:
-        """Return the stats by pid; processes that end meanwhile are left out."""
+        """Return the stats by pid, without processes that end meanwhile."""
         with os.scandir(self._proc) as entries:
             inodes = {int(entry.name): entry.inode() for entry in entries if entry.name.isdecimal()}
         same = {
@@ -55,7 +55,7 @@ class Scan:
 
 
 class _Named(NamedTuple):
-    """What the environment of a process names, with when it started, its user, and what it executes."""
+    """The task named in the environment of a process, with its start time, its user, and its executed program."""
 
     start_time: int
     user: int
@@ -66,21 +66,21 @@ class _Named(NamedTuple):
 class Marks:
     """The tasks that processes below `proc` name in their environment (``DROM_TASK``).
 
-    An environment is read once, and again when its process has executed another program. What is looked at of each user
-    in a look is bounded: what is left comes in the next ones, so that nobody can hold up the agent.
+    An environment is read once, and again after its process has executed another program. The amount read per user in
+    one scan is bounded, so that no user can delay the agent: the rest is read in the next scans.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[int, _Named] = {}
-        """Who was looked at last comes last."""
+        """The known processes, by pid; the one read last comes last."""
 
     def look(
         self, pids: Collection[int], stats: Mapping[int, Stat], users: Collection[int]
     ) -> tuple[dict[int, tuple[Identity, int]], set[int]]:
         """Return the task that each of `pids` names, and its user, if it is one of `users` and names any.
 
-        Also returned are the users of whom not all has been read yet.
+        Also return the users some of whose processes have not been read yet.
         """
         self._known = {
             pid: known
@@ -100,7 +100,7 @@ class Marks:
         return {pid: (one.task, one.user) for pid, one in named.items() if one.task and one.user in users}, unread
 
     def _see(self, pid: int, user: int | None, start_time: int) -> int:
-        """Learn what a process names, unless that is known and still so; return what that cost of the budget."""
+        """Read the task that a process names, unless it is known and unchanged; return the bytes used of the budget."""
         known, executes = self._known.pop(pid, None), image(pid, self._proc)
         user = owner(pid, self._proc) if known else user
         if user is None:
@@ -114,10 +114,10 @@ class Marks:
 
 
 class Census:
-    """All processes in `stats`, told apart by tasks: those of `tasks`, which are the users by first process.
+    """All processes in `stats`, assigned to `tasks`, a mapping from the first process of each task to its user.
 
-    Processes that were seen in a task stay in it when their parents end, whoever they are: `before` is the census
-    taken last, if there was one.
+    Processes that were seen in a task stay in it when their parents end, whichever user owns them: `before` is the
+    previous census, if there was one.
     """
 
     def __init__(
@@ -154,25 +154,25 @@ class Census:
 
     @cached_property
     def _below(self) -> dict[int, list[int]]:
-        """The processes at and below each first process and orphan; 0 has all others."""
+        """Each first process and orphan with its descendants; key 0 has all other processes."""
         found: dict[int, list[int]] = {}
         for pid, root in self._owners.items():
             found.setdefault(root, []).append(pid)
         return found
 
     def processes(self, first: Identity) -> set[int]:
-        """Return the pids of the task whose first process is `first`, one of those the census was taken for.
+        """Return the pids of the task with the first process `first`, one of those the census was taken for.
 
-        Those are its descendants, and orphans with their descendants: processes whose parent is outside every task and
-        that were seen in this one before, or are of its user, started no earlier than the task, and have its
+        They are its descendants, and orphans with their descendants: processes whose parent is outside every task and
+        that were seen in this one before, or belong to its user, started no earlier than the task, and have its
         ``DROM_TASK`` in their environment. Nothing below the first process of another task belongs to it. There may be
-        more if its user is one of `unread`.
+        more processes if its user is one of `unread`.
         """
         mine = set(self._below[first.pid]) if first in self._living else set()
         return mine.union(*(self._below[orphan] for orphan in self._orphans.get(first, ())))
 
     def _strays(self, owners: Mapping[int, int]) -> list[int]:
-        """Return who may be an orphan of any task: young enough, outside every task, and adopted by one who adopts."""
+        """Return the pids of possible orphans of tasks: young enough, outside every task, with an adopting parent."""
         stats, dead = self._stats, self._tasks.keys() - self._living
         adopting = _ancestors(stats, (who.pid for who in self._living))
         latest = max((who.start_time for who in dead), default=-1)
@@ -187,9 +187,9 @@ class Census:
         ]
 
     def _is_orphan(self, stat: Stat, task: Identity) -> bool:
-        """Say whether one who names a task is no older than it, and was adopted by one who adopts its orphans.
+        """Return whether a process that names a task is no older than it, and its parent adopts orphans of that task.
 
-        Those are its ancestors, or when it is gone whoever is as old as it.
+        These are adopted by ancestors of the task or, once its first process has ended, by any process at least as old.
         """
         if stat.start_time < task.start_time:
             return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: two OpenMP programs share this machine under a real agent, told as it happens.
+"""The demonstration: two OpenMP programs share this machine under a real agent, reported as it happens.
 
-jacobi has all cores; primes arrives, and jacobi gives half of them up; primes ends, and jacobi grows back. What is told
+jacobi has all cores; primes arrives, and jacobi gives half of them up; primes ends, and jacobi grows back. The report
 comes from the agent's signals and is compared with `drom ps` and with the threads' own masks.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 LEAST_SECONDS = 3.0
 QUIET_START = 1.0
-"""Seconds of compiling after which a person is told what takes so long."""
+"""Seconds of compiling after which the user is told what takes so long."""
 COMPILING = "drom: compiling the distribution kernel, once on this machine"
 
 
@@ -63,7 +63,7 @@ class Told:
         return asdict(self) | exact | {"old": format_cpulist(self.old), "new": format_cpulist(self.new)}
 
     def effect(self) -> str:
-        """Return in words how the change came into force."""
+        """Return a phrase on how the change came into force."""
         wait = f"{1000 * self.took_s:.{1 if self.took_s < 0.00995 else 0}f} ms"
         return {
             "started": f"runs after {wait}",
@@ -72,14 +72,14 @@ class Told:
         }.get(self.outcome, f"{self.outcome.upper()} in {wait}")
 
     def change(self) -> Change:
-        """Return the change as a picture wants it."""
+        """Return the change in the form that pictures take."""
         in_force = self.took_s if self.outcome in {"applied", "bound", "enforced"} else 0.0
         return Change(self.time_s, self.job, self.new, self.time_s + in_force, self.action)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program said at its end, and whether it was right."""
+    """The output of a program at its end, and whether its result was right."""
 
     job: str
     text: str
@@ -96,10 +96,10 @@ class Answer:
 
 
 def choose_machine(real: Topology) -> tuple[Topology, str | None]:
-    """Return the machine to show and the words that make an agent see it so; None: as it is.
+    """Return the machine to show and the topology words that make an agent show it so; None: the real machine.
 
-    The halves of a one-socket machine stand for sockets where words can say that without tearing a core apart. Raises
-    `DemoError` when there are no two cores.
+    The halves of a one-socket machine stand for sockets if words can describe that without splitting a core. Raises
+    `DemoError` if there are fewer than two cores.
     """
     shown = halves(real)
     if shown is None:
@@ -120,7 +120,7 @@ def _cores(machine: Topology) -> list[tuple[int, int]]:
 
 
 def introduce(machine: Topology, words: str | None) -> str:
-    """Return the first lines: what is going to share what."""
+    """Return the first lines: the programs and the machine that they are going to share."""
     sockets: dict[int, int] = {}
     for package, mask in _cores(machine):
         sockets[package] = sockets.get(package, 0) | mask
@@ -134,7 +134,7 @@ def introduce(machine: Topology, words: str | None) -> str:
 
 @dataclass(slots=True)
 class Story:
-    """What has been told so far. `tell` gets each change as soon as it is in force."""
+    """The changes so far. `tell` is called with each change as soon as it is in force."""
 
     stage: Stage
     tell: Callable[[Told], None]
@@ -164,7 +164,7 @@ class Story:
         self.problems += self._judgement()
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Take in one signal of the agent."""
+        """Record one signal of the agent."""
         job, kind, at = event["job"], event["event"], event["time"] - self.begin
         if kind == "ended":
             self._end(job, at)
@@ -188,7 +188,7 @@ class Story:
         self.tell(told)
 
     def _why(self, told: Told) -> str:
-        """Return in words why a change was made."""
+        """Return a phrase on why a change was made."""
         others = [other for other in self.told if other.job != told.job]
         givers = [other.job for other in others if other.action == "shrink" and told.new & other.old & ~other.new]
         gone = [other.job for other in others if other.action == "end"]
@@ -207,7 +207,7 @@ class Story:
         return [told for told in self.told if told.job == job]
 
     def _now(self, job: str) -> int:
-        """Return the CPUs a job has according to what was told."""
+        """Return the CPUs a job has according to the recorded changes."""
         return self._history(job)[-1].new if self._history(job) else 0
 
     def _did(self, action: str) -> bool:
@@ -217,7 +217,7 @@ class Story:
         return any(self.stage.programs[name].ended is not None for name in names)
 
     def _computes(self, name: str, seconds: float = 0.0) -> bool:
-        """Tell whether a program has applied its grant, made progress and run for some seconds; or has ended."""
+        """Return whether a program has applied its grant, made progress and run for `seconds`; or has ended."""
         if self._ended(name):
             return True
         if not self._history(name) or time.time() - self.begin - self._history(name)[0].time_s < seconds:
@@ -225,10 +225,10 @@ class Story:
         row = self.stage.tasks().get(name)
         return bool(row and row["progress"] and row["applied"] == row["granted"])
 
-    # --- is it true? ---
+    # --- checks ---
 
     def _compare(self) -> None:
-        """Compare what was told with `drom ps` and with the threads themselves while both run; read the metrics."""
+        """Compare the recorded changes with `drom ps` and with the threads' masks while both run; read the metrics."""
         holders: dict[int, str] = {}
         for job, row in self.stage.tasks().items():
             mine = self._now(job)
@@ -244,7 +244,7 @@ class Story:
         self.samples = [line for line in self.stage.scrape() if line.startswith(wanted) and not line.endswith(" 0.0")]
 
     def _judgement(self) -> list[str]:
-        """Return in sentences what was not as it should be."""
+        """Return a sentence for each thing that was not as expected."""
         wrong = [answer for answer in self.answers if not answer.right]
         problems = [f"{answer.job} ended with status {answer.exit_status}: {answer.text}." for answer in wrong]
         for action, words in (("shrink", "never shrank"), ("grow", "never grew back")):
@@ -258,11 +258,11 @@ class Story:
         return problems
 
 
-# --- telling ---
+# --- output ---
 
 
 class Patience:
-    """Tells on stderr why the first start takes long: a counter on a terminal, one line elsewhere."""
+    """Shows on stderr why the first start takes long: a counter on a terminal, one line elsewhere."""
 
     def __init__(self) -> None:
         self._shown = -1
@@ -285,7 +285,7 @@ class Patience:
 
 
 def run(out: Path, seconds: float, *, as_json: bool) -> int:
-    """Play the demonstration; the picture goes below `out`. Return the exit status: 0 when all was as it should be."""
+    """Run the demonstration; write the picture below `out`. Return the exit status: 0 if all was as expected."""
     try:
         return _run(out, seconds, as_json=as_json)
     except (DemoError, errors.ControlError, FileNotFoundError) as error:
@@ -325,7 +325,7 @@ def _run(out: Path, seconds: float, *, as_json: bool) -> int:
 
 
 def _summary(story: Story, machine: Topology, url: str) -> dict[str, Any]:
-    """Return what ``--json`` shows, but for the pictures."""
+    """Return the value that ``--json`` shows, without the pictures."""
     return {
         "schema_version": SCHEMA_VERSION,
         "ok": not story.problems,
@@ -338,7 +338,7 @@ def _summary(story: Story, machine: Topology, url: str) -> dict[str, Any]:
 
 
 def _report(value: dict[str, Any], story: Story, paper: Paper, png: Path) -> None:
-    """Tell how it went, and add the pictures to `value`."""
+    """Print the results, and add the pictures to `value`."""
     paper.heading("What they computed")
     for answer in story.answers:
         paper.write(f"  {answer.text}\n")
@@ -359,7 +359,7 @@ def _report(value: dict[str, Any], story: Story, paper: Paper, png: Path) -> Non
 
 
 def _draw(path: Path, changes: list[Change], cores: list[tuple[int, int]], end_s: float) -> dict[str, str | None]:
-    """Draw the PNG; say where it is, or why there is none."""
+    """Draw the PNG; return where it is, or why there is none."""
     from drom.agent.demo.timeline_png import draw_png
 
     try:
@@ -372,7 +372,7 @@ def _draw(path: Path, changes: list[Change], cores: list[tuple[int, int]], end_s
 
 
 class ChangesPaper(Paper):
-    """Lists changes of grants as well."""
+    """Output that lists changes of grants as well."""
 
     def __init__(self, *, silent: bool) -> None:
         super().__init__(silent=silent)

@@ -21,7 +21,7 @@ _PNG_WIDTH_INCHES = 10.0
 _PNG_DPI = 150
 _PNG_LABELLED_ROWS = 32
 _NARROWEST_HATCH = 200
-"""A hatch needs this part of the width; below it, it would look like a dotted line."""
+"""The part of the width that a hatch needs; a narrower one would look like a dotted line."""
 
 
 def draw_png(
@@ -180,7 +180,7 @@ def _draw_names(
 
 
 def _draw_legend(axes: Axes, unnamed: dict[str, str], *, hatched: bool) -> None:
-    """Explain what no name inside a block explains."""
+    """Explain the colours of jobs that no name inside a block explains, and hatches."""
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=job) for job, colour in unnamed.items()]
@@ -224,7 +224,7 @@ def _largest_rectangles(held: Iterable[Span], middles: dict[int, float]) -> list
 
 
 def _draw_latencies(axes: Axes, changes: Iterable[Change], end_s: float, colours: dict[str, str]) -> None:
-    """Draw a stem at each request, as high as the time until it was in force; a cross where it never was."""
+    """Draw a stem at each request, as high as the time until it was in force; a cross if it never was."""
     asked = [change for change in changes if change.cpus and change.time_s <= end_s]
     waits = [(change, 1000 * (in_force_s(change) - change.time_s)) for change in asked]
     applied = sorted(((c, wait) for c, wait in waits if 0 < wait < math.inf), key=lambda pair: -pair[1])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that sets affinity and cpusets, and puts wrong masks right."""
+"""The only package that sets affinity and cpusets, and that repairs wrong masks."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Affinity of whole tasks: bind, confine and restore every thread of every process, to a fixed point.
 
-A program may create threads and processes while it is walked, so each operation looks for the processes anew and walks
-until a pass finds nothing to change. A thread that a pass has left as it was is not looked at again. Masks are over OS
-CPU numbers.
+A program may create threads and processes during a walk, so each operation searches for the processes again and walks
+until a pass finds nothing to change. A thread that a pass left unchanged is not checked again. Masks are over OS CPU
+numbers.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound="Hashable")
 Rule = Callable[[int], "int | None"]
-"""From the mask a thread has to the one it is to get, or None when it is to keep its own."""
+"""Maps the present mask of a thread to its new mask, or to None if the thread keeps its mask."""
 Part = Callable[[K, int, int, int, int], int]
-"""From the task, process, id and mask of a thread, and the one its rule says, to the one it is to get."""
+"""Maps the task, process, id and present mask of a thread, and the mask its rule returned, to the thread's new mask."""
 
 MAX_PASSES = 64
-"""Walks after which a program that goes on changing its masks is given up on."""
+"""Maximum number of walks over a program that keeps changing its masks."""
 FEW_PASSES = 3
-"""The same where another look comes soon anyway, or where passes have taken `PATIENCE`."""
+"""The same if another check follows soon anyway, or if the passes have taken `PATIENCE`."""
 PATIENCE = 0.2
 """Seconds of CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of the threads.
+    """The outcome for the threads of one task.
 
-    changed: got another mask; kept: were left as they are, or have all of the mask that the kernel grants;
-    denied: belong to a user we may not bind (EPERM); invalid: may use no CPU of the mask (EINVAL).
-    settled: the last of the `passes` walks found nothing left to change.
+    changed: threads that got another mask; kept: threads left unchanged, or with all CPUs that the kernel grants of it;
+    denied: threads of a user whom the agent may not bind (EPERM); invalid: threads that may use no CPU of the mask
+    (EINVAL). settled: whether the last of the `passes` walks found nothing left to change.
     """
 
     changed: int
@@ -54,22 +54,22 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a thread may be elsewhere than it was to be."""
+        """Whether a thread may run on CPUs other than the intended ones."""
         return self.denied > 0 or self.invalid > 0 or not self.settled
 
 
 def to(mask: int) -> Rule:
-    """Every thread gets exactly the CPUs in `mask`."""
+    """Return the rule that gives every thread exactly the CPUs in `mask`."""
     return lambda now: mask if now != mask else None
 
 
 def within(mask: int) -> Rule:
-    """Threads that may run outside `mask` get it; those bound to a part of it are left alone."""
+    """Return the rule that gives `mask` to threads that may run outside it; others keep their part of it."""
     return lambda now: mask if now & ~mask else None
 
 
 def instead_of(old: Collection[int], mask: int) -> Rule:
-    """Threads with just one of the masks in `old` get `mask`; those that somebody bound otherwise are left alone."""
+    """Return the rule that gives `mask` to threads with one of the masks in `old`; all other threads keep theirs."""
     return lambda now: mask if now in old and now != mask else None
 
 
@@ -84,14 +84,15 @@ def confine(find: Callable[[], Collection[int]], mask: int, proc: str = "/proc")
 
 
 def restore(find: Callable[[], Collection[int]], ours: int, before: int, proc: str = "/proc") -> Result:
-    """Give `before` to every thread whose mask lies within `ours`; masks that somebody else has set are left alone."""
+    """Give `before` to every thread with a mask within `ours`; masks set by other programs are left alone."""
     return _walk(find, lambda now: before if now != before and not now & ~ours else None, proc)
 
 
 def push(tid: int, cpu: int, mask: int) -> bool:
-    """Have a thread that runs go on on the OS CPU `cpu`, if it may use just the CPUs in `mask`, as it may afterwards.
+    """Move a running thread to the OS CPU `cpu`, then restore `mask`, provided that its affinity is exactly `mask`.
 
-    One that sleeps stays where it is. False when it is bound otherwise, not ours to bind, or gone.
+    A sleeping thread stays where it is. Return False if the thread has another mask, may not be bound by the agent, or
+    has ended.
     """
     try:
         if mask_of(os.sched_getaffinity(tid)) != mask:
@@ -111,10 +112,10 @@ def walk(
     most: int = MAX_PASSES,
     part: Part[K] | None = None,
 ) -> dict[K, Result]:
-    """Treat the threads of several tasks, each by its rule, in at most so many passes.
+    """Apply to the threads of several tasks the rule of each task, in at most `most` passes.
 
-    `find` returns the pids of those asked for, all at once. `part` returns what a thread gets of the mask that its rule
-    says, from its task, process, id and present mask.
+    `find` returns the pids of all the tasks in one call. `part` returns the mask that a thread gets instead of the one
+    its rule returned, from its task, process, id and present mask.
     """
     tallies = {key: _Tally() for key in rules}
     moved = set(rules)
@@ -138,14 +139,14 @@ def walk(
 @dataclass(slots=True)
 class _Tally:
     seen: set[int] = field(default_factory=set)
-    """Those that the last visit left as they were."""
+    """Threads that their last visit left unchanged."""
     changed: set[int] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
     denied: set[int] = field(default_factory=set)
     invalid: set[int] = field(default_factory=set)
 
     def visit(self, tid: int, wanted: Rule, part: Callable[[int, int, int], int] | None) -> bool:
-        """Treat one thread, unless it has been left as it was; say whether that changed anything."""
+        """Apply the rule to one thread, unless an earlier visit left it unchanged; return whether its mask changed."""
         if tid in self.seen:
             return False
         if self._set(tid, wanted, part):
@@ -164,7 +165,7 @@ class _Tally:
                 self.kept.add(tid)
                 return False
             os.sched_setaffinity(tid, cpus(mask))
-            # A part of what was asked, unmoved by asking again, is all that a cpuset or hotplug leaves.
+            # A part of the mask that a second call does not change is all that a cpuset or hotplug leaves.
             if not before & ~mask and mask_of(os.sched_getaffinity(tid)) == before:
                 self.kept.add(tid)
                 return False
@@ -179,7 +180,7 @@ class _Tally:
         return True
 
     def result(self, passes: int, *, settled: bool) -> Result:
-        """Return what became of the threads."""
+        """Return the outcome for the threads."""
         return Result(
             changed=len(self.changed),
             kept=len(self.kept - self.changed),

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A control group for each task, whose cpuset is what the task holds: affinity that no program can undo (cgroup v2).
+"""A control group for each task with the task's held CPUs as its cpuset: affinity no program can undo (cgroup v2).
 
-Below the group of `HOLDER`, a service that does nothing else, or else below the agent's own; the cpuset controller must
-be delegated to it ::
+The groups lie below the group of `HOLDER`, a service with no other purpose, or otherwise below the agent's own group.
+The cpuset controller must be delegated to that group ::
 
-    agent                   what was in the group itself, because one with groups below it may hold no processes
+    agent                   processes of the group itself, because a group with groups below it may hold none
     task-AGENT-PID-START    a task, by its first process; AGENT stands for the runtime directory
 
-An agent that is a service itself takes `HOLDER`: its own group would outlive it with groups below, and systemd, which
-puts the next agent into just that group, could not start it.
+An agent that is a service itself uses `HOLDER`. With groups below it, the agent's own group would outlive the agent,
+and systemd, which puts the next agent into the same group, could not start it.
 
-Sets are written when the registry is: those that shrink before those that grow, all before a grant is published. So
-the sets of two tasks never overlap either.
+Cpusets are written together with the registry: those that shrink before those that grow, and all before a grant is
+published. Therefore the cpusets of two tasks never overlap either.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 OWN = "agent"
 HOLDER = "system.slice/drom-tasks.service"
-"""The group of the service that holds those of tasks."""
+"""The group of the service that holds the groups of tasks."""
 BELOW_ROOT = "drom"
-"""The group that an agent in the root group makes for its tasks."""
+"""The group that an agent in the root group creates for its tasks."""
 _ORIGIN = "user.drom.origin"
-"""The attribute of a group that says where its processes came from."""
+"""The extended attribute of a group that names the group its processes came from."""
 _MAX_PASSES = 64
 ADVICE = "start drom-tasks.service, or use --enforce affinity"
 
@@ -47,7 +47,7 @@ ADVICE = "start drom-tasks.service, or use --enforce affinity"
 class Fences:
     """The groups of an agent's tasks below the group `base` of the cgroup hierarchy that is mounted at `mount`.
 
-    `raised`: groups are made; else it only takes down what an agent left that made them.
+    `raised`: groups are created; otherwise the groups that an earlier agent left are only removed.
     """
 
     def __init__(self, mount: Path, base: Path, runtime_dir: Path, *, raised: bool) -> None:
@@ -58,7 +58,7 @@ class Fences:
         self._sets: dict[str, int] = {}
 
     def keep(self, task: Task, processes: Callable[[], Collection[int]]) -> str:
-        """Let the processes of a task run on the CPUs that it holds alone; return what went wrong, or an empty text."""
+        """Confine the processes of a task to the CPUs that it holds; return an error message, or an empty text."""
         name, mask = self._name(task), task.held
         if not self._raised or not mask or self._sets.get(name) == mask:
             return ""
@@ -68,7 +68,7 @@ class Fences:
             group.mkdir(exist_ok=True)
             (group / "cpuset.cpus").write_text(format_cpulist(mask), encoding="ascii")
             if new:
-                with suppress(OSError):  # then they go to the agent's own group in the end
+                with suppress(OSError):  # without the attribute they go to the agent's own group in the end
                     os.setxattr(group, _ORIGIN, os.fsencode(_group_of(task.arrival.pid)))
             if name not in self._sets:
                 _move(group, processes)
@@ -78,13 +78,13 @@ class Fences:
         return ""
 
     def open(self, task: Task) -> bool:
-        """Let what is left of a task run where it came from; say whether it had a group."""
+        """Move the remaining processes of a task back to their group of origin; return whether the task had a group."""
         self._sets.pop(self._name(task), None)
         group = self._base / self._name(task)
         return group.exists() and self._dissolve(group)
 
     def open_all_but(self, tasks: Iterable[Task]) -> None:
-        """Let go what an earlier agent in our runtime directory has left behind, but for these tasks."""
+        """Remove the groups that an earlier agent in this runtime directory left, except those of `tasks`."""
         kept = {self._name(task) for task in tasks if self._raised}
         for group in self._base.glob(self._prefix + "*"):
             if group.name not in kept:
@@ -94,7 +94,7 @@ class Fences:
         return f"{self._prefix}{task.arrival.pid}-{task.arrival.start_time}"
 
     def _dissolve(self, group: Path) -> bool:
-        """Remove a group; processes in it go back to the nearest group of their origin that takes them, or to ours."""
+        """Remove a group; its processes go to the nearest group of their origin that accepts them, or to `OWN`."""
         origin = b""
         with suppress(OSError):
             origin = os.getxattr(group, _ORIGIN)
@@ -102,15 +102,15 @@ class Fences:
         for place in ([there, *there.parents] if origin else []) + [self._base / OWN]:
             if place.is_relative_to(self._mount) and _move(place, lambda: _pids(group)):
                 break
-        with suppress(OSError):  # those that end now are in it for a moment; the next sweep removes it
+        with suppress(OSError):  # ending processes stay in the group for a moment; the next sweep removes it
             group.rmdir()
         return True
 
 
 def find(root: Path) -> tuple[Path, Path]:
-    """Return where the cgroup hierarchy is mounted below `root`, and the group for our tasks; nothing is changed.
+    """Return where the cgroup hierarchy is mounted below `root`, and the group for the tasks; nothing is changed.
 
-    Raises `ControlError` with a sentence where none can be made.
+    Raises `ControlError` with a sentence if no groups can be created.
     """
     mounts = parse_mounts(_text(root / "proc/self/mountinfo"))
     mount = next((root / place.lstrip("/") for kinds, _, place in mounts if V2 in kinds), None)
@@ -129,10 +129,10 @@ def find(root: Path) -> tuple[Path, Path]:
 
 
 def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> Fences | None:
-    """Return the fences of the agent in a runtime directory, ready for tasks if they are to be `raised`.
+    """Return the task cpusets of the agent in a runtime directory, ready for tasks if they are to be `raised`.
 
-    What runs in the group of our tasks is then moved into one below it. Raises `ControlError` with a
-    sentence where there cannot be fences; None where there cannot and need not.
+    If `raised`, processes in the base group are moved into a group below it. Raises `ControlError` with a sentence if
+    cpusets are to be `raised` and cannot be; returns None if they cannot be and need not be.
     """
     try:
         mount, base = find(root)
@@ -158,9 +158,9 @@ def _prepare(mount: Path, base: Path) -> None:
 
 
 def _move(group: Path, processes: Callable[[], Collection[int]]) -> bool:
-    """Move processes, and those that they start meanwhile, into a group; False when it may hold none.
+    """Move processes, and those that they start meanwhile, into a group; return False if the group may hold none.
 
-    Raises OSError when it does not take them for another reason.
+    Raises OSError if the group rejects them for another reason.
     """
     moved: set[int] = set()
     for _ in range(_MAX_PASSES):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks that programs have narrowed within what their task holds: they stay so, whatever the task is granted.
+"""Masks that programs have narrowed within what their task holds: they stay narrowed, whatever the task is granted.
 
-As the kernel does for cpusets since Linux 6.2, the mask that a program has set is kept, and a thread gets what the
-task's grant has of it: all of the grant where that is nothing, and its own part again once it is there. A mask that the
-agent or libdrom has set is none that the program has set; nor are those of OpenMP runtimes that bind their threads, and
-of responders, whose libdrom sees to them.
+As the kernel does for cpusets since Linux 6.2, the agent remembers the mask that a program has set, and a thread gets
+the intersection of that mask and the task's grant. If the intersection is empty the thread gets the whole grant, and
+its own part again once that part is granted. Masks set by the agent or by libdrom do not count as set by the program;
+nor do those of OpenMP runtimes that bind their threads, and those of responders, which libdrom handles.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from drom.agent.node.node import Node
 
 GRANTS = 16
-"""Grants of a task that are remembered: a thread with the mask of an older one counts as narrowed."""
+"""Number of grants of a task that are remembered: a thread with the mask of an older grant counts as narrowed."""
 MANY = 1024
-"""Threads of a task from which on those that have ended are looked for."""
+"""Number of recorded threads of a task above which those that have ended are removed."""
 BINDING = (b"OMP_PROC_BIND=", b"OMP_PLACES=", b"GOMP_CPU_AFFINITY=", b"KMP_AFFINITY=")
 """Variables by which OpenMP runtimes bind threads, unless their value is one of `NOT`."""
 NOT = (b"", b"false", b"disabled")
@@ -37,9 +37,9 @@ NOT = (b"", b"false", b"disabled")
 
 @dataclass(slots=True)
 class _Threads:
-    """The threads of a task with masks of their own: what each has set, and what it has been given of that, by id.
+    """The threads of a task with masks of their own: the mask each has set, and the part it has been given, by id.
 
-    `given` are masks that drom has set, the newest last, `bound` is the last to which all threads were bound.
+    `given` are masks that drom has set, the newest last; `bound` is the last mask to which all threads were bound.
     """
 
     task: Task
@@ -57,7 +57,7 @@ class _Threads:
 
 
 class Narrowed:
-    """What programs of the tasks of `node` have narrowed. Masks are over OS CPUs."""
+    """The masks that programs of the tasks of `node` have narrowed. Masks are over OS CPUs."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -70,7 +70,7 @@ class Narrowed:
         self._of(task).give(mask)
 
     def forget(self, task: Task) -> None:
-        """Forget a task that is over."""
+        """Remove the record of a task that has ended."""
         if task.slot in self._tasks and self._tasks[task.slot].task is task:
             del self._tasks[task.slot]
 
@@ -86,7 +86,7 @@ class Narrowed:
 
         def look(slots: Collection[int]) -> Mapping[int, Collection[int]]:
             self._fresh = set(fresh)
-            fresh.clear()  # from the second pass on children may have the mask from who was bound in the first
+            fresh.clear()  # from the second pass on children may have inherited the mask of a thread bound in the first
             return find(slots)
 
         rules = {slot: partial(_whatever, mask) for slot, mask in masks.items()}
@@ -96,7 +96,7 @@ class Narrowed:
             self._fresh = set()
 
     def _is_fresh(self, slot: int, mask: int) -> bool:
-        """Return whether a task is bound to a mask anew, and has no responder, which would bind it itself."""
+        """Return whether a task gets a new mask, and has no responder, which would bind the task itself."""
         task = self._node.tasks.get(slot)
         if task is None:
             return False
@@ -106,7 +106,7 @@ class Narrowed:
         return mask != before and task.responder is None
 
     def part(self, slot: int, pid: int, tid: int, now: int, mask: int) -> int:
-        """Return what a thread of the task in `slot`, which has the mask `now`, gets where others get `mask`."""
+        """Return the mask for a thread of the task in `slot` with the mask `now`, where other threads get `mask`."""
         known = self._tasks.get(slot)
         if known and now in known.given and tid not in known.own and (now != mask or slot not in self._fresh):
             return mask
@@ -137,7 +137,7 @@ class Narrowed:
         return found
 
     def _wish(self, mine: _Threads, pid: int, tid: int, now: int, *, is_new: bool) -> int:
-        """Return the mask that a thread has set for itself; 0 where it has not. `is_new`: no other can have set it."""
+        """Return the mask that a thread has set for itself; 0 if it has not. `is_new`: nothing else can have set it."""
         task = mine.task
         if (now in mine.given and not is_new) or now in (task.held, task.arrival.restore):
             return 0
@@ -145,14 +145,14 @@ class Narrowed:
         responds = task.responder is not None and task.responder[0] == pid
         if not inside or responds or _binds_threads(pid):
             return 0
-        try:  # whoever moves a thread binds it to one CPU for a moment
+        try:  # moving a thread binds it to one CPU for a moment
             return now if mask_of(os.sched_getaffinity(tid)) == now else 0
         except OSError:
             return 0
 
 
 def _whatever(mask: int, _now: int) -> int:
-    """Return the mask that threads get, whatever they have."""
+    """Return `mask`, whatever mask the thread has now."""
     return mask
 
 

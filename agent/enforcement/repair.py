@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks that somebody has rewritten, so that threads may run on CPUs their task does not hold, put right.
+"""Repair masks that other programs have rewritten so that threads may run on CPUs their task does not hold.
 
-Nothing tells when a mask is set, so the threads of all tasks are looked at in rounds. A mask within what a task holds
-is the program's own business, whoever made it.
+The kernel does not report when a mask is set, so the threads of all tasks are checked in rounds. A mask within the
+CPUs that a task holds is left alone, whichever process set it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 LEAST, MOST = 0.8, 4.0
 """Seconds between two rounds."""
 FEW = 1024
-"""Threads up to which repairs are to take no more than a second."""
+"""Number of threads up to which repairs should take no more than a second."""
 SHARES = (0.05, 0.0125)
-"""What rounds may take of a CPU, of few threads and of more, where `LEAST` and `MOST` leave the choice."""
+"""Parts of a CPU that rounds may use, for few threads and for more, as far as `LEAST` and `MOST` permit."""
 
 
 def pause(took: float, threads: int) -> float:
-    """Return the seconds until the next round, after one that took so many of CPU time for so many threads."""
+    """Return the seconds until the next round, after a round that took `took` seconds of CPU time for `threads`."""
     return min(MOST, max(LEAST, took / SHARES[threads > FEW]))
 
 
@@ -36,11 +36,11 @@ class RepairLog(Protocol):
     """Records what was repaired."""
 
     def repaired(self, task: Task, threads: int, *, again: bool) -> None:
-        """Record that masks of so many threads of a task were put right; `again`: as in the last round."""
+        """Record that the masks of `threads` threads of a task were repaired; `again`: also in the last round."""
 
 
 class Repairing:
-    """Confines the tasks of `node` that have started to what they hold, where the agent `binds` threads at all.
+    """Confines the started tasks of `node` to the CPUs they hold, if the agent `binds` threads at all.
 
     `find` returns the pids of tasks, by slot.
     """
@@ -63,11 +63,11 @@ class Repairing:
         self._astray: set[int] = set()
 
     def next_look(self) -> float | None:
-        """When `look` has something to do, on the monotonic clock."""
+        """Return when `look` has something to do, on the monotonic clock; None if never."""
         return self._due if self._binds and self._node.tasks and not self._node.frozen else None
 
     def look(self, now: float) -> None:
-        """Make a round, if one is due."""
+        """Run a round, if one is due."""
         due = self.next_look()
         if due is None or now < due:
             return

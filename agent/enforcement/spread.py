@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that share a CPU of their grant while another one of it idles, moved apart.
+"""Move threads apart that share a CPU of their grant while another CPU of the grant is idle.
 
-A thread is born, or wakes up, where it fits at that moment: beside its like, if somebody (such as the agent) is on the
-CPU that was granted, or if the kernel looks for an idle one only nearby. Threads that meet at barriers may then take
-turns there for a tenth of a second: never are two of them runnable at once, so the kernel has nothing to balance.
+A thread starts, or wakes up, on a CPU that suits at that moment: beside another thread of its team, if some process
+(such as the agent) runs on the granted CPU, or if the kernel searches for an idle CPU only nearby. Threads that meet at
+barriers may then alternate there for a tenth of a second: two of them are never runnable at once, so the kernel has
+nothing to balance.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
     from drom.agent.system.cpu_times import Thread
 
 LOOKS = (0.001, 0.003, 0.01, 0.03, 0.1)
-"""Seconds after a change at which its threads are looked at; once they are apart only the last look is left."""
+"""Seconds after a change at which its threads are checked; once they are apart only the last check remains."""
 ACTIVE = 0.05
-"""Share of a CPU from which on a thread is active."""
+"""Part of a CPU above which a thread counts as active."""
 
 
 def crowds(before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: float) -> dict[int, list[int]]:
-    """Return the active threads, by id, of each OS CPU that has any: those that run, or did for some of the `seconds`.
+    """Return the ids of the active threads of each OS CPU that has any: they run, or did for some of the `seconds`.
 
-    `before` and `now` are the threads at two moments, so many seconds apart.
+    `before` and `now` are the threads at two moments that many seconds apart.
     """
     found = defaultdict(list)
     for tid, thread in now.items():
@@ -45,9 +46,9 @@ def crowds(before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: flo
 
 
 def moves(crowded: Mapping[int, list[int]], now: Mapping[int, Thread], granted: Iterable[int]) -> dict[int, int]:
-    """Return which threads, by id, should go on on which of the `granted` OS CPUs, none of which has a crowd.
+    """Return the new CPU of each thread to be moved, by thread id: one of the `granted` OS CPUs without active threads.
 
-    Of those that share a CPU the ones that run are moved: the others would not go until they do.
+    Of the threads that share a CPU those that run are moved: a sleeping thread would not move until it runs.
     """
     spare = [tid for crowd in crowded.values() for tid in sorted(crowd, key=lambda tid: now[tid].runs)[1:]]
     idle = (cpu for cpu in granted if cpu not in crowded)
@@ -63,23 +64,23 @@ class _Watch(NamedTuple):
 
     @property
     def due(self) -> float:
-        """When the next look is, on the monotonic clock."""
+        """The time of the next check, on the monotonic clock."""
         return self.at + LOOKS[self.looks] - (LOOKS[self.looks - 1] if self.looks else 0.0)
 
 
 class Spreading:
-    """Looks at tasks for a while after they have applied a grant; what is asked of it costs nothing at other times."""
+    """Checks tasks for a while after they have applied a grant; at other times its methods cost nothing."""
 
     def __init__(self, node: Node, read: Callable[[int], Mail | None]) -> None:
-        """Look after tasks of `node`; `read` returns what a mailbox says."""
+        """Check tasks of `node`; `read` returns the contents of a mailbox."""
         self._node = node
         self._read = read
         self._watches: dict[int, _Watch] = {}
 
     def watch(self, done: Done) -> None:
-        """Look after a task from now on: it has put a grant in force, by itself.
+        """Check a task from now on, since it has applied a grant by itself.
 
-        Not where threads bind themselves one by one: nobody can move a thread without undoing what it does meanwhile.
+        Tasks whose threads bind themselves one by one are not checked: moving such a thread could undo its own binding.
         """
         task = done.task
         if done.outcome == "applied" and done.new & ~done.old and done.new.bit_count() > 1 and task.responder:
@@ -90,11 +91,11 @@ class Spreading:
             self._watches[task.slot] = _Watch(task, done.epoch, 0, now, cpu_times.of_threads(task.responder[0]))
 
     def next_look(self) -> float | None:
-        """When `look` has something to do, on the monotonic clock."""
+        """Return when `look` has something to do, on the monotonic clock; None if never."""
         return min((watch.due for watch in self._watches.values()), default=None)
 
     def look(self, now: float) -> None:
-        """Move apart what is due to be looked at."""
+        """Check the tasks that are due, and move their threads apart."""
         for watch in [watch for watch in self._watches.values() if watch.due <= now]:
             del self._watches[watch.task.slot]
             responder = watch.task.responder
@@ -102,7 +103,7 @@ class Spreading:
                 self._see(watch, responder[0])
 
     def _is_still_so(self, watch: _Watch) -> bool:
-        """Say whether nobody binds these threads now: the agent has published nothing since."""
+        """Return whether the agent has published no grant since, so that these threads are not being bound now."""
         task = watch.task
         known = self._node.tasks.get(task.slot) is task and not self._node.frozen
         return known and len(task.grants) == 1 and task.epoch == watch.epoch

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More room for the processes of a task that do not attend to grants, a while after their responder has taken it.
+"""More CPUs for the processes of a task that do not handle grants, a while after the task's responder applied one.
 
-To find them is a look at every process of the machine: milliseconds of a CPU that the program has just been granted.
-Nobody waits for it, so the program starts on its new CPUs first.
+Finding them means reading every process of the machine: milliseconds on a CPU that the program has just been granted.
+Nothing waits for the result, so the program starts on its new CPUs first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from drom.agent.node.node import Node
 
 DELAY = 0.1
-"""Seconds between the first growth and the look."""
+"""Seconds from the first growth until `look` is due."""
 
 
 class Widening:
-    """Gives the CPUs that tasks have by then to their threads with masks of before.
+    """Gives threads that still have an earlier mask the CPUs that their task has applied by then.
 
-    `find` returns the pids of tasks, by slot; `narrowed` knows which threads have masks of their own.
+    `find` returns the pids of tasks, by slot; `narrowed` records which threads have masks of their own.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Widening:
         self._due: float | None = None
 
     def grown(self, task: Task, old: int, now: float) -> None:
-        """Take in that a task has more CPUs than the `old` ones, at `now` on the monotonic clock."""
+        """Record that a task has more CPUs than the `old` ones, at `now` on the monotonic clock."""
         known, masks = self._masks.setdefault(task.slot, (task, set()))
         self._masks[task.slot] = (task, {*masks, old} if known is task else {old})
         self._narrowed.granted(task, old)
@@ -46,15 +46,15 @@ class Widening:
             self._due = now + DELAY
 
     def next_look(self) -> float | None:
-        """When `look` has something to do, on the monotonic clock."""
+        """Return when `look` has something to do, on the monotonic clock; None if never."""
         return None if self._node.frozen else self._due
 
     def look(self, now: float) -> None:
-        """Widen what is due. The responder has its threads where it wants them."""
+        """Widen the masks of tasks that are due. Threads of responders are left alone: responders bind their own."""
         if self._due is None or now < self._due or self._node.frozen:
             return
         tasks = [(task, masks) for task, masks in self._masks.values() if self._node.tasks.get(task.slot) is task]
-        self._due = now + DELAY  # where this fails
+        self._due = now + DELAY  # retry then if this fails
         own = self._narrowed.in_force
         rules = {task.slot: affinity.instead_of(masks | own(task), task.applied) for task, masks in tasks}
         responders = {task.slot: task.responder[0] for task, _ in tasks if task.responder}

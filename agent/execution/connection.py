@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to the scheduler: made again whenever it breaks, and never waited for."""
+"""The connection to the scheduler: it is restored whenever it breaks, and the agent never waits for it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from drom.agent.observe.log import Log
 
 PATIENCE = 3.0
-"""Seconds from one Hello to the next, as long as nobody welcomes the node."""
+"""Seconds from one Hello to the next until the node is welcomed."""
 DEAD_MS = 10_000
-"""A connection on which nothing comes for so long, in spite of ZeroMQ's own heartbeats, is made anew."""
+"""Milliseconds without any message, ZeroMQ's own heartbeats included, after which the connection is made again."""
 _UNKNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 SURE = 3
-"""So often in a row a handshake has to fail without a reason before it is the fault of keys: somebody may have died."""
+"""Handshakes that fail in a row without a reason before keys are reported as the cause: a peer may have died."""
 NO_AGENTS = "users come in there, and no agents: give the address of the scheduler's --agents, or of its agents socket."
 
 
 def host_of(address: str) -> str:
-    """Return the host of a TCP endpoint, under whose name the scheduler's public key is kept; empty: it is no such."""
+    """Return the host of a TCP endpoint, which names the stored public key of the scheduler; empty for others."""
     host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     return host if address.startswith("tcp://") else ""
 
@@ -41,15 +41,15 @@ def host_of(address: str) -> str:
 class Link:
     """A DEALER socket connected to `address`.
 
-    `fd` is readable when `read` may have something; ZeroMQ signals edges, so read after every use. What is sent while
-    nobody is connected is lost: whatever matters is said again after `welcome`. Over TCP both sides show keys: a
-    scheduler has programs started as any user.
+    `fd` is readable when `read` may return something; ZeroMQ signals edges, so read after every use. Messages sent
+    without a connection are lost: those that matter are sent again after `welcome`. Over TCP both sides show keys,
+    because a scheduler starts programs as any user.
     """
 
     def __init__(self, address: str, log: Log, own: Keys | None = None) -> None:
         self.address = address
         self.malformed = 0
-        """Messages that were dropped."""
+        """Number of messages that were dropped."""
         self.cluster: str | None = None
         """The name of the cluster, once the node has been welcomed."""
         self._log = log
@@ -81,7 +81,7 @@ class Link:
         self.fd = int(self._socket.getsockopt(zmq.FD))
 
     def read(self) -> Iterator[ToAgent]:
-        """Yield what has come; what is no message is counted and told in the log."""
+        """Yield the received messages; malformed ones are counted and logged."""
         while True:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -98,7 +98,7 @@ class Link:
                     self._log("message_dropped", message=str(error))
 
     def send(self, message: FromAgent) -> bool:
-        """Send a message; False when nobody is connected."""
+        """Send a message; return False if no scheduler is connected."""
         try:
             self._socket.send(protocol.encode(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -106,14 +106,14 @@ class Link:
         return True
 
     def introduce(self, hello: Hello, now: float) -> None:
-        """Say who this is, and again after a while unless somebody answers. `now` is of CLOCK_MONOTONIC."""
+        """Send `hello`; it is due again after `PATIENCE` unless the node is welcomed. `now` is of CLOCK_MONOTONIC."""
         self.cluster = None
         self._hear_of_handshakes()
         self._unsaid = not self.send(hello)
         self._next = now + PATIENCE
 
     def welcome(self, message: Welcome, now: float) -> None:
-        """Take in that the node is in a cluster."""
+        """Record that the node has joined a cluster."""
         if self.cluster is None:
             self._log("cluster_joined", cluster=message.name, address=self.address)
         self.cluster, self._told, self._unsaid, self._failures = message.name, "", False, 0
@@ -121,14 +121,14 @@ class Link:
         self._next = now + self._heartbeat
 
     def turned_away(self, reason: str) -> None:
-        """Take in that the node may not join, and tell of it once."""
+        """Record that the node may not join, and log each new reason once."""
         self.cluster = None
         if reason != self._told:
             self._told = reason
             self._log("node_refused", address=self.address, reason=reason)
 
     def _hear_of_handshakes(self) -> None:
-        """Take in that the two sides do not know each other's keys, and try again: ZeroMQ does not."""
+        """Read failed handshakes, report unknown keys, and connect again, which ZeroMQ does not do by itself."""
         event = 0
         with suppress(zmq.Again):
             while self._monitor:
@@ -143,17 +143,17 @@ class Link:
         self._socket.connect(self.address)
 
     def is_due(self, now: float) -> bool:
-        """Say whether it is time to say something: who just connected is told at once."""
+        """Return whether a message is due; a Hello that could not be sent is due at once."""
         return self._unsaid or now >= self._next
 
     def beat(self, alive: FromAgent, now: float) -> None:
-        """Say that the agent lives, whether anybody hears it or not."""
+        """Send a heartbeat, whether a scheduler is connected or not."""
         self._hear_of_handshakes()
         self.send(alive)
         self._next = now + self._heartbeat
 
     def next_look(self) -> float:
-        """Return when it is time to say something (seconds of CLOCK_MONOTONIC)."""
+        """Return when the next message is due (seconds of CLOCK_MONOTONIC)."""
         return self._next
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class Link:
 
 
 def _why_not(event: int, own: Keys, address: str) -> str:
-    """Return what a failed handshake says of the keys of both sides, as a sentence."""
+    """Return a sentence on what a failed handshake means for the keys of both sides."""
     if event & _UNKNOWN:
         hint = f"run `drom keys trust FILE NODE` there with {own.folder / keys.PUBLIC}."
         return f"the scheduler does not know our key: {hint}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out on a node what its scheduler orders, and tells what becomes of it. Without a scheduler jobs go on."""
+"""Carries out on a node the orders of its scheduler, and reports the results. Jobs continue without a scheduler."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from drom.agent.system.proc import Stat
 
 AGAIN = 0.1
-"""Seconds between two looks at an attempt whose processes are to be gone."""
+"""Seconds between two checks of an attempt whose processes should have ended."""
 MOST_NAMED = 4
-"""Processes that a line of the log names."""
+"""Maximum number of processes that a line of the log names."""
 SELDOM = 5.0
-"""The same once they have survived SIGKILL for `PATIENCE`."""
+"""The same, in seconds as `AGAIN`, once the processes have survived SIGKILL for `PATIENCE`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """To which scheduler a node belongs, and as what.
+    """The scheduler that a node belongs to, and the node's name and attributes.
 
-    `address` is a ZeroMQ endpoint, where `own` are shown (None: no keys), and `resources` are counted ones.
+    `address` is a ZeroMQ endpoint, to which the keys `own` are shown (None: no keys); `resources` are counted ones.
     """
 
     address: str
@@ -56,16 +56,16 @@ class Membership:
 
 
 class Nobody:
-    """Stands in where there is no scheduler."""
+    """The executor of a node without a scheduler."""
 
     keeps = 0
 
     def reservations(self) -> list[Reservation]:
-        """Return nothing: nothing is reserved."""
+        """Return an empty list: nothing is reserved."""
         return []
 
     def open(self) -> None:
-        """Connect to nobody."""
+        """Do nothing: there is no scheduler to connect to."""
 
     def turn(self, now: float) -> None:
         """Do nothing."""
@@ -75,18 +75,18 @@ class Nobody:
         return None
 
     def paced(self, samples: Iterable[Sample]) -> None:
-        """Take in what was measured of jobs."""
+        """Record measurements of jobs."""
 
     def sees_to(self, _task: Task) -> bool:
-        """Say whether it ends what a task leaves behind whose first process has ended."""
+        """Return whether the executor ends the processes that remain of a task after its first process has ended."""
         return False
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Do nothing."""
 
 
 class Steward(Nobody):
-    """The scheduler's hand on the node of `host`. Raises `SpoolError` when it cannot write down what it does."""
+    """The executor of a scheduler's jobs on the node of `host`. Raises `SpoolError` if the spool cannot be used."""
 
     def __init__(self, host: Host, membership: Membership) -> None:
         self._host = host
@@ -100,13 +100,13 @@ class Steward(Nobody):
         self._link: Link | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
-        """What was measured since the scheduler was last told."""
+        """Measurements since the last report to the scheduler."""
         self._scan = host.following.scan
         self._remote = Remote(
             host, self._place, self._boot, self.attempts, self._say, share=host.share, scan=self._scan
         )
         self._restless: set[Attempt] = set()
-        """Attempts that `turn` looks at: those with an order, those that begin without our seeing it, and that end."""
+        """Attempts that `turn` checks: those with an order, those whose start is not watched, and those that end."""
         for folder in self._spool.survey():
             start = folder.start()
             if start is None:
@@ -118,30 +118,30 @@ class Steward(Nobody):
             self._look(attempt)
 
     def _put_down(self, folder: spool.Folder) -> None:
-        """End an attempt of which nobody knows what it is: the scheduler hears that it is not here."""
+        """End an attempt with an unreadable folder; the next Hello tells the scheduler that it is not here."""
         job = folder.path.name.partition(".")[0]
         self._log("spool_unreadable", reason=f"{folder.path} cannot be read: what runs of job {job} is ended.")
         self._keeping.put_down(folder, int(job))
 
     @property
     def keeps(self) -> int:  # type: ignore[override]
-        """How many jobs live on this node."""
+        """The number of attempts alive on this node."""
         return sum(one.lives for one in self.attempts.values())
 
     # --- the loop's -------------------------------------------------------------------------------------------------
 
     def reservations(self) -> list[Reservation]:
-        """Return what is reserved for the jobs that were there before this agent."""
+        """Return the reservations of jobs that were there before this agent."""
         return [_reservation(one.start, one.cores) for one in self.attempts.values() if one.lives]
 
     def open(self) -> None:
-        """Connect to the scheduler, once the node knows what `reservations` said."""
+        """Connect to the scheduler; called once the node has the reservations that `reservations` returned."""
         self._link = Link(self._membership.address, self._log, self._membership.own)
         self._host.watch(self._link.fd, lambda: None)
         self._remote.open()
 
     def turn(self, now: float) -> None:
-        """Do what is to be done by `now`, and answer whatever the scheduler has said meanwhile."""
+        """Do what is due at `now`, and handle the messages that the scheduler has sent."""
         link, heard = self._link, True
         while link and heard:
             for attempt in list(self._restless):
@@ -165,17 +165,17 @@ class Steward(Nobody):
         return min((at for at in times if at is not None), default=None)
 
     def paced(self, samples: Iterable[Sample]) -> None:
-        """Have the scheduler told, when it next hears of this node, what was measured of its jobs."""
+        """Record measurements of the scheduler's jobs, to be sent with the next heartbeat."""
         keys = {attempt.name: key for key, attempt in self.attempts.items() if attempt.lives}
         known = [one for one in samples if one.job in keys]
         self._paces += [protocol.Pace(*keys[one.job], one.cores, one.seconds, one.work) for one in known]
 
     def sees_to(self, task: Task) -> bool:
-        """Say whether a task is the whole program of a job: its drom-step ends what that leaves behind."""
+        """Return whether a task is the whole program of a job; then the job's drom-step ends what remains of it."""
         return any(one.pid == task.arrival.pid and one.name == task.job for one in self.attempts.values() if one.lives)
 
     def close(self) -> None:
-        """Leave: jobs go on, and the next agent takes them up."""
+        """Close the connection and the spool; jobs continue, and the next agent takes them over."""
         for attempt in self.attempts.values():
             self._keeping.forget(attempt)
         self._remote.close()
@@ -184,7 +184,7 @@ class Steward(Nobody):
             self._link.close()
         self._spool.close()
 
-    # --- what the scheduler says ------------------------------------------------------------------------------------
+    # --- messages of the scheduler ----------------------------------------------------------------------------------
 
     def _hear(self, message: ToAgent, now: float) -> None:
         link = self._link
@@ -205,7 +205,7 @@ class Steward(Nobody):
             self._obey(known, message, now)
 
     def _obey(self, attempt: Attempt, message: ToAgent, now: float) -> None:
-        """Do what is ordered for an attempt."""
+        """Carry out an order for an attempt."""
         if isinstance(message, protocol.Post):
             self._remote.take(attempt, message.node, message.body)
         elif isinstance(message, protocol.Lost):
@@ -245,12 +245,12 @@ class Steward(Nobody):
         )
 
     def _most(self, attempt: Attempt) -> int:
-        """Return the cores that an attempt may have as long as nobody orders anything: what it still holds counts."""
+        """Return the cores that an attempt may have until the next order; cores that it still holds count."""
         held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else 0
         return max(attempt.cores, held)
 
     def _tell(self, attempt: Attempt) -> None:
-        """Say what has become of an attempt so far."""
+        """Report the present state of an attempt to the scheduler."""
         job, number = attempt.key
         status = attempt.status or spool.Status(time=time.time())
         if attempt.state == "refused":
@@ -262,7 +262,7 @@ class Steward(Nobody):
         elif attempt.state != "starting":
             self._say(protocol.Started(job, number, attempt.pid, time.time()))
 
-    # --- beginnings -------------------------------------------------------------------------------------------------
+    # --- starts -----------------------------------------------------------------------------------------------------
 
     def _start(self, start: protocol.Start, now: float) -> None:
         known = self.attempts.get((start.job, start.attempt))
@@ -275,7 +275,7 @@ class Steward(Nobody):
             self._say(protocol.Refused(start.job, start.attempt, *refusal))
 
     def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
-        """Start an attempt; return whose fault it is that this cannot be, and why."""
+        """Start an attempt; return the fault (one of `protocol.FAULTS`) and the reason if it cannot be started."""
         try:
             self._host.acting.do(self._node.reserve(_reservation(start, start.cores), now))
         except Refused as refusal:
@@ -295,7 +295,7 @@ class Steward(Nobody):
         return None
 
     def program_runs(self, attempt: Attempt) -> None:
-        """Take in that the program of an attempt runs."""
+        """Record that the program of an attempt runs."""
         attempt.state = "running"
         self._log(
             "job_started", job=attempt.name, attempt=attempt.start.attempt, pid=attempt.pid, uid=attempt.start.uid
@@ -303,9 +303,9 @@ class Steward(Nobody):
         self._tell(attempt)
 
     def _look(self, attempt: Attempt) -> None:
-        """Look at an attempt whose drom-step is not watched: one of an earlier agent, or for want of descriptors."""
+        """Check an attempt without a watched drom-step: an earlier agent started it, or no descriptor was free."""
         state = self._keeping.look(attempt)
-        if state == spool.NEVER and self._link is None:  # nobody has been told of it
+        if state == spool.NEVER and self._link is None:  # it has not been reported to the scheduler
             self._keeping.clear(attempt)
             del self.attempts[attempt.key]
         elif state == spool.BEGINNING:
@@ -317,13 +317,13 @@ class Steward(Nobody):
     # --- ends -------------------------------------------------------------------------------------------------------
 
     def keeper_died(self, attempt: Attempt) -> None:
-        """Take in that the drom-step of an attempt has died; the attempt is over when none of its tasks is left."""
+        """Record that the drom-step of an attempt has died; the attempt is over when none of its tasks is left."""
         attempt.due = None
         attempt.state = "ending"
         self._restless.add(attempt)
 
     def _end(self, attempt: Attempt, now: float) -> None:
-        """End an attempt of which no process is left; kill what is."""
+        """Kill the remaining processes of an attempt; end the attempt once none is left."""
         job = self._node.jobs.get(attempt.name)
         steps = self._remote.steps.any_live(attempt)
         killed = None in {one.status for one in (attempt, *self._remote.steps.attempts(attempt))}
@@ -354,14 +354,14 @@ class Steward(Nobody):
         if not attempt.lives:
             return
         wait = 0.0 if wanted.signal == signal.SIGKILL else wanted.then_kill
-        if wait is not None:  # a later order puts an earlier one off for nobody
+        if wait is not None:  # a later order never postpones an earlier kill
             attempt.kill_at = min(now + wait, attempt.kill_at if attempt.kill_at is not None else math.inf)
         if wanted.signal != signal.SIGKILL:
             attempt.unsent.append(wanted.signal)
         self._restless.add(attempt)
 
     def _kill(self, attempt: Attempt, pids: set[int], stats: dict[int, Stat], now: float) -> None:
-        """Kill processes of an attempt, and say so once where they survive that: they hang in the kernel."""
+        """Kill processes of an attempt; log once if they survive SIGKILL, because they hang in the kernel."""
         send_signal(signal.SIGKILL, pids, stats)
         attempt.killed = now if attempt.killed is None else attempt.killed
         if pids and not attempt.survives and now - attempt.killed >= PATIENCE:
@@ -374,7 +374,7 @@ class Steward(Nobody):
         attempt.kill_at = now + (SELDOM if attempt.survives else AGAIN)
 
     def _send(self, attempt: Attempt, number: int) -> bool:
-        """Send a signal to the processes of an attempt; say whether there are any."""
+        """Send a signal to the processes of an attempt; return whether there are any."""
         stats = self._scan()
         pids = self._processes_of(attempt, stats)
         send_signal(number, pids, stats)
@@ -391,7 +391,7 @@ class Steward(Nobody):
 
     def _resize(self, attempt: Attempt, wanted: protocol.Resize, now: float) -> None:
         if attempt.state not in ("starting", "running"):
-            return  # its end answers
+            return  # the report of its end is the answer
         try:
             self._order(attempt, wanted.cores, now)
         except Refused as refusal:
@@ -409,11 +409,11 @@ class Steward(Nobody):
         attempt.cores = cores
         try:
             attempt.folder.order(cores)
-        except OSError as error:  # a new agent would say the old number in its Hello
+        except OSError as error:  # a new agent would report the old number in its Hello
             self._log("spool_failed", reason=f"cannot write down an order: {error.strerror}")
 
     def _attend(self, attempt: Attempt, now: float) -> None:
-        """Do what is due for an attempt."""
+        """Do what is due for an attempt: check it, settle its order, send its signals, kill its processes."""
         if attempt.state == "ending":
             self._end(attempt, now)
             return
@@ -432,7 +432,7 @@ class Steward(Nobody):
             self._restless.discard(attempt)
 
     def _settle(self, attempt: Attempt, now: float) -> None:
-        """Tell that an order is in force, or take it back when its time is over."""
+        """Report that an order has been applied, or withdraw it once its time limit has passed."""
         if attempt.due is None:
             return
         if self._node.has_settled(attempt.name):
@@ -442,7 +442,7 @@ class Steward(Nobody):
             wanted, held = attempt.cores, self._node.cores_held(attempt.name)
             try:
                 self._order(attempt, held, now)
-            except Refused:  # the node is frozen, or others have what is to come back: what holds then is told then
+            except Refused:  # the node is frozen, or other jobs have the cores: retry, and report the size held then
                 attempt.due = now + AGAIN
                 return
             attempt.due = None

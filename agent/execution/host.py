@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the executor of a scheduler's jobs needs of the agent that it is part of. The daemon of an agent is one."""
+"""What the executor of a scheduler's jobs needs from its agent. The daemon of an agent implements `Host`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 
 class HostSettings(Protocol):
-    """What the agent was started with."""
+    """The settings of the agent that the executor reads."""
 
     @property
     def runtime_dir(self) -> Path:
-        """Its runtime directory."""
+        """The agent's runtime directory."""
 
     @property
     def memory(self) -> int:
-        """The memory that it tells schedulers of, in MiB."""
+        """The memory that the agent reports to schedulers, in MiB."""
 
     @property
     def topology(self) -> Topology:
-        """Its machine."""
+        """The agent's machine."""
 
 
 class Processes(Protocol):
@@ -47,7 +47,7 @@ class Processes(Protocol):
 
 
 class Actuator(Protocol):
-    """Carries out what the node decides."""
+    """Carries out the decisions of the node."""
 
     def do(self, actions: list[Action]) -> None:
         """Carry out actions in order."""
@@ -61,18 +61,18 @@ class Host(Loop, Protocol):
 
     @property
     def settings(self) -> HostSettings:
-        """What it was started with."""
+        """The settings of the agent."""
 
     @property
     def following(self) -> Processes:
-        """Who knows the processes of tasks."""
+        """The object that finds the processes of tasks."""
 
     @property
     def acting(self) -> Actuator:
-        """Who carries out the actions of the node."""
+        """The object that carries out the actions of the node."""
 
     def share(self, uid: int) -> int:
         """Return how many connections a user may have at a socket."""
 
     def survive(self, part: str, step: Callable[[], T], key: Hashable = None) -> T | None:
-        """Return what a step returns, None where it fails; what that leaves half done is made good."""
+        """Return what `step` returns, or None if it fails; what a failed step left half done is repaired."""

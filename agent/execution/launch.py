@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a scheduler wants started to a drom-step that runs it, and from what that says to what is told."""
+"""Turns a scheduler's `Start` into a drom-step that runs it, and the status of drom-step into a report."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from drom.agent.execution.spool import Status
 
 ALREADY = ("DROM_TASK", "DROM_CPUS", "DROM_MAX_CPUS")
-"""What a program inside a task has in its environment, and one outside may not have."""
+"""Variables that a program inside a task has in its environment, and that one outside must not have."""
 RANKS = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "MV2_COMM_WORLD_", "MPI_LOCAL", "PALS_LOCAL", "PALS_RANKID")
-"""Beginnings of the variables by which a program takes itself for a rank of a launch."""
+"""Prefixes of the variables by which a program recognises that it is a rank of a launch."""
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores, and programs should not."""
+"""Signals that Python ignores, and that programs must not inherit as ignored."""
 USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where programs are looked for when a submission does not say it."""
+"""The PATH in which programs are searched if a submission has none."""
 OPEN_MPI = {
     "OMPI_MCA_plm": "rsh",
     "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
@@ -40,28 +40,28 @@ OPEN_MPI = {
     "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
     "PRTE_MCA_prte_leave_session_attached": "1",
 }
-"""How mpirun of Open MPI, before 5 and since, starts its daemons on the nodes of a job, also on a job's own node where
-that has another name than its host: all by itself."""
+"""Makes mpirun of Open MPI, before 5 and since, start every daemon on the nodes of a job itself, without a tree, also
+on the job's own node if that has another name than its host."""
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
-"""Ranks run on the cores of their job, which mpirun does not know."""
+"""Turns off binding by mpirun: ranks run on the cores of their job, which mpirun does not know."""
 HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
-"""Where mpirun is told of the file with the nodes of a script, and how many ranks each takes."""
+"""Variables that name to mpirun the file with the nodes of a script, and the number of ranks of each."""
 STAND_INS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
-"""Where it finds what to use instead of ssh: us."""
+"""Variables that name to mpirun the command to use instead of ssh: `drom-step remote`."""
 CHOSEN = ("cwd", "input", "output", "error")
-"""What is wherever the user chose: whatever comes of it, the node is not to blame."""
+"""Paths chosen by the user: if they fail, the node is not at fault."""
 NODE_FAULTS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO)
-"""Why a node cannot tell who a user is, though the job asked for nothing wrong."""
+"""Errors with which a node fails to look up a user although the job is correct."""
 FULL = (errno.ENOMEM, errno.ENFILE)
-"""Why a node cannot run our own programs, which no user can bring about with the path of a job."""
+"""Errors with which a node fails to run drom's own programs, and that no path of a job can cause."""
 PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-"""What a node lacks now, and may have again without anybody's doing."""
+"""Errors for lack of a resource that may become free again without intervention."""
 _ACL_VERSION = 2
 _OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
 _NO_ID = 0xFFFFFFFF
-"""The numbers of an access control list as an extended attribute (linux/posix_acl_xattr.h)."""
+"""Constants of an access control list as an extended attribute (linux/posix_acl_xattr.h)."""
 LONGEST_SHOWN = 200
-"""Characters of a path in a sentence."""
+"""Maximum number of characters of a path in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def job_name(job: int) -> str:
 
 
 def expand(pattern: str, start: Start, node: str) -> str:
-    """Return a path with %j (job), %n (node), %u (user), %x (name of the job) and %% in it replaced; others stay."""
+    """Return `pattern` with %j (job), %n (node), %u (user), %x (name of the job) and %% replaced; others stay."""
     meant = (str(start.job), node, start.user.replace("/", "_"), start.name.replace("/", "_"), "%")
     words = dict(zip(LETTERS, meant, strict=True))
     done, rest = "", pattern
@@ -90,7 +90,7 @@ def expand(pattern: str, start: Start, node: str) -> str:
 
 
 def environment(start: Start, place: Place) -> dict[str, str]:
-    """Return the environment of a job: that of its submission, what tells it where it is, and a way to drom-run."""
+    """Return the environment of a job: that of its submission, the DROM_ variables, and a PATH that has drom-run."""
     kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
     launcher = UNBOUND | OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
@@ -116,7 +116,7 @@ def _ranks(start: Start) -> int:
 
 
 def command(start: Start, place: Place) -> list[str]:
-    """Return what is executed: the program in a task of its own, a launcher as it is, or what waits for an end."""
+    """Return the command to execute: drom-run with the program as a task, a launcher as it is, or `drom-step hold`."""
     if start.mode == "hold":
         return [_step(), "hold"]
     if start.mode == "launch":
@@ -135,26 +135,26 @@ def command(start: Start, place: Place) -> list[str]:
 
 
 def interpreter(script: str) -> list[str]:
-    """Return what the first line of a script says that runs it, as the kernel reads it; /bin/sh where it does not."""
+    """Return the interpreter in the first line of a script, as the kernel reads it; /bin/sh if there is none."""
     first = script.partition("\n")[0]
     words = first[2:].strip().split(maxsplit=1) if first.startswith("#!") else []
     return words or ["/bin/sh"]
 
 
 def script_path(start: Start, place: Place) -> Path:
-    """Return where the script of a job is kept while the node knows the job: outside the spool, which is private."""
+    """Return the path of a job's script while the node knows the job: outside the spool, which is private."""
     return place.runtime_dir / "scripts" / f"{start.job}.{start.attempt}"
 
 
 def hosts_path(start: Start, place: Place) -> Path:
-    """Return where mpirun finds the nodes of a job that is a script, while the node knows the job."""
+    """Return the path of the hosts file that mpirun reads in a job that is a script, while the node knows the job."""
     return script_path(start, place).with_suffix(f".{start.attempt}.hosts")
 
 
 def write_script(start: Start, place: Place) -> None:
-    """Write the script of a job, and the nodes for its launches, for its user alone to read. Raises OSError.
+    """Write the script of a job, and the hosts file of its launches, readable for its user only. Raises OSError.
 
-    The files stay root's where the agent is: users could change the mode of theirs, and fill the file system.
+    The files of a root agent stay root's: users could change the mode of their own files, and fill the file system.
     """
     if start.script:
         make_open(script_path(start, place).parent)
@@ -173,7 +173,7 @@ def _write(path: Path, text: str, mode: int, start: Start) -> None:
 
 
 def _let_read(fd: int, mode: int, start: Start) -> None:
-    """Let the user of a job read a file of root's, and execute it if its owner may: the job's group without ACLs."""
+    """Give the user of a job the owner's rights of `mode` on a file of root; the job's group if there are no ACLs."""
     rights = mode >> 6
     entries = ((_OWNER, rights, _NO_ID), (_USER, rights, start.uid), (_GROUP, 0, _NO_ID), (_MASK, rights, _NO_ID))
     acl = struct.pack("<I", _ACL_VERSION) + b"".join(
@@ -189,7 +189,7 @@ def _let_read(fd: int, mode: int, start: Start) -> None:
 
 
 def remove_script(start: Start, place: Place) -> None:
-    """Remove the script of a job, if it has one: a step of it has none."""
+    """Remove the script and the hosts file of a job, if it has a script; steps have none."""
     if not start.script:
         return
     for path in (hosts_path(start, place), script_path(start, place)):
@@ -199,7 +199,7 @@ def remove_script(start: Start, place: Place) -> None:
 
 
 def instructions(start: Start, place: Place) -> bytes:
-    """Return what drom-step reads (`struct instructions` in step.h)."""
+    """Return the instructions that drom-step reads (`struct instructions` in step.h)."""
     argv, held = command(start, place), start.mode == "hold"
     paths = [expand(path or "", start, place.node) for path in (start.input, start.output, start.error)]
     words = [
@@ -215,10 +215,10 @@ def instructions(start: Start, place: Place) -> bytes:
 
 
 def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
-    """Start drom-step; return its pid, and what can be read once the program runs.
+    """Start drom-step; return its pid, and a descriptor that becomes readable once the program runs.
 
-    That is the program's pid, or the end of the file if there never will be one. `lock` is the descriptor of the folder
-    that locks it. Raises OSError.
+    It delivers the program's pid, or the end of the file if the program will never run. `lock` is the descriptor of the
+    folder that locks it. Raises OSError.
     """
     told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     descriptors = [tell]
@@ -230,7 +230,7 @@ def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
         pid = os.posix_spawn(
             _step(),
             ["drom-step", f"{start.job}.{start.attempt}", *map(str, numbers)],
-            {"PATH": "/usr/bin:/bin"},  # never a variable of the user's: drom-step may be root
+            {"PATH": "/usr/bin:/bin"},  # never a variable of the user: drom-step may run as root
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
                 (os.POSIX_SPAWN_DUP2, 0, 1),
@@ -249,7 +249,7 @@ def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
 
 
 def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
-    """Return which fault it is, of those in `protocol`, that a program did not start, and why, as a sentence."""
+    """Return the fault (one of `protocol.FAULTS`) for which a program did not start, and the reason as a sentence."""
     what, reason = status.refused, os.strerror(status.errno)
     streams = {"input": start.input, "output": start.output, "error": start.error}
     program, cwd = _shown((start.argv or ("",))[0]), _shown(start.cwd)
@@ -268,7 +268,7 @@ def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
 
 
 def _fault(what: str, number: int, start: Start) -> str:
-    """Return whose fault it is that something failed; nothing that a user chose is the node's."""
+    """Return the fault of a failed step of drom-step; failures of anything that a user chose are the job's."""
     if what in CHOSEN:
         return "job"
     if what == "program":  # mpirun is found by the user's PATH
@@ -277,12 +277,12 @@ def _fault(what: str, number: int, start: Start) -> str:
 
 
 def fault_of_node(number: int) -> str:
-    """Return what an errno says of a node that cannot start something: whether that will pass."""
+    """Return "busy" if a node that fails with this errno may recover by itself, otherwise "node"."""
     return "busy" if number in PASSING else "node"
 
 
 def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:
-    """Return whose fault it is, and why, that an agent of user `uid` cannot start this at all; None: it can."""
+    """Return the fault and the reason if an agent of user `uid` can never start this job; None if it can."""
     if uid not in (0, start.uid):
         return "job", f"this agent runs as user {uid} and may not start programs as {start.uid}: run it as root."
     if not (start.argv or start.script) and start.mode != "hold":
@@ -293,7 +293,7 @@ def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:
 
 
 def _shown(path: str) -> str:
-    """Return a path as a sentence has it: the beginning of a long one."""
+    """Return a path for a message: at most its first `LONGEST_SHOWN` characters."""
     return path if len(path) <= LONGEST_SHOWN else f"{path[:LONGEST_SHOWN]}..."
 
 

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler and the agents of its nodes say to each other: messages, their fields, and what may stand there.
+"""The messages between a scheduler and the agents of its nodes: their fields, and the values that fields may have.
 
 A message is one frame with one JSON object, whose ``kind`` names its class here. `encode` writes it, `parse` reads it
-strictly: what is missing, unknown, of another type or out of range is refused with one sentence, and a receiver drops
-the message. Times are seconds since 1970, sizes bytes, cores the units that the agent hands out.
+strictly: a field that is missing, unknown, of another type or out of range is refused with one sentence, and the
+receiver drops the message. Times are seconds since 1970, sizes bytes, cores the units that the agent hands out.
 
-An agent knows an attempt from `Start` until `Forget`, over any number of its own deaths:
+An agent knows an attempt from `Start` until `Forget`, however often the agent itself dies in between:
 
     Start -> Started -> Ended -> Forget         Start -> Refused -> Forget
 
-* Each `Start`, also of an attempt that is known, is answered by what has become of it so far.
-* After `Welcome` the agent says everything that has an answer outstanding again: `Ended` and `Refused` until `Forget`.
-  Whatever is sent to nobody is lost; `Hello.jobs` says all there is. An attempt that is not in it is not on the node.
-* What is refused before anything of it was begun (no cores, a full disk) is not kept: it is not in `Hello.jobs`.
+* Each `Start`, also of an attempt that is known, is answered with the present state of the attempt.
+* After `Welcome` the agent repeats every message whose answer is outstanding: `Ended` and `Refused` until `Forget`.
+  Messages without a receiver are lost; `Hello.jobs` lists all attempts. One that is not in it is not on the node.
+* An attempt refused before anything of it began (no cores, a full disk) is not stored: it is not in `Hello.jobs`.
 * `Ended` comes when no process of the job is left and its cores are free. `Ended.status` is -9 also for a job whose
   keeper on the node was killed or that was there before the node was booted again; `Ended.note` says so.
-* `Resize` is answered by `Resized` or `NotResized`; a newer one takes the place of one that is not answered yet.
-* Over TCP both sides show CURVE keys (`drom.agent.control.keys`): the scheduler's public key is kept under the name of
-  its host, or is that of a pair which all nodes share. Over ipc the path says who it is.
-* `Post` is what the agents of a job's nodes tell each other: the scheduler hands `body` on, as it is, to the node `to`,
-  if the job runs on both, and sets `node` to the name of who sent it; otherwise it answers with `Lost`.
+* `Resize` is answered by `Resized` or `NotResized`; a newer one replaces one that is not answered yet.
+* Over TCP both sides show CURVE keys (`drom.agent.control.keys`): the scheduler's public key is stored under the name
+  of its host, or is that of a pair which all nodes share. Over ipc the path identifies the scheduler.
+* `Post` is a message between the agents of a job's nodes: the scheduler relays `body`, unchanged, to the node `to`,
+  if the job runs on both, and sets `node` to the name of the sender; otherwise it answers with `Lost`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 MAX_MESSAGE = 8 << 20
-"""Bytes of a message: the arguments and the environment of a program, and room around them."""
+"""Maximum bytes of a message: the arguments and the environment of a program, and room around them."""
 LONGEST_PATH = LONGEST_SENTENCE = 4095
 MOST_PARTS = 1 << 18
-"""Values of a message, and brackets and commas in its texts: a value takes up to 150 bytes of memory."""
+"""Most values of a message, brackets and commas in its texts included: a value takes up to 150 bytes of memory."""
 MOST_STRINGS = 1 << 16
 """The most arguments, variables, nodes or jobs of a message."""
 MOST_WORDS = 256
 """The most features, and counted resources, of a node."""
 MOST_ON_NODE = 4096
-"""The most jobs of which an agent tells in a message."""
+"""The most jobs that an agent reports in a message."""
 FAULTS = ("job", "node", "busy")
-"""Why a job does not run on a node: for what it asked, for a defect, and for now."""
+"""Why a job does not run on a node: because of its request, because of a defect, or only for now."""
 STATES = ("running", "ended", "refused")
 MODES = ("run", "launch", "hold")
 CLASSES = ("malleable", "moldable", "rigid")
@@ -53,7 +53,7 @@ LETTERS = "jnux%"
 """What may follow a % in the path of a job's file: the job, the node, the user, the name of the job, a % itself."""
 _NO_ID = (1 << 32) - 1
 _MOST_WORK = (1 << 80) - 1
-"""More than the programs of a node can tell together: each says a number of 64 bits."""
+"""More than the programs of a node can report together: each reports a number of 64 bits."""
 
 M = TypeVar("M")
 
@@ -63,7 +63,7 @@ class MalformedError(ValueError):
 
 
 class HelloError(MalformedError):
-    """Raised for a hello that nobody understands here; the message is what its `node` is to be told."""
+    """Raised for a hello that this scheduler cannot read; the message is the answer to its `node`."""
 
     def __init__(self, sentence: str, node: str) -> None:
         super().__init__(sentence)
@@ -107,7 +107,7 @@ def _text(longest: int, least: int = 0) -> Callable[[object], str]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Say whether a text is what bytes are decoded to, with bytes that are no UTF-8 in lone surrogates."""
+    """Return whether a text can result from decoding bytes, with bytes that are not UTF-8 as lone surrogates."""
     try:
         text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -178,7 +178,7 @@ _STRING = _text(1 << 21)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An attempt on the node: `state` is a word of STATES, `cores` what it is held at."""
+    """An attempt on the node: `state` is one of `STATES`, `cores` the number it is held at."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -188,7 +188,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A node is there. `cores` units of up to `cpus_per_core` CPUs each; `memory` 0: unknown."""
+    """The node is present, with `cores` units of up to `cpus_per_core` CPUs each; `memory` 0: unknown."""
 
     protocol: int = field(metadata=_is(_whole(0)))
     version: str = field(metadata=_is(_NAME))
@@ -207,7 +207,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A job has done so much `work`, in its own unit, in some `seconds`, with just so many `cores` of this node."""
+    """A job did `work`, in its own unit, during `seconds` with exactly `cores` cores of this node."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -218,7 +218,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The agent lives, at `time`; `paces` is what it has measured of jobs since it last said so."""
+    """The agent is alive at `time`; `paces` are the measurements of jobs since its last `Alive`."""
 
     node: str = field(metadata=_is(_NAME))
     time: float = field(metadata=_is(_real))
@@ -262,7 +262,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """Every task of the job on this node holds its part of just so many cores."""
+    """Every task of the job on this node holds its part of exactly `cores` cores."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -284,7 +284,7 @@ class NotResized:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The node is in the cluster `name`; it says `Alive` each `heartbeat` seconds."""
+    """The node has joined the cluster `name`; it sends `Alive` every `heartbeat` seconds."""
 
     name: str = field(metadata=_is(_NAME))
     heartbeat: float = field(metadata=_is(_real))
@@ -292,14 +292,14 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """The node may not join: the agent logs the reason once, and says `Hello` again every few seconds."""
+    """The node may not join: the agent logs the reason once, and sends `Hello` again every few seconds."""
 
     reason: str = field(metadata=_is(_SENTENCE))
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The scheduler does not know who this is: say `Hello`."""
+    """The scheduler does not know this agent, which has to send `Hello`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +311,8 @@ class Start:
     is here until a `Signal` ends it, with that as its status. `tasks` are expected on this node, and `total_tasks` on
     all `nodes`. `name` and `user` are the job's and the user's; `memory` is that of the whole job here. `output`,
     `error` and `input` are paths from `cwd`, where %j is the job, %n the node, %u the user and %x the name: None means
-    /dev/null, but an `error` of None goes where the output goes. The output of the first attempt begins a file anew,
-    that of a later one goes on in it.
+    /dev/null, but an `error` of None goes to the same file as the output. The first attempt overwrites an existing
+    output file, a later one appends to it.
     """
 
     job: int = field(metadata=_is(_ID))
@@ -342,7 +342,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Hold the job at so many cores, applied `within` so many seconds."""
+    """Hold the job at `cores` cores, applied within `within` seconds."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -352,7 +352,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Send a signal to all processes of the job here, and SIGKILL to what is left `then_kill` seconds later."""
+    """Send a signal to all processes of the job here, and SIGKILL to those left `then_kill` seconds later."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -362,7 +362,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The end, or the refusal, of an attempt is written down: the node need not know it any longer."""
+    """The scheduler has recorded the end, or the refusal, of an attempt: the node can drop it."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -373,7 +373,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What the agent of one node of a job tells that of another one; see above."""
+    """A message from the agent of one node of a job to that of another; see above."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -384,7 +384,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A `Post` was to a node `to` that the job is not on, or not any more."""
+    """A `Post` was addressed to a node `to` on which the job does not run, or no longer runs."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -418,7 +418,7 @@ def encode(message: FromAgent | ToAgent) -> bytes:
 
 
 def in_bounds(message: FromAgent) -> FromAgent:
-    """Return a message with no longer a sentence than its receiver takes."""
+    """Return a message with its sentence cut to the length that its receiver accepts."""
     sentences = {one.name: getattr(message, one.name) for one in fields(message) if one.metadata["check"] is _SENTENCE}
     cut = {name: text[:LONGEST_SENTENCE] for name, text in sentences.items() if len(text) > LONGEST_SENTENCE}
     return replace(message, **cut) if cut else message
@@ -430,7 +430,7 @@ def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - a message
 
 
 def from_agent(data: bytes) -> FromAgent:
-    """Return what an agent said. Raises `MalformedError`, of a hello `HelloError`."""
+    """Return the message of an agent. Raises `MalformedError`, for a hello `HelloError`."""
     kind, value = _open(data, FROM_AGENT)
     try:
         return cast("FromAgent", _fields(kind, value))
@@ -441,7 +441,7 @@ def from_agent(data: bytes) -> FromAgent:
 
 
 def _hello_error(hello: Mapping[str, object], error: MalformedError) -> HelloError:
-    """Return what is to be said of a hello with an error: that of another version may have any fields."""
+    """Return the error for a malformed hello; one of another protocol version may have any fields."""
     version, node = hello.get("protocol"), hello.get("node")
     differs = type(version) is int and version != PROTOCOL and 0 <= version < 1 << 53
     sentence = other_version(cast("int", version)) if differs else str(error)
@@ -449,17 +449,17 @@ def _hello_error(hello: Mapping[str, object], error: MalformedError) -> HelloErr
 
 
 def other_version(version: int) -> str:
-    """Return what a scheduler says to an agent of another version."""
+    """Return the answer of a scheduler to an agent of another protocol version."""
     return f"this scheduler speaks protocol {PROTOCOL}, not {version}: install the same version."
 
 
 def to_agent(data: bytes) -> ToAgent:
-    """Return what a scheduler said to an agent. Raises `MalformedError`."""
+    """Return the message of a scheduler to an agent. Raises `MalformedError`."""
     return cast("ToAgent", _fields(*_open(data, TO_AGENT)))
 
 
 def _open(data: bytes, kinds: Mapping[str, type]) -> tuple[type, dict[str, object]]:
-    """Return of what class a message is, and its fields, which nobody has looked at. Raises `MalformedError`."""
+    """Return the class of a message, and its fields, which have not been checked. Raises `MalformedError`."""
     if sum(map(data.count, (b"[", b"{", b","))) > MOST_PARTS:
         msg = f"a message has at most {MOST_PARTS} brackets and commas: put such data into a file."
         raise MalformedError(msg)
@@ -482,7 +482,7 @@ def from_json(kind: type[M], value: object) -> M:
 
 
 def _fields(kind: type[M], value: object) -> M:
-    """Return the instance of a dataclass with these fields, each as its check wants it."""
+    """Return the instance of a dataclass with these fields, each passed through its check."""
     about = _kind(kind)
     if not isinstance(value, dict):
         msg = f"{about} is an object."

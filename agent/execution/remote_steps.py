@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a job on its other nodes, for its own launcher, without ssh: hooks here, steps there, posts in between.
+"""Processes of a job on its other nodes, for its own launcher, without ssh: hooks here, steps there, relay in between.
 
-The node of a hook asks the node it names for a step, again and again until it hears how that ended: a post that is
-lost, and agents and schedulers that die, only delay it. A body is one of ::
+The node of a hook requests a step from the node that the hook names, again and again until it receives the result:
+a lost message, and agents and schedulers that die, only delay it. The body of a message is one of ::
 
-    {"step": NUMBER, "command": TEXT, "folder": PATH}      there
-    {"end": NUMBER}                                        there, when who asked has gone, until it is over
+    {"step": NUMBER, "command": TEXT, "folder": PATH}      to the other node
+    {"end": NUMBER}                                        to it, after the launcher has gone, until the step is over
     {"over": NUMBER, "answer": TEXT}                       back: a status, or "1 SENTENCE"
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from drom.agent.system.proc import Stat
 
 REPEAT = 2.0
-"""Seconds after which a hook that waits is asked for again."""
+"""Seconds after which the step of a waiting hook is requested again."""
 
 
 class Remote:
-    """Sees to hooks and steps of the `attempts` at `place`; `send` hands a post to the scheduler.
+    """Handles hooks and steps of the `attempts` at `place`; `send` passes a message for another node to the scheduler.
 
     `share` returns how many hooks a user may have at a time, `scan` the stat of every process.
     """
@@ -57,21 +57,21 @@ class Remote:
         self._scan = scan
         self._hooks: Hooks | None = None
         self._left: dict[str, Request] = {}
-        """Requests of who has hung up, by number, of which it is not known that they are over."""
+        """Requests whose launcher has disconnected, by number, and whose end is not yet known."""
         self._again = 0.0
 
     def open(self) -> None:
-        """Let launchers ask."""
+        """Open the socket for launchers."""
         self._hooks = Hooks(self._place.runtime_dir / "steps", self._loop, self, self._share)
 
     def close(self) -> None:
-        """Let nobody ask any more; steps go on."""
+        """Close the socket for launchers; steps continue."""
         if self._hooks:
             self._hooks.close()
         self.steps.close()
 
     def turn(self, now: float) -> None:
-        """Ask again for what has had no answer."""
+        """Repeat requests that have had no answer."""
         self.steps.look()
         if not self._hooks:
             return
@@ -89,13 +89,13 @@ class Remote:
 
     @property
     def _asks(self) -> bool:
-        """Whether another node has something to answer."""
+        """Whether an answer of another node is outstanding."""
         return bool(self._left or (self._hooks and self._hooks.waiting))
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
     def asked(self, request: Request) -> None:
-        """Take in what a launcher wants."""
+        """Handle the request of a launcher."""
         attempt = self._attempts.get((request.job, request.attempt))
         if attempt is None or not attempt.lives or request.uid != attempt.start.uid:
             self._answer(request.number, f"1 no job {request.job} of yours runs on {self._place.node}.")
@@ -105,7 +105,7 @@ class Remote:
             self._ask(request)
 
     def hung_up(self, request: Request) -> None:
-        """Take in that a launcher has gone: what it asked for is to end, while its job lives here."""
+        """End the step of a launcher that has disconnected, if its job is alive here."""
         attempt = self._attempts.get((request.job, request.attempt))
         self._left.pop(request.number, None)
         if attempt and attempt.lives:
@@ -123,7 +123,7 @@ class Remote:
         if self._hooks:
             self._hooks.answer(number, text)
 
-    # --- posts --------------------------------------------------------------------------------------------------------
+    # --- messages between the nodes of a job --------------------------------------------------------------------------
 
     def _deliver(self, attempt: Attempt, to: str, body: dict[str, Any]) -> None:
         if to == self._place.node:
@@ -132,7 +132,7 @@ class Remote:
             self._send(Post(*attempt.key, self._place.node, to, body))
 
     def take(self, attempt: Attempt, sender: str, body: dict[str, Any]) -> None:
-        """Take in what another node of a job says; what means nothing is dropped."""
+        """Handle a message of another node of a job; malformed ones are dropped."""
         text = {name: value for name, value in body.items() if isinstance(value, str)}
         number = text.get("step") or text.get("end") or text.get("over") or ""
         if not NUMBER.fullmatch(number):
@@ -146,7 +146,7 @@ class Remote:
             self._answer(number, text.get("answer", "1 the answer cannot be read."))
 
     def lost(self, body: dict[str, Any]) -> None:
-        """Take in that another node of a job is not there."""
+        """Answer the request in `body`, which could not be delivered to another node of its job."""
         if isinstance(number := body.get("step") or body.get("end"), str):
             self._answer(number, "1 the job is on no such node any more.")
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node knows of the jobs of its scheduler, on disk: a folder for each attempt, so that no death loses any.
+"""What a node knows of its scheduler's jobs, on disk: a folder per attempt, so that no crash loses any.
 
-    start.json   what is to be started, and in which boot; it appears whole, before anything is started
+    start.json   what is to be started, and in which boot; it appears complete, before anything is started
     pid          of drom-step, before it starts anything, and of the program once that runs
     status.new   blanks, so that a full disk keeps no status from being written
-    status       how it ended, written by drom-step, whole
-    cores        what was ordered since
+    status       how it ended, written by drom-step, complete
+    cores        the number of cores ordered since
 
-The folder itself is locked (flock) from before drom-step is started until that has died. Whoever finds one knows by
-all this what has become of the attempt: see `Folder.state`.
+The folder itself is locked (flock) from before drom-step is started until drom-step has died. These files and the
+lock together give the state of the attempt: see `Folder.state`.
 
-A loss of power ends the programs too. What it may not take is how those ended that had ended before: drom-step writes
-everything through to the disk when it writes a status, and is in nobody's way there.
+A loss of power ends the programs too. It must not lose the status of attempts that had ended before: drom-step
+writes everything through to the disk when it writes a status, which delays no other process.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 STATUS_SIZE = 512
 """Bytes kept for a status; as in drom-step."""
 NEVER, BEGINNING, RUNNING, OVER, LOST = "never", "beginning", "running", "over", "lost"
-"""States of an attempt. drom-step never started anything, and is dead; lives, and will; has started the program, or is
-about to; has written a status; has died without one, or the machine was booted again."""
+"""States of an attempt. never: drom-step started nothing, and is dead. beginning: it lives, and will start the program.
+running: it has started the program, or is about to. over: it has written a status. lost: it has died without a status,
+or the machine was booted again."""
 
 
 OURS = re.compile(r"[1-9]\d{0,17}\.[1-9]\d{0,8}", re.ASCII)
-"""What the folder of an attempt is called: its job, and which attempt of it this is."""
+"""The name of an attempt's folder: the number of its job and of the attempt."""
 FILES = frozenset({"start.json", "start.new", "pid", "status", "status.new", "cores", "cores.new"})
-"""What is in the folder of an attempt."""
+"""The files in the folder of an attempt."""
 FIELDS = frozenset(one.name for one in fields(Start))
 
 
@@ -62,7 +63,7 @@ class Status:
 
 
 def status_in(text: bytes) -> Status | None:
-    """Return the status in what drom-step has written, None if there is none."""
+    """Return the status in a text that drom-step has written, None if there is none."""
     try:
         return Status(**json.loads(text))
     except (ValueError, TypeError):
@@ -76,7 +77,7 @@ class Folder:
         self.path = path
 
     def begin(self, start: Start, boot: str) -> None:
-        """Write down what is to be started. Raises OSError, and then nothing is there that was not before."""
+        """Write down what is to be started. Raises OSError, and then adds nothing to the spool."""
         self.path.mkdir(mode=0o700)
         try:
             (self.path / "status.new").write_bytes(b" " * STATUS_SIZE)
@@ -88,30 +89,30 @@ class Folder:
             raise
 
     def lock(self) -> int | None:
-        """Return a descriptor that locks the folder for as long as it, or a copy of it, is open; None: it is locked."""
+        """Return a descriptor that locks the folder while it, or a copy of it, is open; None if already locked."""
         return _lock(self.path)
 
     def is_locked(self) -> bool:
-        """Return whether its drom-step lives, or is about to."""
+        """Return whether the attempt's drom-step lives, or is about to be started."""
         fd = self.lock()
         if fd is not None:
             os.close(fd)
         return fd is None
 
     def state(self, boot: str) -> str:
-        """Return what has become of the attempt, as seen in the boot `boot`: one of the states above."""
+        """Return the state of the attempt, as seen in the boot `boot`: one of the states above."""
         if (self.path / "status").exists():
             return OVER
         if self._boot() != boot:
             return LOST
         if self.is_locked():
             return RUNNING if self.pids() else BEGINNING
-        if (self.path / "status").exists():  # written before the lock came free, after the first look
+        if (self.path / "status").exists():  # written after the first check, before the lock was released
             return OVER
         return LOST if self.pids() else NEVER
 
     def pids(self) -> list[int]:
-        """Return the pids of drom-step and of the program, as far as there are any."""
+        """Return the pids of drom-step and of the program, as far as they are recorded."""
         try:
             text = (self.path / "pid").read_bytes()
         except OSError:
@@ -119,7 +120,7 @@ class Folder:
         return [int(line) for line in re.findall(rb"^(\d{1,7})\n", text, re.MULTILINE)]
 
     def status(self) -> Status | None:
-        """Return how the attempt ended, or None when nobody has written that down, or a broken disk has lost it."""
+        """Return how the attempt ended, or None if no status was written, or it cannot be read."""
         try:
             return status_in((self.path / "status").read_bytes())
         except OSError:
@@ -130,7 +131,7 @@ class Folder:
         return (self.path / "start.json").exists()
 
     def start(self) -> Start | None:
-        """Return what was to be started, as far as this version knows it; None when that cannot be read."""
+        """Return what was to be started, as far as this version knows its fields; None if it cannot be read."""
         try:
             found = self._began()["start"]
             return from_json(Start, {name: found[name] for name in found.keys() & FIELDS})
@@ -143,16 +144,16 @@ class Folder:
         (self.path / "cores.new").rename(self.path / "cores")
 
     def cores(self) -> int | None:
-        """Return how many cores were ordered last, None when it is what it was started with."""
+        """Return how many cores were ordered last, None if no order has changed the number since the start."""
         try:
             return int((self.path / "cores").read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
             return None
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it, as far as that can be."""
+        """Remove the folder and its contents, as far as possible."""
         with contextlib.suppress(OSError):
-            (self.path / "start.json").unlink()  # first: what is left then was never begun
+            (self.path / "start.json").unlink()  # first: what remains then counts as never begun
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _began(self) -> dict[str, Any]:
@@ -167,7 +168,7 @@ class Folder:
 
 
 class Spool:
-    """The folders of all attempts on a node, below `path`, which is made and locked. Raises `SpoolError`."""
+    """The folders of all attempts on a node, below `path`, which is created and locked. Raises `SpoolError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -190,11 +191,11 @@ class Spool:
         self._lock = lock
 
     def folder(self, job: int, attempt: int) -> Folder:
-        """Return the folder of an attempt, whether it is there or not."""
+        """Return the folder of an attempt, whether it exists or not."""
         return Folder(self.path / f"{job}.{attempt}")
 
     def survey(self) -> Iterator[Folder]:
-        """Yield the folder of each attempt that may have begun; what was not is removed."""
+        """Yield the folder of each attempt that may have begun; remove the others."""
         for path in sorted(self.path.iterdir()):
             folder = Folder(path)
             if folder.was_begun():
@@ -203,7 +204,7 @@ class Spool:
                 folder.remove()
 
     def close(self) -> None:
-        """Let the next agent use the spool; an empty one is removed."""
+        """Unlock the spool for the next agent; remove it if it is empty."""
         with contextlib.suppress(OSError):
             self.path.rmdir()
         os.close(self._lock)
@@ -218,7 +219,7 @@ def _is_attempt(path: Path) -> bool:
 
 
 def _lock(path: Path) -> int | None:
-    """Return a descriptor of a folder that locks it, None where another one does."""
+    """Return a descriptor of a folder that locks it, None if another descriptor locks it already."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

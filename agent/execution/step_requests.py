@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket at which a job's own launcher asks for processes on other nodes: drom-step remote stands in for ssh.
+"""The socket at which a job's own launcher requests processes on other nodes: drom-step remote stands in for ssh.
 
 A request is one message of strings that each end in a NUL: job, attempt, a number of its own, host, folder, command.
-The answer is a status, or a 1 and a sentence. The connection lasts as long as the command; who hangs up wants it ended.
+The answer is a status, or a 1 and a sentence. The connection lasts as long as the command; closing it ends the command.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from drom.agent.system.loop import Loop
 
 LARGEST = 128 << 10
-"""Bytes of a request."""
+"""Maximum number of bytes of a request."""
 NUMBER = re.compile(r"[0-9a-f]{32}")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a process of user `uid` wants run on `host`; `number` tells it from all others."""
+    """A command that a process of user `uid` wants to run on `host`; `number` identifies the request."""
 
     job: int
     attempt: int
@@ -41,17 +41,17 @@ class Request:
 
 
 class Host(Protocol):
-    """Who sees to requests."""
+    """Handles requests."""
 
     def asked(self, request: Request) -> None:
-        """Take in a request, which may be there already."""
+        """Handle a request, which may be known already."""
 
     def hung_up(self, request: Request) -> None:
-        """Take in that who asked is gone."""
+        """Handle the disconnection of the process that sent a request."""
 
 
 def parse(data: bytes, uid: int) -> Request | None:
-    """Return the request in a message, None where there is none."""
+    """Return the request in a message, None if it is malformed."""
     words = data.decode(errors="surrogateescape").split("\0")
     if len(words) != 7 or words[-1] or not (_WHOLE.fullmatch(words[0]) and _WHOLE.fullmatch(words[1])):
         return None
@@ -62,7 +62,7 @@ def parse(data: bytes, uid: int) -> Request | None:
 
 
 class Caller(Connection):
-    """A connection, and what its process asks for once it has asked."""
+    """A connection, and its request once that has been received."""
 
     request: Request | None = None
     size = 0
@@ -73,7 +73,7 @@ class Caller(Connection):
 
 
 class Hooks:
-    """The socket at `path`, open to every user, who may have as many connections to it as `share` returns."""
+    """The socket at `path`, open to every user; `share` returns how many connections a user may have."""
 
     def __init__(self, path: Path, loop: Loop, host: Host, share: Callable[[int], int]) -> None:
         self._path = path
@@ -89,16 +89,16 @@ class Hooks:
         return [caller.request for caller in self._waiting.values() if caller.request]
 
     def answer(self, number: str, text: str) -> None:
-        """Answer a request, if who asked is still there."""
+        """Answer a request, if its process is still connected."""
         if caller := self._waiting.get(number):
             self._answer(caller, text)
 
     def tend(self, now: float) -> None:
-        """Close connections that say nothing, and let callers in again where there was no room for them."""
+        """Close connections without a request in time, and accept again if there was no room for connections."""
         self._callers.tend(now)
 
     def close(self) -> None:
-        """Close the socket. Who waits asks the next agent."""
+        """Close the socket. Waiting processes send their request to the next agent."""
         self._loop.unwatch(self._callers.fd)
         self._callers.end()
         self._path.unlink(missing_ok=True)
@@ -110,12 +110,12 @@ class Hooks:
         return f"1 user {uid} has {has} commands on other nodes already: wait until some have ended.".encode()
 
     def closed(self, connection: Caller) -> None:
-        """Forget a request; see `drom.agent.system.connections.Handler`."""
+        """Remove the request of a closed connection; see `drom.agent.system.connections.Handler`."""
         if connection.request:
             del self._waiting[connection.request.number]
 
     def hear(self, connection: Caller) -> None:
-        """Take the one request of a connection, or notice that the other side has gone."""
+        """Receive the one request of a connection, or detect that the other side has disconnected."""
         try:
             data = connection.socket.recv(LARGEST + 1)
         except BlockingIOError:

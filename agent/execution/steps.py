@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that a job's launcher on another node has started here: a drom-step for each, inside the job.
 
-Each has a number of its own, and begins once however often it is asked for; what has become of it is known until the
-job's attempt ends.
+Each has a number of its own, and begins once however often it is requested; its result is known until the job's
+attempt ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PREFIX = "step."
 MOST = 4096
-"""Commands of an attempt on a node: the spool has something of each until the attempt ends."""
+"""Maximum number of commands of an attempt on a node: the spool has a folder of each until the attempt ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,11 +37,11 @@ class Step:
     number: str
     attempt: Attempt
     asked_by: set[str] = field(default_factory=set)
-    """The nodes to be told how it ended."""
+    """The nodes to which the result is sent."""
 
 
 class Steps:
-    """The steps on this node; `tell` gets each that is over, with its status or why there is none."""
+    """The steps on this node; `tell` is called with each that is over, and its status or why there is none."""
 
     def __init__(self, loop: Loop, place: Place, boot: str, tell: Callable[[Step, str], None]) -> None:
         self._place = place
@@ -50,9 +50,9 @@ class Steps:
         self._steps: dict[Attempt, dict[str, Step]] = {}
 
     def begin(self, job: Attempt, number: str, asked_by: str, command: str, folder: str) -> None:
-        """Have a command run for `asked_by`, or tell what has become of it.
+        """Start a command for the node `asked_by`, unless it has begun already; report the result if it is over.
 
-        Raises OSError when it cannot begin, and `Refused` when the job has had too many.
+        Raises OSError if it cannot be started, and `Refused` if the job has had too many commands.
         """
         known = self._steps.setdefault(job, {})
         if number not in known:
@@ -73,7 +73,7 @@ class Steps:
             self._over(step)
 
     def end(self, job: Attempt, number: str, stats: dict[int, Stat]) -> bool:
-        """Kill a step, which will be told of once it is over; return whether there is one that is not over."""
+        """Kill a step, which is reported once it is over; return whether there is such a step that is not over."""
         step = self._steps.get(job, {}).get(number)
         if not step or not step.attempt.lives:
             return False
@@ -81,14 +81,14 @@ class Steps:
         return True
 
     def take_up(self, job: Attempt) -> None:
-        """Find the steps of a job that an earlier agent began."""
+        """Record the steps of a job that an earlier agent began."""
         for path in job.folder.path.glob(PREFIX + "*"):
             folder, number = Folder(path), path.name.removeprefix(PREFIX)
             if folder.was_begun() and NUMBER.fullmatch(number):
                 self._look(self._add(job, number, Attempt(_start(job, ("/bin/sh",), "/"), folder, 0)))
 
     def look(self) -> None:
-        """Look again at steps that were about to begin when an earlier agent died."""
+        """Check again the steps that were about to begin when an earlier agent died."""
         for steps in self._steps.values():
             for step in [one for one in steps.values() if one.attempt.state == "starting" and one.attempt.pidfd < 0]:
                 self._look(step)
@@ -98,25 +98,25 @@ class Steps:
         return [step.attempt for step in self._steps.get(job, {}).values()]
 
     def any_live(self, job: Attempt) -> bool:
-        """Say whether a step of a job is not over."""
+        """Return whether a step of a job is not over."""
         return any(step.attempt.lives for step in self._steps.get(job, {}).values())
 
     def forget(self, job: Attempt) -> None:
-        """Watch the steps of a job no longer."""
+        """Stop watching the steps of a job."""
         for step in self._steps.pop(job, {}).values():
             self._keeping.forget(step.attempt)
 
     def close(self) -> None:
-        """Watch none."""
+        """Stop watching all steps."""
         for job in list(self._steps):
             self.forget(job)
 
     def program_runs(self, attempt: Attempt) -> None:
-        """Take in that a command runs."""
+        """Record that a command runs."""
         attempt.state = "running"
 
     def keeper_died(self, attempt: Attempt) -> None:
-        """Take in that a command is over."""
+        """Record that a command is over, and report it."""
         attempt.state = "ended"
         for step in [one for steps in self._steps.values() for one in steps.values() if one.attempt is attempt]:
             self._over(step)
@@ -145,6 +145,6 @@ class Steps:
 
 
 def _start(job: Attempt, argv: tuple[str, ...], folder: str) -> Start:
-    """Return how a command of a job is started: that of a script, which is a task on its own node, as a task here."""
+    """Return the start of a command of a job: as a task for a script, which is a task on its own node, too."""
     mode = "run" if job.start.script else "launch"
     return replace(job.start, mode=mode, argv=argv, cwd=folder, script="", input=None, output=None, error=None)

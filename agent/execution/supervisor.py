@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drom-steps of a node: started, watched, taken over from an agent that died, and signalled with all below them."""
+"""Starts the drom-steps of a node, watches them, takes them over from a dead agent, and signals their processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from drom.agent.system.proc import Stat
 
 PATIENCE = 10.0
-"""Seconds until what does not end although it was killed is left to people."""
+"""Seconds until processes that do not end although they were killed are left to the administrator."""
 MOMENT_MS = 100
 
 
@@ -33,11 +33,11 @@ class Attempt:
     """An attempt of a job on this node, held at `cores`.
 
     `state` is starting, running, ending (drom-step has died, processes may be left), ended or refused. `keeper` and
-    `pid` are those of drom-step and of the program (0: not known yet); `pidfd` is the keeper's and `told` what it says,
-    -1: closed; an earlier agent's keeper tells nothing. `status` is what it left when it died, None: nothing. An order
-    for other cores is `due` at that second of CLOCK_MONOTONIC, and what is left at `kill_at` is killed, again and
-    again. It was `killed` first at that second, and `survives` when that has not ended it in time. `unsent` signals
-    wait for a process to get them.
+    `pid` are the pids of drom-step and of the program (0: not known yet). `pidfd` is that of the keeper and `told` the
+    pipe from it (-1: closed; there is no pipe from a keeper that an earlier agent started). `status` is what the keeper
+    left when it died (None: nothing). An order for another number of cores is `due` at that second of CLOCK_MONOTONIC.
+    Processes left at `kill_at` are killed, repeatedly; `killed` is the time of the first SIGKILL, and `survives` says
+    that it has not ended them in time. `unsent` signals wait for a process to receive them.
     """
 
     start: Start
@@ -68,18 +68,18 @@ class Attempt:
 
     @property
     def lives(self) -> bool:
-        """Whether a process of it may be left."""
+        """Whether a process of the attempt may be left."""
         return self.state in ("starting", "running", "ending")
 
 
 class Host(Protocol):
-    """Who wants to know about attempts."""
+    """Receives the events of attempts."""
 
     def program_runs(self, attempt: Attempt) -> None:
-        """Take in that the program of an attempt runs."""
+        """Record that the program of an attempt runs."""
 
     def keeper_died(self, attempt: Attempt) -> None:
-        """Take in that the drom-step of an attempt has died; `status` says what it left."""
+        """Record that the drom-step of an attempt has died; `attempt.status` is what it left."""
 
 
 class Keeping:
@@ -92,9 +92,9 @@ class Keeping:
         self._host = host
 
     def begin(self, attempt: Attempt, known: Start | None = None) -> None:
-        """Write an attempt down, or what should be `known` of it, and start it.
+        """Write an attempt, or `known` in its place, to the spool, and start it.
 
-        Raises OSError, and then nothing of it is there.
+        Raises OSError, and then leaves nothing of it in the spool.
         """
         attempt.folder.begin(known or attempt.start, self._boot)
         lock = -1
@@ -119,16 +119,16 @@ class Keeping:
         return lock
 
     def look(self, attempt: Attempt) -> str:
-        """Return the state of an attempt whose drom-step is not watched; watch it if it lives, and if that can be."""
+        """Return the state of an attempt without a watched drom-step; if it lives, watch it where possible."""
         state = attempt.folder.state(self._boot)
         pids = attempt.folder.pids()
         if state == spool.RUNNING and pids:
             attempt.keeper, attempt.pid, attempt.state = pids[0], (pids[1:] or [0])[0], "running"
             try:
                 self._watch(attempt)
-            except ProcessLookupError:  # it has died since, and the folder tells how
+            except ProcessLookupError:  # it has died since, and the folder has its status
                 state = attempt.folder.state(self._boot)
-                if state == spool.RUNNING:  # its child has not begun, and hangs where nobody ends it
+                if state == spool.RUNNING:  # its child has not begun, and hangs until it is ended
                     return spool.BEGINNING
             except OSError:
                 return spool.BEGINNING
@@ -141,7 +141,7 @@ class Keeping:
         self._loop.watch(attempt.pidfd, lambda: self._bury(attempt))
 
     def _hear(self, attempt: Attempt) -> None:
-        """Read what drom-step says: the pid of the program, and its status if the spool does not take that."""
+        """Read what drom-step sends: the pid of the program, and its status if it could not write that to the spool."""
         if attempt.told < 0:
             return
         with contextlib.suppress(BlockingIOError):
@@ -170,23 +170,23 @@ class Keeping:
             setattr(attempt, what, -1)
 
     def clear(self, attempt: Attempt) -> None:
-        """Remove what is written down of an attempt."""
+        """Remove the script and the spool folder of an attempt."""
         launch.remove_script(attempt.start, self._place)
         attempt.folder.remove()
 
     def forget(self, attempt: Attempt) -> None:
-        """Watch an attempt no longer."""
+        """Stop watching an attempt."""
         self._close(attempt, "told")
         self._close(attempt, "pidfd")
 
     def processes_of(self, attempts: Iterable[Attempt], stats: dict[int, Stat]) -> set[int]:
-        """Return the pids of those in a scan that descend from the drom-steps of attempts, without these."""
+        """Return the pids of a scan that descend from the drom-steps of attempts, without the drom-steps."""
         return _below({attempt.keeper for attempt in attempts if attempt.pidfd >= 0} & stats.keys(), stats)
 
     def orphans_of(self, job: int, uid: int | None, stats: dict[int, Stat]) -> set[int]:
-        """Return the pids of processes of a job whose drom-step was killed, as their environment tells.
+        """Return the pids of a scan that name a job in their environment, after the job's drom-step was killed.
 
-        `uid` is the job's user, None if nobody knows.
+        `uid` is the job's user, None if unknown.
         """
         marks = {
             f"DROM_JOB_ID={job}".encode(),
@@ -197,7 +197,7 @@ class Keeping:
         return {pid for pid in theirs if marks <= set(proc.environment(pid))}
 
     def put_down(self, folder: Folder, job: int) -> None:
-        """End what lives in a folder of a job that does not say what it is, and remove it. Raises `SpoolError`.
+        """End the processes of a job's folder that cannot be read, and remove the folder. Raises `SpoolError`.
 
         A drom-step ends by itself once nothing is left below it.
         """
@@ -217,14 +217,14 @@ class Keeping:
 
 
 def _below(keepers: set[int], stats: dict[int, Stat]) -> set[int]:
-    """Return the pids of those in a scan that descend from drom-steps, without these."""
+    """Return the pids of a scan that descend from `keepers`, without those."""
     if not keepers:
         return set()
     return {pid for pid, owner in proc.owners_of(stats, keepers).items() if owner} - keepers
 
 
 def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> None:
-    """Send a signal to the processes of a scan that are still those."""
+    """Send a signal to those of `pids` that are still the processes of the scan `stats`."""
     for pid in pids:
         pidfd = proc.open_pidfd(pid, stats[pid].start_time) if pid in stats else None
         if pidfd is not None:
@@ -246,7 +246,7 @@ def await_end(pids: Iterable[int]) -> None:
 
 
 def _collect(keeper: int) -> None:
-    """Collect a drom-step that has ended, unless an earlier agent started it; never wait for one that has not."""
+    """Reap a drom-step that has ended, unless an earlier agent started it; never wait for one that has not."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(keeper, os.WNOHANG)
 

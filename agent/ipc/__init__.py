@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes that programs and the agent share: registry, mailboxes, registration messages, the runtime directory."""
+"""The data shared by programs and the agent: registry, mailboxes, registration messages, the runtime directory."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One agent per CPU: the CPUs an agent manages are claimed on the whole node, whoever runs it.
+"""Locks that allow one agent per CPU: an agent claims its CPUs on the whole node, under any user.
 
-A claim is a POSIX record lock on byte N of one file for OS CPU N. The kernel frees it when its holder dies, tells
-who that is, and needs no privilege; what the file holds is of no importance. Containers that have a ``/dev/shm`` of
-their own have claims of their own: there the CPUs an agent may use are parted by cpusets.
+A claim is a POSIX record lock on byte N of one file for OS CPU N. The kernel releases it when its holder ends, reports
+the holder, and requires no privilege; the contents of the file do not matter. Containers with a ``/dev/shm`` of their
+own have their own claims: there cpusets divide the CPUs that agents may use.
 
-Any user may claim any CPU, and wait for a claim to be free, so that none of theirs stops root's agents: these claim
-their CPUs in a file that nobody else may open (who may read one may lock it, too), and in the other what is left.
+Any user may claim any CPU, and wait for a claim to become free. So that claims of other users do not stop root's
+agents, these claim their CPUs in a file that only root may open (a user who may read a file may lock it too), and then
+those still free in the other file.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 DIRECTORY = Path("/dev/shm")  # noqa: S108 - the one place that every user of every Linux node may write
 VARIABLE = "DROM_CLAIMS_DIR"
-"""Names another directory, so that agents of tests do not meet."""
+"""Names another directory, so that agents of tests do not conflict."""
 ROOTS = Path("/run")
-"""Where root's own file is unless the variable names a directory."""
+"""The directory of root's own file unless the variable names one."""
 FILE = "drom-claims"
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid (fcntl(2))."""
@@ -42,26 +43,26 @@ class ClaimError(Exception):
 
 
 def claims_file(environ: Mapping[str, str]) -> Path:
-    """Return the file that agents lock."""
+    """Return the path of the file that agents lock."""
     return Path(environ.get(VARIABLE) or DIRECTORY) / FILE
 
 
 def roots_file(file: Path) -> Path:
-    """Return the file that root's agents lock first."""
+    """Return the path of the file that root's agents lock first."""
     return ROOTS / FILE if file == DIRECTORY / FILE else file.with_name(f"{FILE}.root")
 
 
 class Claims:
-    """The claims of this process, until it ends or `close`. Only one object per process may hold a file."""
+    """The claims of this process, until it ends or calls `close`. Only one object per process may use a file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._fds: list[int] = []
 
     def take(self, mask: int) -> list[str]:
-        """Claim the OS CPUs in `mask`. Raises `ClaimError`, and holds nothing, when another agent has one of them.
+        """Claim the OS CPUs in `mask`. Raises `ClaimError`, and holds nothing, if another agent has one of them.
 
-        Root's agent is stopped by others of root alone: returned are sentences about what else there is.
+        Root's agent conflicts only with other agents of root: for it, return sentences about all other claims.
         """
         if os.geteuid() != 0:
             self._take(self.file, 0o666, mask)
@@ -76,7 +77,7 @@ class Claims:
 
     def _take(self, file: Path, mode: int, mask: int) -> None:
         fd = self._open(file, mode)
-        # All agents in one order, so that of several that start at once one gets its CPUs.
+        # All agents claim in the same order, so that one of several that start at once gets its CPUs.
         for cpu in (wanted := sorted(cpus(mask))):
             if not _lock(fd, cpu):
                 holder = _holder(fd, cpu)
@@ -93,7 +94,7 @@ class Claims:
         return self._fds[-1]
 
     def close(self) -> None:
-        """Give all claims up."""
+        """Release all claims."""
         while self._fds:
             os.close(self._fds.pop())
 
@@ -101,7 +102,7 @@ class Claims:
 def holders(file: Path, mask: int) -> dict[int, int]:
     """Return the claimed OS CPUs of `mask` by the pid of their agent (0: outside our pid namespace), as masks.
 
-    Not for a process that holds claims itself: closing the file would give them up.
+    A process that holds claims itself must not call this: closing the file would release them.
     """
     try:
         fd = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -119,7 +120,7 @@ def holders(file: Path, mask: int) -> dict[int, int]:
 
 
 def runtime_dir_of(pid: int, proc: str = "/proc") -> str:
-    """Return the runtime directory of the agent `pid`, as its command line says it; empty when it does not."""
+    """Return the runtime directory of the agent `pid` from its command line; empty if that has none."""
     with suppress(OSError, ValueError, IndexError):
         words = Path(f"{proc}/{pid}/cmdline").read_bytes().decode().split("\0")
         return escaped(words[words.index("--runtime-dir") + 1])
@@ -127,7 +128,10 @@ def runtime_dir_of(pid: int, proc: str = "/proc") -> str:
 
 
 def _open(file: Path, mode: int) -> int:
-    """Open a file for locks, made with this mode by the first who comes; root makes it its own."""
+    """Open a file for locks, creating it with `mode` if it is missing; root takes over its ownership.
+
+    Raises OSError, also if it is not a regular file or has another link.
+    """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(file, flags)
@@ -140,7 +144,7 @@ def _open(file: Path, mode: int) -> int:
     if not stat.S_ISREG(about.st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    # Anybody may link a file of somebody else's to this name; its owner and mode are not ours to change.
+    # Any user may link another user's file to this name; its owner and mode must not be changed.
     if about.st_nlink != 1:
         os.close(fd)
         raise OSError(errno.EMLINK, "it has another name, so it may be somebody's own file")
@@ -151,7 +155,7 @@ def _open(file: Path, mode: int) -> int:
 
 
 def _lock(fd: int, cpu: int) -> bool:
-    """Claim an OS CPU; say whether nobody else has it."""
+    """Claim an OS CPU; return False if another process has claimed it."""
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cpu)
     except OSError as error:

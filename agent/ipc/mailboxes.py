@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mailboxes: what programs say. The agent makes them and reads them with pread; it never maps what a user can write."""
+"""Mailboxes, which programs write: the agent creates them and reads them with pread; it never maps users' files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MOST_SPACE = 4 * layout.MAILBOX_SIZE
-"""Bytes a mailbox may take up, or one block where blocks are larger: some may be allocated behind the file's end."""
+"""Most bytes that a mailbox may occupy, or one block if blocks are larger; some may lie beyond the file's end."""
 _NAME = re.compile("[1-9][0-9]{0,18}")
 _REMEDIES = {
     errno.ENOSPC: "free space there",
@@ -28,18 +28,18 @@ _REMEDIES = {
     errno.EMFILE: "allow the agent more open files (ulimit -n)",
     errno.ENFILE: "close programs: the whole machine has too many files open",
 }
-"""What to do where no mailbox can be made, by the number of the error."""
+"""Remedies if no mailbox can be created, by error number."""
 _IN_MODIFY = 0x2
 _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
 
 
 class MailboxError(Exception):
-    """Raised when no mailbox can be made; the message says what to do."""
+    """Raised when no mailbox can be created; the message says what to do."""
 
 
 class Mail(NamedTuple):
-    """What a program has said: epoch applied, points passed, work done, CPUs of use (0: unsaid), where points are."""
+    """A program's report: epoch applied, points passed, work done, usable CPUs (0: not reported), place of points."""
 
     applied: int
     polls: int
@@ -50,19 +50,19 @@ class Mail(NamedTuple):
 
     @property
     def pinned(self) -> bool:
-        """Whether the program's threads may bind themselves one by one."""
+        """Whether the program's threads may bind themselves individually."""
         return bool(self.points >> layout.ENUMS["POINTS"].index("pinned") & 1)
 
 
 _MAIL = struct.Struct("<" + "".join(MAILBOX.fields[name].code[1:] for name in Mail._fields))
-"""The fields of `Mail`, which lie side by side in a mailbox."""
+"""The fields of `Mail`, which are adjacent in a mailbox."""
 
 
 class Mailboxes:
     """The directory of mailboxes, and an inotify watch on it.
 
     Mailbox N is the file ``mail/N``, MAILBOX_SIZE bytes, allocated in full, owned by the program's user, mode 0600.
-    Its user may let it grow: it is cut when it is read, as after each write, and before it is removed.
+    Its user may make it grow: it is truncated when it is read, as after each write, and before it is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -78,7 +78,7 @@ class Mailboxes:
         self._next = 1 + max((int(path.name) for path in directory.iterdir() if _NAME.fullmatch(path.name)), default=0)
 
     def make(self, uid: int, slot: int) -> int:
-        """Make a mailbox for a task of user `uid`; return its number. Raises `MailboxError` where it cannot be made."""
+        """Create a mailbox for a task of user `uid`; return its number. Raises `MailboxError` if that fails."""
         number = self._next
         self._next += 1
         path = self.directory / str(number)
@@ -106,19 +106,19 @@ class Mailboxes:
         return MailboxError(f"cannot make a mailbox in {self.directory}: {reason}: {remedy}.")
 
     def open(self, number: int) -> int:
-        """Return a read-write descriptor of mailbox `number` to hand to its program; the caller closes it."""
-        # Not blocking: the program owns the file and may have put a lease on it.
+        """Return a read-write descriptor of mailbox `number` to pass to its program; the caller closes it."""
+        # Non-blocking: the program owns the file and may hold a lease on it.
         return self._open(number, os.O_RDWR)
 
     def _open(self, number: int, access: int) -> int:
         return os.open(str(number), access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder)
 
     def is_of(self, number: int, uid: int) -> bool:
-        """Return whether mailbox `number` is user `uid`'s. Raises OSError when it is gone."""
+        """Return whether mailbox `number` belongs to user `uid`. Raises OSError if it is gone."""
         return (self.directory / str(number)).lstat().st_uid == uid
 
     def read(self, number: int) -> Mail | None:
-        """Return what mailbox `number` says, or None when it is gone or not a mailbox any more."""
+        """Return the contents of mailbox `number`, or None if it is gone or not a mailbox any more."""
         try:
             fd = self._open(number, os.O_RDONLY)
         except OSError:
@@ -135,7 +135,7 @@ class Mailboxes:
         return Mail._make(_MAIL.unpack_from(data, MAILBOX.fields["applied"].offset))
 
     def clear(self, number: int) -> None:
-        """Forget what the last responder said, before another one sits down."""
+        """Clear the report of the last responder, before another one is set."""
         fd = self.open(number)
         try:
             for name in ("applied", "wanted_min", "wanted_max", "points"):
@@ -144,8 +144,8 @@ class Mailboxes:
             os.close(fd)
 
     def _cut(self, number: int) -> None:
-        """Give mailbox `number` its size again, if it has grown: the space is everybody's."""
-        with suppress(OSError):  # somebody has put something else in its place
+        """Truncate mailbox `number` to its size if it has grown: all users share the space."""
+        with suppress(OSError):  # something else is in its place
             fd = self.open(number)
             try:
                 if _has_grown(os.fstat(fd)):
@@ -154,21 +154,22 @@ class Mailboxes:
                 os.close(fd)
 
     def remove(self, number: int) -> None:
-        """Remove mailbox `number`. Who has it open keeps it, but not what it has grown by."""
+        """Remove mailbox `number`, truncated first: processes that have it open keep only its original size."""
         self._cut(number)
-        with suppress(OSError):  # somebody has put something else in its place
+        with suppress(OSError):  # something else is in its place
             (self.directory / str(number)).unlink(missing_ok=True)
 
     def remove_all_but(self, numbers: set[int]) -> None:
-        """Remove the mailboxes that no task has. What else lies there is not ours, and stays."""
+        """Remove the mailboxes not in `numbers`. Other files in the directory are not ours, and stay."""
         for path in self.directory.iterdir():
             if _NAME.fullmatch(path.name) and int(path.name) not in numbers and stat.S_ISREG(path.lstat().st_mode):
                 self.remove(int(path.name))
 
     def written(self) -> set[int] | None:
-        """Return the numbers of mailboxes written to since the last call; None: events were lost, look at all.
+        """Return the numbers of mailboxes written to since the last call; None: events were lost, so check all.
 
-        After very many `watch` stays readable: who writes without end must not hold up the caller.
+        The number of events read is bounded, so that endless writes do not delay the caller; `watch` then stays
+        readable.
         """
         try:
             data = os.read(self.watch, 65536)
@@ -193,6 +194,6 @@ class Mailboxes:
 
 
 def _has_grown(about: os.stat_result) -> bool:
-    """Say whether a file takes up more than a mailbox does."""
+    """Return whether a file occupies more than a mailbox may."""
     space = 512 * about.st_blocks > max(_MOST_SPACE, about.st_blksize)
     return stat.S_ISREG(about.st_mode) and (about.st_size > layout.MAILBOX_SIZE or space)

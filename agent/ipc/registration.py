@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The AF_UNIX door: what drom-run and libdrom ask for, and the answers, as bytes and as values."""
+"""Messages of the AF_UNIX registration socket: requests of drom-run and libdrom, and answers, as bytes and values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ KNOCKS = layout.ENUMS["KNOCK"]
 CLASSES = layout.ENUMS["CLASS"]
 UPDATE = "use drom-run or libdrom of this version."
 MAX_CPUS = 1 << 20
-"""Counts above this are nonsense and refused."""
+"""Greatest count in a request; larger ones are refused as invalid."""
 
 
-class BadRequest(ValueError):  # noqa: N818 - told to the sender, not a fault of ours
-    """Raised when a message at the door is not a request; the message says what was wrong."""
+class BadRequest(ValueError):  # noqa: N818 - reported to the sender, not a fault of ours
+    """Raised when a message at the registration socket is not a request; the message says what was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Request:
     program: str = ""
 
     def arrival(self, pid: int, start_time: int, uid: int, restore: int, command: str) -> Arrival:
-        """Return the arrival of the process that asks; `command` names a job that gave no name."""
+        """Return the arrival of the requesting process; `command` names a job without a name."""
         return Arrival(
             pid,
             start_time,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry file: made, written in place by the agent alone, read back by the next agent.
+"""The registry file, which only the agent creates and writes, in place, and which the next agent reads.
 
-Order is everything, because the agent may die between any two stores: a slot is complete before it says so, the held
-mask grows before a grant is published and shrinks only after the acknowledgement, and `SLOT.epoch` is stored last, by
-libdrom's publish. Masks are over OS CPU numbers; times are seconds of CLOCK_MONOTONIC.
+The order of stores is essential, because the agent may die between any two of them: a slot is complete before it is
+marked as used, the held mask grows before a grant is published and shrinks only after the acknowledgement, and
+`SLOT.epoch` is stored last, by libdrom's publish. Masks are over OS CPU numbers; times are seconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ REASON_NUMBERS = {name: number for number, name in enumerate(layout.ENUMS["REASO
 
 
 class RegistryError(Exception):
-    """Raised when a registry can be neither used nor made; the message says what to do."""
+    """Raised when a registry can be neither used nor created; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who writes a registry, for its header. `threads`: what is handed out are hardware threads, not cores."""
+    """The writer of a registry, for its header. `threads`: hardware threads are handed out, not cores."""
 
     pid: int
     start_time: int
@@ -53,7 +53,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """One used slot as it stands in the file: its fields by name, and its masks by name."""
+    """A used slot as stored in the file: its fields by name, and its masks by name."""
 
     index: int
     fields: dict[str, int]
@@ -63,18 +63,18 @@ class SlotRecord:
 
     @property
     def granted(self) -> int:
-        """The newest grant's CPUs."""
+        """The CPUs of the newest grant."""
         return self.masks[f"grant{self.fields['epoch'] % 2}"]
 
     @property
     def is_sound(self) -> bool:
-        """Whether its numbers stand for something."""
+        """Whether its numbers have valid meanings."""
         known = (("job_class", CLASSES), ("distribution", KINDS))
         return all(self.fields[name] < len(names) for name, names in known)
 
     @property
     def reason(self) -> str:
-        """Why the newest grant was published: a name of REASON."""
+        """The reason of the newest grant: a name of REASON."""
         names, number = layout.ENUMS["REASON"], self.reasons[self.fields["epoch"] % 2]
         return names[number] if number < len(names) else names[0]
 
@@ -91,7 +91,7 @@ class Registry:
         self._first = HEADER.read(memory, "header_size")
         self._words = layout.mask_words(self.mask_bits)
         self._mask_bytes = 8 * self._words
-        # Programs wait for what publish does: whatever can be made ready is made here.
+        # Programs wait for publish: everything that can be prepared for it is prepared here.
         address = native.address(memory)
         self._slots = [ctypes.c_void_p(address + self._base(slot)) for slot in range(self.capacity)]
         self._publish = native.publisher()
@@ -99,9 +99,9 @@ class Registry:
 
     @classmethod
     def create(cls, path: Path, capacity: int, mask_bits: int, owner: Owner) -> Registry:
-        """Make an empty registry of `capacity` slots for CPUs below `mask_bits` (rounded up to 64) and open it.
+        """Create an empty registry of `capacity` slots for CPUs below `mask_bits` (rounded up to 64) and open it.
 
-        Raises `RegistryError` when the file cannot be allocated in full.
+        Raises `RegistryError` if the file cannot be allocated in full.
         """
         mask_bits = 64 * layout.mask_words(mask_bits)
         size = layout.HEADER_SIZE + capacity * layout.slot_size(mask_bits)
@@ -140,7 +140,7 @@ class Registry:
 
     @classmethod
     def open(cls, path: Path) -> Registry:
-        """Open a registry for writing. Raises `RegistryError` when it is not one of this layout."""
+        """Open a registry for writing. Raises `RegistryError` if it is not one of this layout."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -163,7 +163,7 @@ class Registry:
         return found
 
     def sign(self, owner: Owner) -> None:
-        """Write into the header who writes from now on."""
+        """Write the new writer of the registry into its header."""
         HEADER.write(self.memory, agent_pid=owner.pid, agent_start=owner.start_time, topology_digest=owner.digest)
         self.beat()
 
@@ -177,14 +177,14 @@ class Registry:
 
     @property
     def boot_id(self) -> bytes:
-        """The boot in which the registry was made."""
+        """The boot in which the registry was created."""
         field = HEADER.fields["boot_id"]
         return bytes(self.memory[field.offset : field.offset + field.size])
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def save(self, task: Task, job: Job, *, target: int, owned: int) -> None:
-        """Write what a restart needs to know about the task, as far as it differs from what stands there."""
+        """Write what a restart needs to know about the task, if it differs from the stored values."""
         base, now = self._base(task.slot), kept(task, job, target, owned)
         before = self._saved.get(task.slot, {})
         for name, value in now.items():
@@ -197,11 +197,11 @@ class Registry:
         self._saved[task.slot] = now
 
     def held(self, slot: int) -> int:
-        """Return the held CPUs as they stand in the file."""
+        """Return the held CPUs as stored in the file."""
         return self._saved.get(slot, {}).get("held", 0)
 
     def register(self, task: Task, job: Job) -> None:
-        """Take the slot for a task that has arrived: everything first, `in_use` last."""
+        """Write the slot of a task that has arrived: all other fields first, `in_use` last."""
         base = self._base(task.slot)
         SLOT.write(
             self.memory,
@@ -237,9 +237,9 @@ class Registry:
             raise AssertionError(msg)
 
     def forget(self, task: Task) -> None:
-        """Give the slot back and wake whoever still looks at it.
+        """Free the slot and wake processes that still wait on it.
 
-        Its epoch is now after all that were planned for the task, of which some may never have been published.
+        Its epoch is then beyond all those planned for the task, some of which may never have been published.
         """
         base = self._base(task.slot)
         SLOT.write(self.memory, base, in_use=0, pid=0, start_time=0, ordered_by=0)
@@ -250,7 +250,7 @@ class Registry:
             pass
 
     def retire(self) -> None:
-        """Tell every program that this registry is given up, then remove it."""
+        """Notify every program that this registry is retired, then remove it."""
         HEADER.write(self.memory, retired=1)
         for record in self.records():
             native.retire(self._slots[record.index])
@@ -260,9 +260,9 @@ class Registry:
         return self._first + slot * self._slot_size
 
     def _storable(self, mask: int) -> int:
-        """Return the CPUs of a mask that the file has bits for: all there are where it has none of them.
+        """Return the CPUs of a mask that the file has bits for; if there are none, all that it has bits for.
 
-        A process may come from CPUs that the agent does not know. Whoever restores it gives it all that are left.
+        A process may have run on CPUs that the agent does not know. When it is restored, it gets all that are left.
         """
         everything = (1 << self.mask_bits) - 1
         return mask & everything or (everything if mask else 0)
@@ -274,7 +274,7 @@ class Registry:
     # --- reading back ---------------------------------------------------------------------------------------------
 
     def epochs(self) -> dict[int, int]:
-        """Return the epoch of every slot that ever had one, so that a slot's next tenant goes on counting."""
+        """Return the epoch of every slot that ever had one, so that a slot's next task continues from there."""
         found = ((slot, SLOT.read(self.memory, "epoch", self._base(slot))) for slot in range(self.capacity))
         return {slot: epoch for slot, epoch in found if epoch}
 
@@ -300,7 +300,7 @@ class Registry:
 
 
 def kept(task: Task, job: Job, target: int, owned: int) -> dict[str, int]:
-    """Return what a restart needs to know about a task, and what changes while it is there, by field or mask."""
+    """Return what a restart needs to know about a task and what changes during its life, by field or mask."""
     return {
         "mailbox": task.mailbox,
         "applied_epoch": task.grants[0].epoch if task.grants else 0,
@@ -327,9 +327,9 @@ def _not_adopted(path: Path, fault: str) -> RegistryError:
 
 
 def restore(record: SlotRecord) -> tuple[Task, Job]:
-    """Return the task of a slot and a job that describes it, as the agent that died last left them.
+    """Return the task of a slot and a job that describes it, as the previous agent left them.
 
-    A grant that was not applied keeps everything held. What held had grown by for a grant never published is dropped.
+    A grant that was not applied keeps all held CPUs. Held CPUs added for a grant that was never published are dropped.
     """
     f, granted = record.fields, record.granted
     arrival = Arrival(
@@ -351,7 +351,7 @@ def restore(record: SlotRecord) -> tuple[Task, Job]:
     )
     if f["responder_pid"]:
         task.responder = (f["responder_pid"], f["responder_start"])
-    # A first grant that was never published has an epoch ahead of the slot's: what stands there is an earlier task's.
+    # A first grant that was never published has an epoch beyond the slot's: the stored one is an earlier task's.
     if granted and 0 < f["applied_epoch"] < f["epoch"]:
         task.grants.append(Grant(f["applied_epoch"], record.masks["held"] | record.masks["applied"], time.monotonic()))
         task.deadline = f["deadline_ns"] / 1e9
@@ -389,9 +389,9 @@ def _flags(task: Task, job: Job) -> int:
 
 
 def is_obsolete(path: Path, boot: bytes) -> bool:
-    """Say whether a registry of another layout can be replaced: it was given up, or is of another boot than `boot`.
+    """Return whether a registry of another layout can be replaced: it is retired, or of another boot than `boot`.
 
-    What a registry starts with is at the same place in every version.
+    The first fields of a registry are at the same place in every version.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -411,7 +411,7 @@ def is_obsolete(path: Path, boot: bytes) -> bool:
 
 
 def _fault(memory: memoryview, size: int) -> str:
-    """Return what is wrong with the header of a registry, or an empty text."""
+    """Return the fault in the header of a registry, or an empty text."""
     if HEADER.read(memory, "magic") != layout.REGISTRY_MAGIC:
         return "it is not a registry of drom"
     version = HEADER.read(memory, "layout_version")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime directory: where it is, who owns it, and what an earlier agent left there."""
+"""The runtime directory: its path, its owner, and the files that an earlier agent left there."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 SYSTEM_DIR = Path("/run/drom")
 DOOR_PATH_MAX = 107
-"""Bytes of the path of an AF_UNIX socket, the closing NUL left out."""
+"""Most bytes of the path of an AF_UNIX socket, without the closing NUL."""
 SOCKETS = ("door", "control", "signals")
 _MARK = b"drom agent\n"
-"""What the lock says after the agent's pid: whose the directory is."""
+"""The text after the agent's pid in the lock, which identifies an agent's directory."""
 _LEFT = frozenset({"lock", "events", "events.1", "freeze", "mail", "scripts", "steps", "steward", *SOCKETS})
-"""What earlier agents may have left beside a lock with their pid alone, where there is no registry."""
+"""Files that earlier agents may have left, without a registry, beside a lock that contains their pid alone."""
 _LOCK_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -36,10 +36,10 @@ class RuntimeDirError(Exception):
 
 
 def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None = None) -> Path:
-    """Return where the agent is, or is to be, when nobody says: the same rule as in libdrom.
+    """Return the default runtime directory of an agent, by the same rule as in libdrom.
 
-    That is ``$DROM_RUNTIME_DIR``, else /run/drom for root and where a system agent has its door there, else
-    ``$XDG_RUNTIME_DIR/drom``, else /tmp/drom-UID.
+    That is the first of ``$DROM_RUNTIME_DIR``, /run/drom (for root, or if a system agent has its registration socket
+    there), ``$XDG_RUNTIME_DIR/drom`` and /tmp/drom-UID.
     """
     environ = dict(os.environ) if environ is None else environ
     uid = os.geteuid() if uid is None else uid
@@ -53,22 +53,22 @@ def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None =
 
 
 def fallback(uid: int) -> Path:
-    """Return the directory of a user who has no other: anybody may have made it."""
+    """Return the directory of a user without another one: any user may have created it."""
     return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `fault_of`
 
 
 def fault_of(path: Path, uid: int, environ: Mapping[str, str] | None = None) -> str:
-    """Return why a user must not trust what is in a runtime directory, empty if there is no reason; as in libdrom.
+    """Return why a user must not trust the contents of a runtime directory, empty if there is no reason; as in libdrom.
 
-    One that nobody has named, ``$XDG_RUNTIME_DIR/drom`` or /tmp/drom-UID, has to be a directory, no link, of this user
-    or root, in which nobody else may write.
+    A default directory, ``$XDG_RUNTIME_DIR/drom`` or /tmp/drom-UID, must be a directory, not a link, that belongs to
+    this user or root and in which no other user may write.
     """
     session = (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR")
     if path not in (fallback(uid), Path(session or "/") / "drom"):
         return ""
     try:
         about = path.lstat()
-    except OSError:  # then there is nothing to trust
+    except OSError:  # there is nothing to trust
         return ""
     if about.st_uid not in (uid, 0):
         return "belongs to another user"
@@ -78,7 +78,7 @@ def fault_of(path: Path, uid: int, environ: Mapping[str, str] | None = None) -> 
 
 
 def make_open(path: Path) -> None:
-    """Make a folder; into root's everybody may look, whatever the umask. Raises OSError."""
+    """Create a folder; root's is readable by all users, whatever the umask. Raises OSError."""
     try:
         path.mkdir(mode=0o755, parents=True)
     except FileExistsError:
@@ -90,10 +90,10 @@ def make_open(path: Path) -> None:
 
 
 def prepare(path: Path) -> int:
-    """Make the runtime directory and lock it; return the lock's descriptor, held until the agent ends.
+    """Create the runtime directory and lock it; return the lock's descriptor, held until the agent ends.
 
-    Raises `RuntimeDirError` when it cannot be used or another agent holds it. Nothing is touched in one whose files
-    are not an agent's.
+    Raises `RuntimeDirError` if it cannot be used or another agent holds it. A directory with files that are not an
+    agent's is left unchanged.
     """
     if len(os.fsencode(path / "control")) > DOOR_PATH_MAX:
         most = DOOR_PATH_MAX - len("/control")
@@ -123,14 +123,14 @@ def prepare(path: Path) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode() + _MARK, 0)
     except OSError as error:
-        # The pid is for people only; on a full file system the lock still holds.
+        # The pid is only information for users; on a full file system the lock is still held.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
     return lock
 
 
 def _check_owner(path: Path, about: os.stat_result) -> None:
-    """Raise `RuntimeDirError` where others than the agent's user and root could put files of theirs in a directory."""
+    """Raise `RuntimeDirError` if users other than the agent's and root could put files into a directory."""
     if about.st_uid not in (os.geteuid(), 0):
         msg = f"{path} belongs to another user: choose another --runtime-dir."
         raise RuntimeDirError(msg)
@@ -141,16 +141,16 @@ def _check_owner(path: Path, about: os.stat_result) -> None:
 
 
 def _check_files(path: Path, folder: int) -> None:
-    """Raise `RuntimeDirError` where a directory has files, and they are not those of an agent; OSError for its lock."""
+    """Raise `RuntimeDirError` if a directory has files that are not those of an agent; OSError for its lock."""
     names = set(os.listdir(folder))
     lock = _start_of("lock", folder, _LOCK_FLAGS, 32) if "lock" in names else b""
-    is_earlier = re.fullmatch(rb"[0-9]*\n?", lock) is not None  # earlier agents wrote their pid alone
+    is_earlier = re.fullmatch(rb"[0-9]*\n?", lock) is not None  # earlier agents wrote only their pid
     is_signed = re.fullmatch(rb"[0-9]+\n" + re.escape(_MARK), lock) is not None
     if not is_signed and is_earlier and "registry" in names:
         with suppress(OSError):
             header = _start_of("registry", folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, HEADER.size)
             is_signed = len(header) == HEADER.size and HEADER.read(header, "magic") == layout.REGISTRY_MAGIC
-    # An agent that found no room for more has left an empty lock; the kill switch may be there before any agent.
+    # An agent on a full file system has left an empty lock; the kill switch may exist before any agent.
     known = _LEFT if lock else {"lock", "events", "freeze"}
     if not is_signed and not (is_earlier and names <= known):
         msg = f"{path} holds files that are not an agent's: choose a new or an empty directory with --runtime-dir."
@@ -162,7 +162,7 @@ def _check_files(path: Path, folder: int) -> None:
 
 
 def _start_of(name: str, folder: int, flags: int, most: int) -> bytes:
-    """Return the first bytes of a file; of what is no regular file there are none. Raises OSError."""
+    """Return the first `most` bytes of a file; empty if it is not a regular file. Raises OSError."""
     file = os.open(name, flags | os.O_CLOEXEC, dir_fd=folder)
     try:
         return os.pread(file, most, 0) if stat.S_ISREG(os.fstat(file).st_mode) else b""
@@ -171,9 +171,9 @@ def _start_of(name: str, folder: int, flags: int, most: int) -> bytes:
 
 
 def remove_sockets(path: Path) -> None:
-    """Remove the sockets of an agent that ends; anything else of their names stays.
+    """Remove the sockets of an agent that ends; other kinds of files with their names stay.
 
-    Raises OSError for one that cannot be removed, once the others are.
+    Raises OSError for a socket that cannot be removed, after the others have been removed.
     """
     with ExitStack() as stack:
         for name in SOCKETS:
@@ -181,7 +181,7 @@ def remove_sockets(path: Path) -> None:
 
 
 def freezes(file: Path) -> bool:
-    """Return whether `file` exists and belongs to root or to the agent's user, who alone may freeze the node."""
+    """Return whether `file` exists and belongs to root or the agent's user: only these may freeze the node."""
     try:
         return file.lstat().st_uid in (os.geteuid(), 0)
     except OSError:

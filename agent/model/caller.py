@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks the agent for something. Pure."""
+"""The sender of a request to the agent. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent an order: process and user in the kernel's words, or on another node the name of its `key`."""
+    """The sender of an order: process and user as the kernel reports them, or the name of its `key` on another node."""
 
     pid: int
     uid: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `copy.deepcopy` does with the objects of a node: a preview copies all of them. No I/O."""
+"""Base classes that define how `copy.deepcopy` copies the objects of a node; a dry run copies all of them. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ATOMS = frozenset({int, float, str, bytes, bool, type(None)})
 
 
 class Value:
-    """An object that never changes, nor does anything in it: its copy is itself."""
+    """An object that never changes, and neither does anything in it: a copy is the object itself."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ class Value:
 
 
 class State:
-    """An object of named slots, copied slot by slot: several times as fast as by its pickled state."""
+    """An object with ``__slots__``, copied slot by slot: several times as fast as through its pickled state."""
 
     __slots__ = ()
 

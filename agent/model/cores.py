@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Cores:
     """Disjoint masks over OS CPU numbers, one per usable core, in the order of the distribution kernel.
 
-    `packages` and `domains` are the package and the memory domain of each; without them all lie in one. What is handed
-    out may as well be hardware threads: then each mask has one CPU, every count of cores counts these, and `siblings`
-    are the masks of the whole cores, by memory domain.
+    `packages` and `domains` are the package and the memory domain of each core; without them all lie in one. The units
+    handed out may also be hardware threads: then each mask has one CPU, every count of cores counts hardware threads,
+    and `siblings` are the masks of the whole cores, by memory domain.
     """
 
     masks: tuple[int, ...]
@@ -36,7 +36,7 @@ class Cores:
     def of(cls, units: Sequence[Core], wholes: Sequence[Core] = ()) -> Cores:
         """Return the cores to hand out, from the rows of `drom.agent.topology.machine.usable_cores`.
 
-        Where units are hardware threads, `wholes` are the rows of the cores; threads of a core then stand together.
+        If the units are hardware threads, `wholes` are the rows of the cores; threads of a core are then adjacent.
         """
         core_of = {cpu: mask for _, _, mask in wholes for cpu in cpus_of(mask)}
 
@@ -59,12 +59,12 @@ class Cores:
 
     @cached_property
     def all(self) -> int:
-        """Every CPU."""
+        """The mask of all CPUs."""
         return sum(self.masks)
 
     @cached_property
     def widest(self) -> int:
-        """The most hardware threads that a core has."""
+        """The largest number of hardware threads in any core."""
         return max(self._widths, default=1)
 
     @cached_property
@@ -78,20 +78,20 @@ class Cores:
 
     @property
     def noun(self) -> str:
-        """What `shown` counts: CPUs, or cores where these differ and so many of them may have more or fewer CPUs."""
+        """The unit of `shown`: CPUs, or cores if they differ, as the same number of cores may then have other CPUs."""
         return "core" if self.differ else "CPU"
 
     def shown(self, cores: int) -> int:
-        """Return the number by which people are told of so many cores, in units of `noun`."""
+        """Return the number that represents `cores` cores in messages, in units of `noun`."""
         return cores if self.differ else self.cpus(cores)
 
     def amount(self, cores: int) -> str:
-        """Return so many cores in words: ``4 CPUs``, or ``4 cores`` where these differ."""
+        """Return `cores` cores as text: ``4 CPUs``, or ``4 cores`` where cores differ."""
         return counted(self.shown(cores), self.noun)
 
     @cached_property
     def names(self) -> tuple[int, ...]:
-        """The package of each socket: sockets are the packages that have cores here, numbered from 0."""
+        """The package of each socket. Sockets are the packages that have cores here, numbered from 0."""
         return tuple(sorted(set(self.packages))) or (0,)
 
     @cached_property
@@ -121,7 +121,7 @@ class Cores:
         return {cpu: number for number, mask in enumerate(self.masks) for cpu in cpus_of(mask)}
 
     def numbers(self, mask: int) -> list[int]:
-        """Return the numbers, from 0, of the cores that `mask` touches, by lowest CPU in it."""
+        """Return the numbers, from 0, of the cores with a CPU in `mask`, ordered by their lowest CPU in it."""
         numbers = map(self._number.__getitem__, cpus_of(mask & self.all))
         return list(numbers if self.widest == 1 else dict.fromkeys(numbers))
 
@@ -130,27 +130,30 @@ class Cores:
         return [0, *accumulate(self._widths)]
 
     def count(self, mask: int) -> int:
-        """Return how many cores the CPUs in `mask` touch."""
+        """Return the number of cores with a CPU in `mask`."""
         return (mask & self.all).bit_count() if self.widest == 1 else len(self.numbers(mask))
 
     def whole(self, mask: int) -> int:
-        """Return every CPU of the cores that `mask` touches."""
+        """Return the mask of all CPUs of the cores with a CPU in `mask`."""
         return mask & self.all if self.widest == 1 else sum(self.masks[number] for number in self.numbers(mask))
 
     def cpus(self, cores: int) -> int:
-        """Return the hardware threads that any `cores` cores have at least."""
+        """Return the least number of hardware threads that any `cores` cores have."""
         return self._least[min(cores, len(self))]
 
     def cpus_at_most(self, cores: int) -> int:
-        """Return the hardware threads that `cores` cores, at least one, have at most."""
+        """Return the largest number of hardware threads that `cores` cores, at least one, have."""
         return sum(self._widths[-cores:])
 
     def needed_for(self, cpus: int) -> int:
-        """Return how many whole cores hold `cpus` hardware threads, where cores have as many as the widest."""
+        """Return how many whole cores hold `cpus` hardware threads if every core has as many as the widest."""
         return -(-cpus // self.widest)
 
     def sure_of(self, cpus: int) -> int:
-        """Return how many cores, whichever they are, hold `cpus` hardware threads; more than there are if none do."""
+        """Return how many cores hold `cpus` hardware threads, whichever cores they are.
+
+        The result exceeds the number of cores if all of them together do not hold as many.
+        """
         return bisect_left(self._least, cpus) if cpus <= self._least[-1] else max(len(self) + 1, self.needed_for(cpus))
 
     def within(self, cpus: int) -> int:

@@ -15,18 +15,18 @@ from drom.agent.model.layouts import ANY, Layout
 
 @dataclass(frozen=True, slots=True)
 class Wish(Value):
-    """Between how many and how many CPUs a program says that it can use; 0: unsaid."""
+    """The least and the most CPUs that a program reports it can use; 0: not reported."""
 
     least: int = 0
     most: int = 0
 
     @property
     def contradicts_itself(self) -> bool:
-        """Whether no number of CPUs would do."""
+        """Whether no number of CPUs satisfies both bounds."""
         return 0 < self.most < self.least
 
     def is_met_by_more_than(self, other: Wish) -> bool:
-        """Say whether the program could use more CPUs with this wish than with `other`."""
+        """Return whether the program could use more CPUs with this wish than with `other`."""
         return bool(other.most) and (not self.most or self.most > other.most)
 
 
@@ -35,10 +35,10 @@ UNSAID = Wish()
 
 @dataclass(frozen=True, slots=True)
 class Arrival(Value):
-    """A task at the door. `min_cpus`, `max_cpus` and `memory` (bytes) are per task.
+    """A task that requests registration. `min_cpus`, `max_cpus` and `memory` (bytes) are per task.
 
-    0 means one core, all the node has, and unsaid. `attached`: it ran before an order brought it here.
-    `within`: pid and start time of the first process of the task that launched it, as far as it says.
+    Their 0 means one core, all cores of the node, and not declared. `attached`: the process ran before an order put it
+    under management. `within`: pid and start time of the first process of the task that launched it, as it reports.
     """
 
     pid: int
@@ -60,9 +60,9 @@ class Arrival(Value):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a scheduler gives its job on this node: `cores` for `tasks` of user `uid`, from now until it is dismissed.
+    """What a scheduler reserves for its job here: `cores` for `tasks` of user `uid`, from now until it is dismissed.
 
-    An order may change them up to `most`. `memory` is that of all tasks together (bytes, 0: unsaid).
+    An order may change the cores up to `most`. `memory` is that of all tasks together (bytes, 0: not declared).
     """
 
     name: str
@@ -78,13 +78,13 @@ _SCHEDULED = re.compile(r"drom-[1-9][0-9]*")
 
 
 def is_scheduled(name: str) -> bool:
-    """Say whether a job's name is one that only schedulers give."""
+    """Return whether a job's name has the form that only schedulers assign."""
     return _SCHEDULED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Grant(Value):
-    """One published grant that is not superseded yet."""
+    """A published grant that is not superseded yet."""
 
     epoch: int
     mask: int
@@ -95,8 +95,8 @@ class Grant(Value):
 class Task(State):
     """A launched process with its descendants. `grants` runs from the last acknowledged to the newest.
 
-    `said` is the newest wish of its program, `wish` the one that counts, and the next counts from `heeds_from` on
-    (seconds of CLOCK_MONOTONIC).
+    `said` is the newest wish that its program reported, `wish` the one in effect; the next one can take effect from
+    `heeds_from` on (seconds of CLOCK_MONOTONIC).
     """
 
     slot: int
@@ -124,7 +124,7 @@ class Task(State):
 
     @property
     def granted(self) -> int:
-        """The newest grant's CPUs."""
+        """The CPUs of the newest grant."""
         return self.grants[-1].mask if self.grants else 0
 
     @property
@@ -152,11 +152,12 @@ class Task(State):
 class Event(Value):
     """Something that happened to job `job` at `at` (seconds of CLOCK_MONOTONIC).
 
-    Kinds: arrival, admission (after it had waited), end (of a task of it), order, expiry (the time of an order is
-    over), release (a task of it is not managed any more), rest (somebody has rested), use (other CPUs may be handed
-    out), load (unmanaged programs keep other CPUs busy), wish (what programs of it can use), start (of the agent),
-    rules (the site has set others).
-    `by` is the uid of who ordered, `lost` the CPUs that are left alone since, if any (use, load).
+    Kinds: arrival, admission (after it had waited), end (of one of its tasks), order, expiry (of an order's time),
+    release (one of its tasks is no longer managed), rest (a job has finished resting), use (the CPUs that may be handed
+    out have changed), load (unmanaged programs keep other CPUs busy), wish (what its programs can use), start (of the
+    agent), rules (the site has changed its rules).
+    `by` is the uid of the user that gave the order, `lost` the CPUs that are no longer handed out since, if any (use,
+    load).
     """
 
     kind: str
@@ -168,7 +169,7 @@ class Event(Value):
 
 @dataclass(frozen=True, slots=True)
 class Change(Value):
-    """A change of a job's CPUs: why (a word of REASON), what had happened, and the CPUs it was to have before."""
+    """A change of a job's CPUs: the reason (a word of REASON), the event, and the CPUs planned for it before."""
 
     reason: str
     event: Event
@@ -179,13 +180,13 @@ class Change(Value):
 class Job(State):
     """The tasks of one launch. Counts are cores; `task_min`, `task_max` and `memory` (bytes) hold for each rank.
 
-    `asked` is the name asked for, `name` the one it got. `ranks` has a place for each task of the job on this node:
-    None until it arrives. `cores` is 0 while the job waits. `hold` is the size an order has fixed it at, until
-    `hold_until` (seconds of CLOCK_MONOTONIC) if that is not None; `hold_by` is the user who ordered that, or exact
-    CPUs. Until `rest_until` it does not grow again; then any gain is worth a resize. `last` is the last change of its
-    CPUs, None when that was before this agent. `reserved` is, for a job of a scheduler, the most cores that may be
-    ordered for it, else 0; such a job exists, and keeps its cores, whether its tasks are there or not. The places of
-    the tasks of its newest launch are numbered from `first` on.
+    `asked` is the requested name, `name` the assigned one. `ranks` has an entry for each task of the job on this node:
+    None until the task arrives. `cores` is 0 while the job waits. `hold` is the size at which an order has fixed it,
+    until `hold_until` (seconds of CLOCK_MONOTONIC) if that is not None; `hold_by` is the user who gave that order, or
+    the order for exact CPUs. Until `rest_until` it does not grow again; then any gain is worth a resize. `last` is the
+    last change of its CPUs, None if that was before this agent started. `reserved` is the most cores that may be
+    ordered for a job of a scheduler, 0 for other jobs; a scheduler's job exists, and keeps its cores, whether its tasks
+    are present or not. The ranks of the tasks of its newest launch are numbered from `first` on.
     """
 
     name: str
@@ -218,12 +219,12 @@ class Job(State):
 
     @property
     def times(self) -> list[float]:
-        """When something is to be done about it."""
+        """The times at which the job needs attention."""
         return [at for at in (self.complete_by, self.hold_until, self.rest_until) if at is not None]
 
     @property
     def planned(self) -> int:
-        """Every CPU that the plan wants its ranks to have, as a mask."""
+        """The mask of all CPUs that the plan assigns to its ranks."""
         mask = 0
         for target in self.targets.values():
             mask |= target
@@ -231,17 +232,17 @@ class Job(State):
 
     @property
     def declared(self) -> int:
-        """The memory that all its ranks together were declared to need (bytes)."""
+        """The memory declared for all its ranks together (bytes)."""
         return self.memory * len(self.ranks)
 
     @property
     def started(self) -> bool:
-        """Whether any of its tasks has had a grant."""
+        """Whether any of its tasks has received a grant."""
         return any(task.started for task in self.present)
 
     @property
     def settled(self) -> bool:
-        """Whether every rank is there and has its target, neither more nor less."""
+        """Whether every rank is present and has exactly its target."""
         ranks = self.ranks.items()
         return all(task and len(task.grants) == 1 and task.granted == self.targets.get(rank) for rank, task in ranks)
 
@@ -252,7 +253,7 @@ class Job(State):
 
     @property
     def frozen(self) -> bool:
-        """Whether the job keeps its very cores: rigid, or moldable, once it runs."""
+        """Whether the job keeps exactly its current cores, as a rigid or moldable job does once it runs."""
         return self.job_class != "malleable" and self.started
 
 
@@ -307,7 +308,7 @@ Action = Publish | Start | Bind | Forget | Done
 
 
 def action_name(old: int, new: int) -> str:
-    """Return how a task gets from CPUs `old` to `new`: start, shrink, grow, move, or keep."""
+    """Return the name of the change from CPUs `old` to `new`: start, shrink, grow, move, or keep."""
     if not old:
         return "start"
     if old == new:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job wants its cores laid out over the sockets of a node: the words, what they ask, and the ways to meet them.
+"""Layouts of a job's cores over the sockets of a node: their names, their conditions, and the ways to satisfy them.
 
-A group is what a layout is about: each task of a compact job by itself, all tasks of a spread or per-socket job
-together. Constants: c cores for the group; n(s) cores of socket s; l(s) = min(n(s), N) with per-socket=N, else n(s).
-Variable: x(s), the group's cores in socket s. As asked means
+A layout applies to a group: each task of a compact job by itself, all tasks of a spread or per-socket job together.
+Constants: c cores for the group; n(s) cores of socket s; l(s) = min(n(s), N) with per-socket=N, n(s) otherwise.
+Variable: x(s), the group's cores in socket s. A group lies as asked if
 
     compact, per-socket=N   x(s) <= l(s), and no fewer sockets with their l(s) hold c cores
     spread                  x(s) >= max(x) - 1, or x(s) = n(s): as equal as the sockets' sizes allow
 
-Amounts are given per socket, in the order of the machine's packages that have usable cores. What a core is, a whole
-core or a hardware thread, is the node's unit.
+Amounts are given per socket, in the order of the machine's packages that have usable cores. The node's unit defines
+whether a core here is a whole core or a hardware thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Layout(Value):
-    """A layout as asked for: `per_socket` counts cores (kind per_socket only); `strict` waits rather than make do."""
+    """A requested layout: `per_socket` counts cores (kind per_socket only); a `strict` one waits until it fits."""
 
     kind: str = "default"
     per_socket: int = 0
@@ -47,12 +47,12 @@ class Layout(Value):
 
     @property
     def limit(self) -> int:
-        """The most cores a group shall have in one socket."""
+        """The most cores a group should have in one socket."""
         return self.per_socket if self.kind == "per_socket" else UNLIMITED
 
 
 ANY = Layout()
-"""No layout was asked for."""
+"""No layout was requested."""
 
 
 def most(layout: Layout, sizes: Sequence[int]) -> int:
@@ -61,7 +61,7 @@ def most(layout: Layout, sizes: Sequence[int]) -> int:
 
 
 def span(count: int, limits: Sequence[int]) -> int:
-    """Return how few sockets hold `count` cores when each takes its limit (all of them, if they do not)."""
+    """Return the least number of sockets that hold `count` cores within their limits; all sockets if they do not."""
     used = 0
     for limit in sorted(limits, reverse=True):
         if count <= 0:
@@ -72,7 +72,7 @@ def span(count: int, limits: Sequence[int]) -> int:
 
 
 def is_as_asked(layout: Layout, amounts: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Say whether a group with these cores per socket lies as its layout asks."""
+    """Return whether a group with `amounts` cores per socket satisfies its layout."""
     if layout.kind == "default":
         return True
     if layout.kind == "spread":
@@ -86,9 +86,9 @@ def is_as_asked(layout: Layout, amounts: Sequence[int], sizes: Sequence[int]) ->
 def ways(
     layout: Layout, count: int, room: Sequence[int], sizes: Sequence[int], order: Sequence[int]
 ) -> Iterator[list[int]]:
-    """Yield every way to give a group `count` cores as its layout asks with `room` cores to be had in each socket.
+    """Yield every way to give a group `count` cores as its layout asks, with `room` cores available in each socket.
 
-    `order` names the sockets, the preferred ones first; ways that use these come first.
+    `order` lists the sockets, the preferred ones first; ways that use these come first.
     """
     if layout.kind == "spread":
         found = _evenly(count, room, [0] * len(room), order)
@@ -96,16 +96,16 @@ def ways(
         limits = [min(layout.limit, free) for free in room]
         least = span(count, [min(layout.limit, size) for size in sizes])
         found = _in_sockets(count, limits, least, order)
-    # The ways differ in who has what, not in whether they lie as asked.
+    # The ways differ in which socket has how many cores; all of them are as asked, or none is.
     yield from takewhile(lambda way: is_as_asked(layout, way, sizes), found)
 
 
 def make_do(layout: Layout, count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Return the way nearest to what the layout asks, with `room` cores to be had in each socket.
+    """Return the way nearest to what the layout asks, with `room` cores available in each socket.
 
-    `there` are cores per socket that the group has besides (of tasks that may not move). Spread: as equal as the room
-    allows. Otherwise: as few sockets as the room allows; where per-socket=N does not hold the cores, N is exceeded by
-    as little as it must be. `room` must hold `count` cores.
+    `there` are further cores of the group per socket, those of tasks that may not move. Spread: as equal as the room
+    allows. Otherwise: as few sockets as the room allows; if per-socket=N does not hold the cores, N is exceeded by as
+    little as possible. `room` must hold `count` cores.
     """
     if layout.kind == "spread":
         return next(_evenly(count, room, there, order))
@@ -118,7 +118,7 @@ def make_do(layout: Layout, count: int, room: Sequence[int], there: Sequence[int
 
 
 def distance(layout: Layout, way: Sequence[int], there: Sequence[int]) -> tuple[int, ...]:
-    """Return how far a way is from what the layout asks, to compare ways of as many cores: the nearest is the least.
+    """Return how far a way is from what the layout asks: of ways with equally many cores the least is the nearest.
 
     Spread: the sockets' cores, the most first. Otherwise: by how much N is exceeded, then how many sockets are used.
     """
@@ -136,14 +136,14 @@ def _in_sockets(count: int, limits: Sequence[int], used: int, order: Sequence[in
 
 
 def _choices(count: int, limits: Sequence[int], used: int, able: Sequence[int]) -> Iterator[list[int]]:
-    """Yield every choice of `used` of the sockets `able` that holds `count` cores, the first sockets in it first.
+    """Yield every choice of `used` of the sockets `able` that holds `count` cores, choices of the first sockets first.
 
-    A search in depth that tries no beginning without such an end: it takes no longer where most choices hold too few.
+    The depth-first search enters no branch without a solution, so it takes no longer if most choices hold too few.
     """
 
     @functools.cache
     def most(first: int) -> list[int]:
-        """Return the most cores that so many of the sockets from place `first` on hold together, by their number."""
+        """Return, by number of sockets, the most cores that as many of the sockets from index `first` on hold."""
         return [0, *accumulate(sorted((limits[s] for s in able[first:]), reverse=True))]
 
     chosen: list[int] = []
@@ -166,7 +166,10 @@ def _choices(count: int, limits: Sequence[int], used: int, able: Sequence[int]) 
 
 
 def _fill(count: int, chosen: Sequence[int], limits: Sequence[int]) -> Iterator[list[int]]:
-    """Yield every way to take `count` cores, which they hold, from all the chosen sockets, the first of them filled."""
+    """Yield every way to take `count` cores from all the chosen sockets, filling the first ones.
+
+    The chosen sockets must hold `count` cores.
+    """
     rest = list(accumulate((limits[s] for s in reversed(chosen)), initial=0))[-2::-1]
     amounts: list[int] = []
     left = count
@@ -191,7 +194,10 @@ def _fill(count: int, chosen: Sequence[int], limits: Sequence[int]) -> Iterator[
 
 
 def _evenly(count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the ways to raise the lowest sockets first (max-min fairness); they differ in who has one core more."""
+    """Yield the ways to raise the lowest sockets first (max-min fairness).
+
+    They differ in which sockets have one core more.
+    """
     way = [0] * len(room)
     for _ in range(count):
         open_ = [s for s in order if way[s] < room[s]]
@@ -207,7 +213,7 @@ def _evenly(count: int, room: Sequence[int], there: Sequence[int], order: Sequen
 
 
 def parse_layout(text: str) -> Layout:
-    """Return the layout in ``compact``, ``spread`` or ``per-socket=N``, each with ``!`` or not. Raises `WordError`."""
+    """Return the layout in ``compact``, ``spread`` or ``per-socket=N``, with or without ``!``. Raises `WordError`."""
     found = re.fullmatch(r"(compact|spread|per-socket=([1-9][0-9]{0,5}))(!?)", text)
     if not found or int(found[2] or 0) > MAX_CPUS:
         msg = f"{text[:40]!r} is not a distribution: write compact, spread or per-socket=N, each with or without !."
@@ -217,5 +223,5 @@ def parse_layout(text: str) -> Layout:
 
 
 def layout_name(layout: Layout) -> str:
-    """Return the text of a layout, or an empty one when none was asked for."""
+    """Return the text of a layout; empty if none was requested."""
     return "" if layout == ANY else str(layout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How few and how many cores the tasks of an arriving job may have, or why this node can never run it. Pure."""
+"""The least and the most cores that the tasks of an arriving job may have, or why this node can never run it. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
 def _least(cpus: int, size: int, cores: Cores) -> int:
     """Return the cores on which each of `size` tasks has `cpus` hardware threads, whichever cores it gets.
 
-    Where cores differ and so many are not there for all tasks, though the threads are: an equal part of the cores.
+    If cores differ and there are too few of them for all tasks, though enough threads: an equal part of the cores.
     """
     sure = cores.sure_of(cpus)
     if sure * size <= len(cores) or cpus * size > cores.all.bit_count():

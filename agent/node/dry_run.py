@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an event would change: two nodes compared, one of which has lived through it. Pure."""
+"""What an event would change: the comparison of a node before the event with a copy after it. Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _GROWS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What would become of one task: `old` and `new` are masks over OS CPUs, `why` is for people.
+    """The change of one task: `old` and `new` are masks over OS CPUs, `why` is a text for users.
 
-    `action` is start, shrink, grow, move, attach, wait or release. What a task that is attached leaves, and what one
-    that is released is given back, is its own affinity.
+    `action` is start, shrink, grow, move, attach, wait or release. The old mask of an attached task, and the new mask
+    of a released task, is its own affinity.
     """
 
     job: str
@@ -49,7 +49,7 @@ class Step:
 
 
 def steps(before: Node, after: Node) -> list[Step]:
-    """Return what differs between the plans of two nodes, task by task, the job that it is about first."""
+    """Return the differences between the plans of two nodes, task by task, those of the event's job first."""
     about = after.plan.event.job
     found = [_gone(task) for slot, task in before.tasks.items() if slot not in after.tasks]
     for slot, task in after.tasks.items():

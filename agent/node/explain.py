@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from drom.agent.policy.fair_share import JobCores
 
 NAMED = 4
-"""Neighbours and pids that a sentence names before it counts the rest."""
+"""The number of neighbours or pids that a sentence names before it counts the rest."""
 
 
 class Sentence(NamedTuple):
-    """A sentence and what it is about."""
+    """A sentence and its topic."""
 
     topic: str
     text: str
@@ -43,9 +43,9 @@ def explain(
     now: float,
     user: Callable[[int], str] = str,
 ) -> list[Sentence]:
-    """Return why job `name` has what it has at `now` (seconds of CLOCK_MONOTONIC). Raises `Refused` with a sentence.
+    """Return why job `name` has its CPUs at `now` (seconds of CLOCK_MONOTONIC). Raises `Refused` with a sentence.
 
-    `user` names a uid.
+    `user` returns the name of a uid.
     """
     job = node.jobs.get(name)
     if job is None:
@@ -109,7 +109,7 @@ def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
 
 
 def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int], str]) -> str:
-    """Return among whom the CPUs are shared of which a job gets its part."""
+    """Return a text that says which users and jobs share the CPUs that a job gets a part of."""
     jobs = [other for other in node.jobs.values() if other.name in shares]
     users = {other.user for other in jobs}
     mine = [other for other in jobs if other.user == job.user]
@@ -127,7 +127,7 @@ def _among(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int]
 
 
 def _unequal(node: Node, job: Job, shares: Mapping[str, int], user: Callable[[int], str]) -> Iterator[str]:
-    """Yield why other users, and other jobs of the user of a job, do not get just as many CPUs."""
+    """Yield why other users, and other jobs of the job's user, do not get equally many CPUs."""
     by_user: dict[int, list[JobCores]] = {job.user: []}
     for other in node.jobs.values():
         if other.name in shares:
@@ -195,7 +195,7 @@ def _has(node: Node, job: Job) -> Iterator[str]:
 
 
 def _there(node: Node, mask: int) -> int:
-    """Return the CPUs that are there; all of them when none is."""
+    """Return the CPUs in `mask` that are present; all of them if none is."""
     return mask & ~node.plan.gone or mask
 
 
@@ -277,7 +277,7 @@ def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> st
 
 
 def _rests(node: Node, job: Job, until: float, now: float) -> str:
-    """Return for how long, and why, a job does not grow yet; nothing when that does not keep it from growing."""
+    """Return for how long, and why, a job does not grow yet; an empty text if resting does not keep it from growing."""
     left, rules, free = duration(until - now), node.plan.rules, _free(node)
     if until <= now:
         return ""
@@ -322,7 +322,7 @@ def _crowded(node: Node, job: Job) -> str:
 
 
 def _took_all(node: Node, job: Job, shares: Mapping[str, int]) -> bool:
-    """Return whether a job has taken, as it came, all that it might of each job with more than its share."""
+    """Return whether a job took, at its arrival, all that it might of each job with more than its share."""
     came = job.last.event if job.last and not job.last.before else None
     others = [other for other in node.jobs.values() if other is not job and other.cores > shares.get(other.name, 0)]
     lenders = [other for other in others if not (view := node.plan.view(other)).fixed and view.cores > view.minimum]
@@ -429,12 +429,12 @@ def _mode(node: Node, job: Job) -> Iterator[str]:
 
 
 def _many(node: Node, cores: int) -> str:
-    """Return a number of cores for people, with its noun."""
+    """Return a number of cores as text, with its noun."""
     return node.cores.amount(cores)
 
 
 def _few(node: Node, cores: int) -> str:
-    """Return a number of cores for people, without the noun where that is CPUs."""
+    """Return a number of cores as text, without the noun if that is CPUs."""
     return _many(node, cores) if node.cores.differ else str(node.cores.shown(cores))
 
 
@@ -443,7 +443,7 @@ def _cpus(count: int) -> str:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Return the words as people list them, the first few by name."""
+    """Return the words as an English list: the first `NAMED` by name, the others counted."""
     found = list(words)
     if len(found) > NAMED:
         return f"{', '.join(found[:NAMED])} and {len(found) - NAMED} more"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of a node and the grants they have: what may be published of the plan, and what acknowledgements change.
+"""The tasks of a node and their grants: what may be published of the plan, and what acknowledgements change.
 
-Held sets are pairwise disjoint, always. No clock, no file, no socket: times are arguments.
+Held sets are always pairwise disjoint. No clock, no file, no socket: times are arguments.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ RETRY = 0.1
 
 
 class Grants:
-    """The tasks of a node by slot. `plan` says what each is to have.
+    """The tasks of a node by slot. `plan` has the target of each.
 
-    `grace` is how long a program may take to apply a grant before the agent binds it (seconds); `capacity` the number
-    of slots. While `frozen_since` is a time, nothing is published and nobody is bound; `frozen_by` names the file that
-    people are to remove then.
+    `grace` is how long a program may take to apply a grant before the agent binds it (seconds); `capacity` is the
+    number of slots. While `frozen_since` is a time, no grant is published and no task is bound; `frozen_by` then names
+    the file that users must remove.
     """
 
     def __init__(self, plan: Plan, *, grace: float, capacity: int) -> None:
@@ -40,7 +40,7 @@ class Grants:
         self.frozen_since: float | None = None
         self.frozen_by = ""
         self.held = 0
-        """Every CPU that any task holds, as a mask."""
+        """The mask of all CPUs that any task holds."""
         self._free_slots = list(range(capacity))
         self._epochs: dict[int, int] = {}
         self._slots: dict[tuple[int, int], int] = {}
@@ -57,26 +57,26 @@ class Grants:
 
     @property
     def frozen(self) -> bool:
-        """Whether nothing is published and nobody is bound."""
+        """Whether the node is frozen: no grant is published and no task is bound."""
         return self.frozen_since is not None
 
     # --- slots ----------------------------------------------------------------------------------------------------
 
     @property
     def next_slot(self) -> int:
-        """The slot the next arrival gets. Raises `Refused` when the registry is full."""
+        """The slot of the next arrival. Raises `Refused` if the registry is full."""
         if not self._free_slots:
             msg = f"the registry is full ({len(self.tasks)} tasks): start the agent with a larger --capacity."
             raise Refused(msg)
         return self._free_slots[0]
 
     def find(self, pid: int, start_time: int) -> Task | None:
-        """Return the task whose first process is this one."""
+        """Return the task with this process as its first; None if there is none."""
         slot = self._slots.get((pid, start_time))
         return None if slot is None else self.tasks[slot]
 
     def _take_slot(self, job: Job, arrival: Arrival) -> Task:
-        """Make a task for the next free slot."""
+        """Return a new task in the next free slot."""
         slot = heapq.heappop(self._free_slots)
         task = Task(slot, job.name, arrival.rank, arrival, self._epochs.get(slot, 0))
         self._enter(task)
@@ -89,7 +89,7 @@ class Grants:
         self._changed(task)
 
     def _changed(self, task: Task) -> None:
-        """Take in that something about a task has changed, perhaps its deadline."""
+        """Record that a task has changed, perhaps its deadline."""
         self._unsaved.add(task.slot)
         self.timed.add(task.slot)
 
@@ -101,36 +101,39 @@ class Grants:
         return deadlines
 
     def _free_slot(self, task: Task) -> None:
-        """Take out a task; the next one in its slot goes on counting epochs."""
+        """Remove a task; the next task in its slot continues its epochs."""
         del self.tasks[task.slot], self._slots[task.arrival.pid, task.arrival.start_time]
         self.held &= ~task.held
         heapq.heappush(self._free_slots, task.slot)
         self._epochs[task.slot] = task.epoch + 1
 
     def remember(self, epochs: dict[int, int], capacity: int | None = None) -> None:
-        """Take in the epoch of every slot, so that its next tenant goes on counting, and how many slots there are."""
+        """Record the epoch of every slot, so that its next task continues from there, and the number of slots."""
         self._epochs = dict(epochs)
         if capacity is not None:
             self._free_slots = list(range(capacity))
 
-    # --- what programs and the kernel say -------------------------------------------------------------------------
+    # --- reports of programs and the kernel -----------------------------------------------------------------------
 
     def applied(self, slot: int, epoch: int, now: float) -> list[Action]:
-        """Take in that the grant `epoch` is in force. Epochs that are old or were never published change nothing."""
+        """Record that the program has applied the grant `epoch`; return the actions that follow.
+
+        Epochs that are old or were never published change nothing.
+        """
         return self.in_force({slot: epoch}, "applied", now)
 
     def bound(self, slot: int, epoch: int, now: float) -> list[Action]:
-        """Take in that the agent has bound every thread of the task to the grant `epoch`."""
+        """Record that the agent has bound every thread of the task to the grant `epoch`; return the actions."""
         return self.in_force({slot: epoch}, "bound", now)
 
     def in_force(self, epochs: Mapping[int, int], how: str, now: float) -> list[Action]:
-        """Take in, by slot, which grants the programs have `applied`, or to which their threads were `bound`."""
+        """Record the grants in force, by slot: `how` is "applied" by the programs or "bound". Return the actions."""
         done = [self._supersede(self.tasks[s], epoch, how, now) for s, epoch in epochs.items() if s in self.tasks]
         actions: list[Action] = [one for one in done if one]
         return [*actions, *self._step(now)] if actions else []
 
     def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Done | None:
-        if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to what was in force
+        if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to the grant in force
             task.deadline, task.denied = None, False
             self._changed(task)
         at = next((i for i, g in enumerate(task.grants) if g.epoch == epoch), 0)
@@ -151,14 +154,14 @@ class Grants:
         return Done(task, epoch, old, grant.mask, action_name(old, grant.mask), outcome, grant.at, now)
 
     def bind_failed(self, slot: int, now: float) -> None:
-        """Take in that the agent may not bind the task: it is tried again after the grace time."""
+        """Record that the agent was not permitted to bind the task: it tries again after the grace time."""
         task = self.tasks[slot]
         task.denied = True
         task.deadline = now + max(self.grace, RETRY)
         self._changed(task)
 
     def seat(self, slot: int, pid: int, start_time: int) -> bool:
-        """Give the responder's seat to a process; False when another sits there."""
+        """Make a process the responder of the task; return False if it has another one."""
         task = self.tasks[slot]
         if task.responder not in (None, (pid, start_time)):
             return False
@@ -167,7 +170,11 @@ class Grants:
         return True
 
     def unseat(self, slot: int, now: float) -> list[Action]:
-        """Take in that the responder has gone: the whole task is bound to what it was granted, whatever it left."""
+        """Record that the responder has gone; return the action that binds the whole task to its newest grant.
+
+        It is bound whatever the responder has left. There is no action if the task has not started,
+        or while frozen: then the deadline is set to `now`.
+        """
         task = self.tasks[slot]
         task.responder = None
         self._changed(task)
@@ -181,7 +188,7 @@ class Grants:
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def _step(self, now: float) -> list[Action]:
-        """Publish every grant that keeps held sets disjoint; none while frozen."""
+        """Publish every grant that keeps held sets disjoint, none while frozen; return the actions."""
         if self.frozen:
             return []
         self._take_touched()
@@ -204,7 +211,7 @@ class Grants:
         self.plan.touched = set()
 
     def take_unsaved(self) -> list[Task]:
-        """Return the tasks of which something has changed, that a registry keeps, since the last call."""
+        """Return the tasks with a change since the last call that the registry must store."""
         self._take_touched()
         unsaved, self._unsaved = self._unsaved, set()
         return [self.tasks[slot] for slot in sorted(unsaved) if slot in self.tasks]
@@ -218,7 +225,7 @@ class Grants:
         publish = Publish(task, task.epoch, mask, task.reason)
         if first:
             return [publish, Start(task)]
-        if task.deadline is None:  # else an older grant waits, and is not to wait longer for there being a newer one
+        if task.deadline is None:  # a newer grant does not extend an older grant's deadline
             task.deadline = now + self.grace
         return [publish] if task.responder else [publish, Bind(task, task.epoch, mask)]
 
@@ -226,10 +233,10 @@ class Grants:
         if self.frozen:
             raise Refused(f"the node is frozen: remove {self.frozen_by} first.")
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def state(self, task: Task) -> str:
-        """Return waiting, running, shrinking, growing, moving or enforced."""
+        """Return the task's state: waiting, running, shrinking, growing, moving or enforced."""
         if not task.started:
             return "waiting"
         goal = self.plan.target(task)
@@ -239,12 +246,12 @@ class Grants:
         return "enforced" if task.enforced else "running"
 
     def why_short(self, task: Task) -> str:
-        """Return a sentence: why a task has CPUs that are not there any more; empty when it has none."""
+        """Return a sentence that says why a task has CPUs that are gone; empty if it has none."""
         job = self.jobs[task.job]
         return self.plan.why_stays(job) if job.planned & self.plan.lost else ""
 
     def why_waiting(self, task: Task) -> str:
-        """Return a sentence: what a task that has no grant yet waits for."""
+        """Return a sentence that says what a task without a grant waits for."""
         job = self.jobs[task.job]
         if self.frozen:
             return f"the node is frozen: it waits until {self.frozen_by} is removed."

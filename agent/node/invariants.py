@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of a node after every event."""
+"""The invariants of a node, which hold after every event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def violations(node: Node) -> list[str]:
-    """Return a sentence for every invariant that does not hold; empty when all is well."""
+    """Return a sentence for every violated invariant; an empty list if all hold."""
     return [
         *_held(node),
         *_jobs(node),
@@ -60,7 +60,7 @@ def _tasks(node: Node) -> Iterator[str]:
         if job.ranks.get(task.rank) is not task:
             yield f"the task in slot {task.slot} is in no job."
         less = task.started and task.granted.bit_count() < node.cores.cpus(job.task_min)
-        # What is left of cores lasts until the next grant, also if the rest of them is back before that.
+        # A grant of the remaining CPUs of a core lasts until the next grant, even if its other CPUs return before.
         part = node.plan.target(task) != task.granted and node.cores.count(task.granted) >= job.task_min
         if less and not part and not node.plan.gone and not node.frozen:
             yield f"{task.job}/{task.rank} was granted less than its minimum."
@@ -81,7 +81,7 @@ def _owners(node: Node) -> Iterator[str]:
 
 
 def _books(node: Node) -> Iterator[str]:
-    """Compare what is kept up to date, event by event, with what it is to be."""
+    """Yield where values that each event updates differ from the values computed anew."""
     held = planned = 0
     for task in node.tasks.values():
         held |= task.held
@@ -107,7 +107,7 @@ def _books(node: Node) -> Iterator[str]:
 
 
 def _sets(node: Node) -> Iterator[str]:
-    """See that sets which spare a look at everybody hold all whom they are to hold; they may hold others."""
+    """Yield what is missing from the sets that save a search over all jobs or tasks; they may contain more."""
     plan, jobs = node.plan, node.jobs
     if any(job.cores and not job.settled and name not in plan.restless for name, job in jobs.items()):
         yield "a job that is not settled is taken for one that is."
@@ -139,7 +139,10 @@ def _rules(node: Node) -> Iterator[str]:
 
 
 def _idle(node: Node) -> Iterator[str]:
-    """A core idles only while nobody may use it, or whoever may rests for a while; or a strict layout forbids."""
+    """Yield cores that idle although a job could use them, and timers or sizes of orders that are inconsistent.
+
+    A core may idle only while no job may use it, while the jobs that may are resting, or if a strict layout forbids.
+    """
     plan = node.plan
     free = plan.usable & ~node.cores.whole(plan.ledger.planned)
     idle = node.cores.count(free) - plan.kept_for_owners(-math.inf)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is to hold each core and whose entitlement it is, kept up to date as the plan changes.
+"""The planned holder and the owner of each core, updated as the plan changes.
 
 Cores are numbered in the order of `Cores`; masks are over OS CPU numbers.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Move(NamedTuple):
-    """The target of a rank of job `job` changes from CPUs `old` to `new`."""
+    """A change of the target of a rank of job `job` from CPUs `old` to `new`."""
 
     job: str
     old: int
@@ -26,9 +26,10 @@ class Move(NamedTuple):
 
 
 class Ledger:
-    """`planned` is the mask of every target; `holders` and `owners` name a job or None for each core.
+    """The holders and owners of all cores.
 
-    `owned` and `held` are, for each job that owns or holds any, the mask of its cores, whole ones.
+    `planned` is the mask of all targets; `holders` and `owners` name a job or None for each core. `owned` and `held`
+    map each job that owns or holds any cores to the mask of these, as whole cores.
     """
 
     def __init__(self, cores: Cores) -> None:
@@ -39,10 +40,10 @@ class Ledger:
         self.owned: dict[str, int] = {}
         self.held: dict[str, int] = {}
         self._moved: dict[int, None] = {}
-        """The cores that have changed hands since owners were settled."""
+        """The cores that have changed holders since owners were settled."""
 
     def move(self, moves: Collection[Move]) -> None:
-        """Take in new targets that together are disjoint, as all that were taken in before."""
+        """Record changes of targets. All targets must be disjoint, the new ones and those recorded before."""
         for job, old, new in moves:
             self.planned &= ~old
             for core in self.cores.numbers(old & ~new):
@@ -50,7 +51,7 @@ class Ledger:
                     self._hand(core, None)
         for job, old, new in moves:
             self.planned |= new
-            # A core of which some threads are left has been taken out of the book above.
+            # A core of which the rank leaves some threads has lost its holder above.
             for core in self.cores.numbers(new & (self.cores.whole(old & ~new) | ~old)):
                 self._hand(core, job)
 
@@ -61,10 +62,10 @@ class Ledger:
         _pass_on(self.held, mask, old, new)
 
     def settle(self, alive: Callable[[Owner], bool]) -> set[str]:
-        """Bring the owners up to date with the holders; return the jobs that are `alive` and own other cores now.
+        """Update the owners from the holders; return the jobs that are `alive` and now own other cores.
 
-        See `drom.agent.node.ownership`: only cores that have changed hands, or whose owner is gone, can change owners,
-        but for exchanges between jobs that would lend and borrow at once.
+        See `drom.agent.node.ownership`: only cores that have changed holders, or whose owner is gone, can change
+        owners, except for exchanges between jobs that would lend and borrow at once.
         """
         for gone in [job for job in self.owned if not alive(job)]:
             self._moved |= dict.fromkeys(self.cores.numbers(self.owned[gone]))
@@ -85,7 +86,7 @@ class Ledger:
         return bool(own & ~has and has & ~own)
 
     def own(self, owners: Mapping[int, Owner]) -> set[str]:
-        """Write down other owners of some cores, by number; return the jobs that own other cores than before."""
+        """Record new owners of cores, by number; return the jobs that own other cores than before."""
         changed = set()
         for core, new in owners.items():
             old, mask = self.owners[core], self.cores.masks[core]
@@ -98,7 +99,7 @@ class Ledger:
 
 
 def _pass_on(masks: dict[str, int], mask: int, old: Owner, new: Owner) -> None:
-    """Take a mask from one job's and add it to another's; who has nothing is not in the book."""
+    """Move a mask from job `old` to job `new` (None: no job); a job left with an empty mask is removed."""
     if old is not None:
         masks[old] &= ~mask
         if not masks[old]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From numbers of cores per job to masks per task: who may be moved, who stays, and what lies where.
+"""Turn numbers of cores per job into masks per task: which tasks may move, which stay, and where their cores lie.
 
-`drom.agent.node.plan` decides the numbers, `drom.agent.placement.reachable` finds the masks; here the jobs become the
-seats it is asked about.
+`drom.agent.node.plan` decides the numbers, and `drom.agent.placement.reachable` finds the masks; this module turns the
+jobs into the seats to be placed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from drom.agent.model.jobs import Job
 
 MANY = 128
-"""Tasks beyond which only those of jobs that have to move are placed anew."""
+"""Number of tasks beyond which only the tasks of jobs that have to move are placed anew."""
 STILL: Key = ("", -1)
-"""The seat of all others then; no job has an empty name."""
+"""Key of the seat of all other tasks in that case; no job has an empty name."""
 AVOIDED: Key = ("", -2)
-"""The seat on the cores that are not to be handed out."""
+"""Key of the seat on the cores that must not be handed out."""
 
 
 class Seating:
-    """The jobs of a node by name in the order of arrival, and the targets of their tasks, which `ledger` knows by core.
+    """The jobs of a node by name in the order of arrival, and their tasks' targets, which `ledger` records by core.
 
-    `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved stays on others. `gone` are CPUs
-    that are not there any more: a core is handed out with those that are left of it. `busy` are CPUs that only the load
-    of unmanaged programs keeps from being `usable`.
+    `usable` are the CPUs, by whole cores, that may be handed out; tasks that may not move stay on others. `gone` are
+    CPUs that do not exist any more: a core is handed out with its remaining ones. `busy` are CPUs that only the load of
+    unmanaged programs keeps from being `usable`.
     """
 
     def __init__(self, cores: Cores, place: Place) -> None:
@@ -51,29 +51,29 @@ class Seating:
         self.restless: set[str] = set()
         """The names of all jobs that are not settled, and perhaps of others."""
         self.laid_out: set[str] = set()
-        """The names of all jobs that have asked for a layout, and of some that have ended."""
+        """The names of all jobs that requested a layout, and of some that have ended."""
         self.many = MANY
 
     @property
     def avoided(self) -> int:
-        """The CPUs that are not to be handed out."""
+        """The CPUs that must not be handed out."""
         return self.cores.all & ~self.usable
 
     @property
     def lost(self) -> int:
-        """The CPUs of cores of which none is there any more."""
+        """The CPUs of cores that have lost all their CPUs."""
         return sum(core for core in self.cores if not core & ~self.gone) if self.gone else 0
 
     def floor(self, job: Job) -> int:
-        """Return the CPUs below which a task of the job is never granted."""
+        """Return the least number of CPUs in any grant of a task of the job."""
         return self.cores.cpus(job.task_min)
 
     def place_all(
         self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str]
     ) -> dict[Key, int] | NoRoom:
-        """Return the masks of the tasks, or why they cannot be placed; `others` are the jobs that `others_than` names.
+        """Return the masks of the tasks, or why they cannot be placed; `others` is the result of `others_than`.
 
-        Where they are very many those of jobs that do not have to move stay, and are left out, if that can be.
+        If there are very many tasks, those of jobs that do not have to move stay and are left out, if possible.
         """
         if self._are_many(counts):
             masks = self._place_seats(self._mobile_seats(counts, pins, others))
@@ -91,9 +91,9 @@ class Seating:
     def _mobile_seats(
         self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str] = frozenset()
     ) -> list[Seat]:
-        """Return the seats of `others`, and of jobs that have a layout, are not settled, or are concerned by `pins`.
+        """Return the seats of `others`, and of jobs that have a layout, are not settled, or are affected by `pins`.
 
-        All others together are one seat, which stays where it is.
+        All other tasks together form one seat, which stays where it is.
         """
         self.restless = {name for name in self.restless if name in self.jobs and not self._rests(self.jobs[name])}
         pinned = self.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
@@ -110,14 +110,14 @@ class Seating:
         return seats
 
     def _rests(self, job: Job) -> bool:
-        """Say whether a job is settled and stays so: the grants of one on CPUs that are gone change without a plan."""
+        """Return whether a job is settled and has no CPUs that are gone, as such grants change without a plan."""
         return job.settled and not job.planned & self.gone
 
     def _all_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
         return [seat for name, cores in counts.items() for seat in self._seats(self.jobs[name], cores, pins)]
 
     def divide(self, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | None:
-        """Return masks for the ranks of a job within the cores that it has, which it may not leave, if there are any.
+        """Return masks for the ranks of a job within its present cores, which it may not leave; None if there are none.
 
         `pins` has its ranks.
         """
@@ -127,20 +127,20 @@ class Seating:
         return masks and {key: masks[key] for key in pins}
 
     def _and_avoided(self, seats: list[Seat]) -> list[Seat]:
-        """Return the seats and one on those cores which nobody is to have and nobody stays on."""
+        """Return the seats, and one more on the avoided cores that no fixed seat is on, if there are any."""
         taken = functools.reduce(operator.or_, (seat.fixed for seat in seats), 0)
         rest = self.avoided & ~self.cores.whole(taken)
         return [*seats, Seat(AVOIDED, self.cores.count(rest), fixed=rest)] if rest else seats
 
     def others_than(self, counts: Mapping[str, int]) -> set[str]:
-        """Return the jobs that the plan gives other numbers of cores than these, or not each of their ranks some."""
+        """Return the jobs in `counts` with another number of cores in the plan, or with a rank without a target."""
         jobs = self.jobs
         others = {name for name, cores in counts.items() if jobs[name].cores != cores}
         restless = [name for name in self.restless if counts.get(name)]
         return others | {name for name in restless if jobs[name].targets.keys() != jobs[name].ranks.keys()}
 
     def lies_well(self) -> bool:
-        """Say whether no layout could be met better than it is, by jobs with the cores they have."""
+        """Return whether no layout could be satisfied better if every job keeps its number of cores."""
         self.laid_out &= self.jobs.keys()
         if not self.laid_out:
             return True
@@ -150,7 +150,7 @@ class Seating:
         return isinstance(better, NoRoom) or all(seat.target == better.get(seat.key, seat.target) for seat in seats)
 
     def _seats(self, job: Job, cores: int, pins: Mapping[Key, int]) -> list[Seat]:
-        """Return one seat per rank: how many cores it gets and where it is now."""
+        """Return one seat per rank, with the number of cores that it gets and its present CPUs."""
         seats = []
         ranks = sorted(job.ranks)
         pin_of = {rank: pins.get((job.name, rank), task.pin) for rank, task in job.ranks.items() if task}

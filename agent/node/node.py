@@ -2,8 +2,8 @@
 """The state machine of a node: events in, actions out. No clock, no file, no socket.
 
 Every public event method takes the time (`now`, seconds of CLOCK_MONOTONIC) where it matters and returns the actions
-that the shell has to carry out in order. `Refused` leaves the state as it was. `drom.agent.node.invariants` says what
-is true after every event.
+that the shell has to carry out in order. `Refused` leaves the state as it was. `drom.agent.node.invariants` checks what
+holds after every event.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 RULES = Rules()
-"""What holds where a site sets no rules."""
+"""The rules of a site that sets none."""
 
 
 class Node(Reservations):
     """The tasks and jobs of one node and the plan for its cores.
 
-    `cores` are what is handed out, or CPU masks in one socket; `place` is the distribution kernel.
-    `grace` is how long a program may take to apply a grant before the agent binds it; `complete_within` how long
-    places are kept for ranks of a job that have not arrived (seconds). `memory` is the node's (bytes, 0: unknown).
-    `layout` is that of jobs that ask for none.
+    `cores` are the cores to hand out, or CPU masks in one socket; `place` is the distribution kernel.
+    `grace` is how long a program may take to apply a grant before the agent binds it; `complete_within` is how long
+    cores are kept for ranks of a job that have not arrived (seconds). `memory` is the node's (bytes, 0: unknown).
+    `layout` is the layout of jobs that request none.
     """
 
     def __init__(
@@ -63,15 +63,16 @@ class Node(Reservations):
         self.complete_within = complete_within
         self.arrivals = 0
         self._unheeded: set[int] = set()
-        """The slots of all tasks whose newest wish does not count yet, and perhaps of others."""
+        """The slots of all tasks whose newest wish is not in effect yet, and perhaps of others."""
 
     # --- arrivals -------------------------------------------------------------------------------------------------
 
     def arrive(self, arrival: Arrival, now: float) -> tuple[Task, list[Action]]:
-        """Take in a task: a new job, or one more rank of a job that is arriving. The same process may ask again.
+        """Register a task of a new job, or a further rank of an arriving job; return it and the actions.
 
-        A launch from within a task that would have to wait becomes part of that task, which is returned: it may be that
-        very task that it waits for. Raises `Refused` when this node can never run it.
+        A process that is registered already gets its task again. A launch from within a task that would have to wait
+        becomes part of that task, which is returned: it would perhaps wait for that very task. Raises `Refused`
+        if this node can never run it.
         """
         known = self.find(arrival.pid, arrival.start_time)
         if known:
@@ -94,12 +95,12 @@ class Node(Reservations):
         host = self.find(*arrival.within) if arrival.within else None
         if host and host.started and host.arrival.uid == arrival.uid and not job.cores:
             self._leave(task, Event("end", job.name, now))
-            self._epochs[slot] = task.epoch  # it never had the slot of the registry, whose count goes on from here
+            self._epochs[slot] = task.epoch  # it never got the registry's slot, where epochs continue from here
             return host, self._step(now)
         return task, self._step(now)
 
     def _joins(self, arrival: Arrival) -> Job | None:
-        """Return the arriving job of which this task is a further rank."""
+        """Return the arriving job of which this task is a further rank; None if there is none."""
         for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
             same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
             if same and job.ranks.get(arrival.rank, ...) is None:
@@ -136,7 +137,10 @@ class Node(Reservations):
         return task
 
     def ended(self, slot: int, now: float) -> list[Action]:
-        """Take in that a task has ended: its cores go to their owners, waiting arrivals, then to who can use them."""
+        """Record that a task has ended; return the actions.
+
+        Its cores go to their owners, then to waiting arrivals, then to jobs that can use them.
+        """
         return self._let_go(self.tasks[slot], Event("end", self.tasks[slot].job, now))
 
     def _let_go(self, task: Task, event: Event) -> list[Action]:
@@ -150,10 +154,10 @@ class Node(Reservations):
         self.plan.hand_out(event.at)
 
     def tick(self, now: float) -> list[Action]:
-        """Do what was to be done by now.
+        """Do everything that is due at `now`; return the actions.
 
-        Bind the tasks whose grace time is over, give up waiting for ranks that did not come, end orders, and let those
-        grow who have rested, and heed the wishes whose turn it is.
+        Bind the tasks whose grace time is over, stop waiting for ranks that did not arrive, end orders, grow jobs that
+        have rested, and apply the wishes that are due.
         """
         due = self.next_deadline()
         if due is None or due > now:
@@ -183,7 +187,7 @@ class Node(Reservations):
         return [*published, *(Bind(task, task.epoch, task.granted) for task in overdue)]
 
     def next_deadline(self) -> float | None:
-        """Return when `tick` has something to do next, or None."""
+        """Return when `tick` is next due, or None if nothing is pending."""
         self.plan.timed = {name for name in self.plan.timed if name in self.jobs and self.jobs[name].times}
         times = [at for name in self.plan.timed for at in self.jobs[name].times]
         times += [] if self.frozen else self._deadlines().values()
@@ -193,18 +197,18 @@ class Node(Reservations):
     # --- wishes ---------------------------------------------------------------------------------------------------
 
     def wished(self, said: Mapping[int, Wish], now: float) -> list[Action]:
-        """Record the numbers of CPUs that programs say they can use (`drom.agent.policy.demand`), by slot."""
+        """Record the numbers of CPUs that programs report they can use (`drom.agent.policy.demand`), by slot."""
         for slot, wish in said.items():
             self.tasks[slot].said = wish
         self._unheeded |= said.keys()
         return self._step(now) if self._heed(now) else []
 
     def unseat(self, slot: int, now: float) -> list[Action]:
-        """Take in that the responder has gone: the whole task is bound to what it was granted, and nothing wished."""
+        """Record that the responder has gone: the whole task is bound to its newest grant, and its wish is cleared."""
         return [*super().unseat(slot, now), *self.wished({slot: UNSAID}, now)]
 
     def _heed(self, now: float) -> bool:
-        """Let the wishes count whose turn it is; say whether there were any."""
+        """Apply the wishes that are due; return whether there were any."""
         waiting = [self.tasks[slot] for slot in sorted(self._unheeded) if slot in self.tasks]
         waiting = [task for task in waiting if task.said != task.wish]
         heeded = [task for task in waiting if self._due(task) <= now]
@@ -224,16 +228,19 @@ class Node(Reservations):
     # --- the kill switch ------------------------------------------------------------------------------------------
 
     def freeze(self, now: float, file: str = "the freeze file") -> None:
-        """Publish no grant and bind nobody until `thaw`. Ends are taken in, arrivals wait, orders are refused.
+        """Publish no grant and bind no task until `thaw`. Ends are recorded, arrivals wait, orders are refused.
 
-        `file` names what people are to remove; said again, another one may have taken its place.
+        `file` names the file that users must remove; a further call may name another one, without a new freeze time.
         """
         self.frozen_by = file
         if self.frozen_since is None:
             self.frozen_since = now
 
     def thaw(self, now: float) -> list[Action]:
-        """Go on where `freeze` stopped: programs get their whole grace time again for what they have not applied."""
+        """Continue after `freeze`; return the actions.
+
+        Programs get their whole grace time again for grants that they have not applied.
+        """
         if not self.frozen:
             return []
         self.frozen_since = None
@@ -248,10 +255,10 @@ class Node(Reservations):
     def resize(
         self, name: str, cpus: int | None, now: float, until: float | None = None, by: int | None = None
     ) -> list[Action]:
-        """Fix a job at `cpus` hardware threads (whole cores, rounded up) until told otherwise; None lets it go.
+        """Fix a job at `cpus` hardware threads (whole cores, rounded up) until another order; None ends that.
 
-        With `until` (seconds of CLOCK_MONOTONIC) `tick` lets it go at that time. `by` is the user who says so. Raises
-        `Refused` when the job or its neighbours cannot do that.
+        With `until` (seconds of CLOCK_MONOTONIC) `tick` ends it at that time. `by` is the user who gives the order.
+        Raises `Refused` if the job or its neighbours cannot do that.
         """
         self._refuse_when_frozen()
         self._refuse_reserved(name)
@@ -263,7 +270,7 @@ class Node(Reservations):
         return self._step(now)
 
     def pin(self, slot: int, mask: int, now: float, by: int | None = None) -> list[Action]:
-        """Give a task exactly these CPUs until told otherwise. Raises `Refused` when they cannot be had."""
+        """Give a task exactly the CPUs in `mask` until another order. Raises `Refused` if they are not available."""
         self._refuse_when_frozen()
         task = self.tasks[slot]
         self._refuse_reserved(task.job)
@@ -275,7 +282,7 @@ class Node(Reservations):
         return self._step(now)
 
     def check_release(self, tasks: Iterable[Task]) -> None:
-        """Raise `Refused` while frozen, and if a task was launched and has not started: its launcher waits for us."""
+        """Raise `Refused` while frozen, or if a launched task has not started: its launcher waits for the agent."""
         self._refuse_when_frozen()
         for task in tasks:
             self._refuse_reserved(task.job)
@@ -284,16 +291,17 @@ class Node(Reservations):
                 raise Refused(msg)
 
     def release(self, slot: int, now: float, by: int | None = None) -> list[Action]:
-        """Manage a task no longer, although it goes on running: its cores are handed out at once."""
+        """Stop managing a task, which continues to run: its cores are handed out at once."""
         task = self.tasks[slot]
         return self._let_go(task, Event("release", task.job, now, by))
 
     def use(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
         """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
 
-        Rigid and pinned jobs keep theirs, and so do those whose minimum has no place elsewhere: see `Plan.why_stays`.
-        `gone` are CPUs that are not there any more: grants leave them out, and whose cores are gone moves, if there is
-        a place, whatever it is. `busy` are CPUs that `mask` lacks only because unmanaged programs keep them so.
+        Rigid and pinned jobs keep theirs, and so do jobs whose minimum has no place elsewhere: see `Plan.why_stays`.
+        `gone` are CPUs that do not exist any more: grants leave them out, and any job whose cores are gone moves if
+        there is a place, whatever its class. `busy` are CPUs that `mask` lacks only because unmanaged programs keep
+        them busy.
         """
         kind = "use" if busy == self.plan.busy else "load"
         self.plan.event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
@@ -302,7 +310,7 @@ class Node(Reservations):
         return self._step(now)
 
     def configure(self, rules: Rules, memory: int, grace: float, layout: layouts.Layout, now: float) -> list[Action]:
-        """Go by what a site says anew: see the parameters of the node. Nobody loses what his minimum needs."""
+        """Apply changed settings of the site, as in the parameters of the node. No job falls below its minimum."""
         self.grace, self.layout = grace, layout
         self.plan.event = Event("rules", "", now)
         self.plan.obey(rules, memory, now)
@@ -320,8 +328,8 @@ class Node(Reservations):
     ) -> list[Action]:
         """Take over the tasks of an agent that died, in the order of arrival, each with a job that describes it.
 
-        Tasks that have a grant keep it; plans of the old agent that were not published yet are made anew, and so are
-        orders that were still on their way, as far as they can be had. Jobs of a scheduler are `reserved` again first.
+        Tasks that have a grant keep it. Plans of the old agent that were not published yet are made anew, and orders
+        that were in progress are carried out again as far as possible. Jobs of a scheduler are `reserved` again first.
         """
         self.arrivals = arrivals
         self.plan.event = Event("start", "", now)
@@ -341,11 +349,11 @@ class Node(Reservations):
                 job.cores = sum(self.cores.count(mask) for mask in job.targets.values())
         self.plan.adopt([next((name for name, mask in owned.items() if mask & core), None) for core in self.cores])
         for job in list(self.jobs.values()):
-            if job.cores:  # CPUs may have gone, and nobody made room for what it has less
+            if job.cores:  # CPUs may have gone, and no job made room for the loss
                 job.task_min = min(job.task_min, *map(self.cores.count, job.targets.values()))
             self.plan.adopt_late_ranks(job, now)
             if job.cores and self.plan.rules.residence:
-                job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize anybody
+                job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize a job
         for reservation in reserved:
             places = min(reservation.tasks, reservation.cores)  # orders may have left it fewer cores than tasks
             with suppress(Refused):
@@ -357,7 +365,7 @@ class Node(Reservations):
         return [*actions, *self._step(now)]
 
     def _order_again(self, pins: dict[int, int], now: float) -> None:
-        """Carry out, in the names of those who gave them, orders that an agent left on their way."""
+        """Carry out the orders that an earlier agent left in progress, on behalf of the users that gave them."""
         ordered_by = {name: job.hold_by for name, job in self.jobs.items()}
         for slot, mask in pins.items():
             with suppress(Refused):
@@ -373,7 +381,7 @@ class Node(Reservations):
             job.hold_by = ordered_by[job.name] if job.hold is not None or job.pinned else None
 
     def begin_anew(self) -> None:
-        """Forget every task and job, as a node with the same rules that starts; a frozen node stays frozen."""
+        """Reset to a node without tasks and jobs, with the same rules; a frozen node stays frozen."""
         since, by, plan = self.frozen_since, self.frozen_by, self.plan
         fresh = Node(
             self.cores,
@@ -389,6 +397,6 @@ class Node(Reservations):
         self.frozen_since, self.frozen_by = since, by
 
     def fork(self) -> Node:
-        """Return a copy on which anything may be tried: nothing that happens to it changes this node."""
+        """Return an independent copy to try events on: no event on it changes this node."""
         shared = (self.cores, self.plan.place)
         return copy.deepcopy(self, {id(one): one for one in shared})

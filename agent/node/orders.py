@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders that change masks: what they say, who may give them, and what they mean to the node. No I/O.
+"""Orders that change masks: their fields, the rights they need, and their effect on the node. No I/O.
 
-Root, the agent's own user and other masters (`drom.agent.control.access`) may order anything. Another user may order
-what is his own, and never more for it than the policy gave: shrink his job, end an order that he gave himself, release
-it, attach a process that runs as him.
+Root, the agent's own user and other masters (`drom.agent.control.access`) may give any order. Other users may give
+orders only for their own jobs, and never for more than the policy gave: shrink a job, end an order that they gave
+themselves, release a job, attach a process that runs under their uid.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 CLASSES = binary.ENUMS["CLASS"]
 MOST_CPUS = 1 << 20
-"""Counts above this are nonsense and refused."""
+"""Greatest count in an order; larger ones are refused as invalid."""
 LARGEST_PID = (1 << 31) - 1
-"""That no process has a pid is told by `drom.agent.daemon.attach`."""
+"""Greatest pid in an order; `drom.agent.daemon.attach` reports pids that no process has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Hold job `job` at `cpus` hardware threads, for `seconds` if not None; None lets it go."""
+    """Hold job `job` at `cpus` hardware threads, for `seconds` if not None; `cpus` None ends the hold."""
 
     job: str
     cpus: int | None
@@ -50,7 +50,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Manage the process `pid` and what descends from it, as a job of this name, class and bounds (0, empty: unsaid).
+    """Manage process `pid` and its descendants as a job of this name, class and bounds (0 or empty: not given).
 
     `min_cpus`, `max_cpus` and `memory` (bytes) are as in `Arrival`.
     """
@@ -64,7 +64,7 @@ class Attach:
     memory: int
 
     def arrival(self, start_time: int, uid: int, affinity: int, command: str) -> Arrival:
-        """Return the arrival of the process; `affinity` is the mask it has, `command` names a job without a name."""
+        """Return the arrival of the process; `affinity` is its present mask, `command` names a job without a name."""
         return Arrival(
             self.pid,
             start_time,
@@ -82,7 +82,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Manage the task or job that `what`, a job or a pid, names no longer."""
+    """Stop managing the task or job that `what`, a job or a pid, names."""
 
     what: str
 
@@ -146,7 +146,7 @@ def _attach(order: dict[str, Any]) -> Attach:
 
 
 def told(order: Order) -> dict[str, object]:
-    """Return what the log says of an order: only what it means, names as short as those of jobs."""
+    """Return the fields of an order for the log: only those with a meaning, and names cut as those of jobs are."""
     if isinstance(order, Resize):
         fields: dict[str, object] = {"job": clean_name(order.job), "cpus": order.cpus, "for": order.seconds}
     elif isinstance(order, Set):
@@ -174,13 +174,13 @@ def _count(order: dict[str, Any], field: str, usage: str, default: int | None = 
     return value
 
 
-# --- who may --------------------------------------------------------------------------------------------------------
+# --- rights ---------------------------------------------------------------------------------------------------------
 
 
 def check_right(order: Order, caller: Caller, node: Node, *, master: bool, masters: str) -> None:
     """Raise `ControlError` if the caller may not give this order; a `master` may give any.
 
-    Who may attach a process is asked of the process. `masters`: who they are, for refusals.
+    The right to attach a process depends on the process and is not checked here. `masters`: their names, for refusals.
     """
     if master or isinstance(order, Attach):
         return
@@ -210,7 +210,7 @@ def check_right(order: Order, caller: Caller, node: Node, *, master: bool, maste
 
 
 def tasks_named(node: Node, what: str) -> list[Task]:
-    """Return the tasks of a job by its name, or the one with a pid. Raises `ControlError` when there is none."""
+    """Return the tasks of the job named `what`, or the task with that pid. Raises `ControlError` if there is none."""
     job = node.jobs.get(what)
     tasks = job.present if job else [task for task in node.tasks.values() if what == str(task.arrival.pid)]
     if not tasks:
@@ -223,7 +223,7 @@ def tasks_named(node: Node, what: str) -> list[Task]:
 
 
 def apply(order: Resize | Set | Release, node: Node, now: float, by: int) -> list[Action]:
-    """Return what an order of user `by` leads to at `now`. Raises `ControlError` when it cannot be."""
+    """Apply an order of user `by` at `now` and return the actions. Raises `ControlError` if it cannot be applied."""
     try:
         if isinstance(order, Resize):
             until = None if order.seconds is None else now + order.seconds

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose entitlement each core belongs to.
+"""The owner of each core: the job with the entitlement to it.
 
-A core is owned by the job that took it while nobody owned it. A guest that runs on a shrunk job's core borrows it; when
-the guest ends the core goes back to its owner. When the owner ends first, whoever holds the core becomes its owner
-(decision D27 of the SD-Policy specification). A job never lends and borrows at once: where a re-layout would make it,
-the two cores change owners, so every job keeps the number of cores that it owns. So does one that moves onto cores of
-nobody's: as many of its own that nobody is on become nobody's.
+The job that takes a core without an owner becomes its owner. A guest that runs on a shrunk job's core borrows it; when
+the guest ends, the core goes back to its owner. If the owner ends first, the holder of the core becomes its owner
+(decision D27 of the SD-Policy specification). A job never lends and borrows at once: if a re-layout would make it do
+so, the two cores exchange owners, so every job keeps the number of cores that it owns. A job that moves onto cores
+without an owner keeps that number too: as many of its own cores without a holder lose their owner.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Owner = str | None
 
 
 def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[Owner], bool]) -> dict[int, Owner]:
-    """Return, by number, the owners of the cores that change hands once `holders` hold them.
+    """Return, by number, the new owners of the cores that change owners once `holders` hold them.
 
-    `owners` and `holders` name a job or None per core, in the same order; `alive` says which jobs still run.
+    `owners` and `holders` name a job or None per core, in the same order; `alive` returns whether a job still runs.
     """
     apart = [core for core, (owner, holder) in enumerate(zip(owners, holders, strict=True)) if owner != holder]
     now = {core: owners[core] if alive(owners[core]) else holders[core] for core in apart}
@@ -38,7 +38,10 @@ def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[O
 def left_behind(
     taken: Mapping[Owner, int], owned: Callable[[Owner], Iterable[int]], holders: Sequence[Owner]
 ) -> dict[int, Owner]:
-    """Return the cores that become nobody's: of those that a job owned, as many as it has taken, where nobody is on."""
+    """Return the cores that lose their owner, mapped to None.
+
+    Of the cores without a holder that a job owned, these are as many as it has taken (`taken`, by job).
+    """
     found: list[int] = []
     for job, count in taken.items():
         if job is not None:
@@ -47,7 +50,10 @@ def left_behind(
 
 
 def _swap(now: dict[int, Owner], holders: Sequence[Owner], cores: Sequence[int], both: set[Owner]) -> None:
-    """Let jobs that lend and borrow at once change owners of the two cores; all that is lent is among `cores`."""
+    """Exchange, in `now`, the owners of two cores wherever a job in `both` lends one and borrows the other.
+
+    `both` are the jobs that lend and borrow at once; all lent cores are among `cores`.
+    """
     lent: dict[Owner, list[int]] = {job: [core for core in cores if now[core] == job] for job in both}
     for core in cores:
         holder, lender = holders[core], now[core]

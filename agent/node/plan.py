@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is to have which cores: what arrivals, ends, orders and lost CPUs mean for the jobs of a node.
+"""The plan of which cores each job gets: the effect of arrivals, ends, orders and lost CPUs on the jobs of a node.
 
-Every change is all or nothing: a method that raises `Refused` leaves the plan as it was. What may be published of a
-plan at a given moment is another question, which `drom.agent.node.grants` answers.
+Every change is all or nothing: a method that raises `Refused` leaves the plan as it was. `drom.agent.node.grants`
+decides what may be published of a plan at a given time.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from drom.agent.policy.site_rules import Rules
 
 MANY_OF_ONE_USER = 2
-"""Running jobs of a user with which the next one leaves something to users who have none."""
+"""Number of running jobs of a user from which on its next job leaves CPUs to users without jobs."""
 
 
 class Plan(Replanning):
-    """What every event means for the numbers of cores; `ledger` says who is to hold and who owns each core.
+    """The effect of every event on the numbers of cores; `ledger` has the planned holder and the owner of each core.
 
-    `usable` are the CPUs, by whole cores, that may be handed out; who may not be moved, or would fall below its
-    minimum, stays on others. Nobody who has a place elsewhere stays on cores that are `lost`.
+    `usable` are the CPUs, by whole cores, that may be handed out; jobs that may not move, or would fall below their
+    minimum, stay on others. A job with a place elsewhere never stays on cores that are `lost`.
     """
 
-    # --- asking ---------------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
 
     def free_name(self, wanted: str) -> str:
-        """Return `wanted`, or `wanted.N` with the first N from 2 that no job has; names of schedulers are taken.
+        """Return `wanted`, or `wanted.N` with the first N from 2 that no job has; names of schedulers count as taken.
 
-        A number gets ``job-`` before it: orders mean the pid of a task by it. What a slot has no room for is cut off.
+        A number gets the prefix ``job-``, as orders use numbers for pids of tasks. Names are cut to the slot's field.
         """
         stem = f"job-{wanted}" if wanted.isdecimal() else wanted
         name = _cut(stem, 0)
@@ -63,7 +63,7 @@ class Plan(Replanning):
         raise AssertionError(wanted)
 
     def running_job(self, name: str) -> Job:
-        """Return a job that has cores. Raises `Refused` when there is none of that name."""
+        """Return the job of that name if it has cores. Raises `Refused` if there is none."""
         job = self.jobs.get(name)
         if job is None:
             msg = f"no job is called {name}: see `drom ps`."
@@ -74,7 +74,7 @@ class Plan(Replanning):
         return job
 
     def why_stays(self, job: Job) -> str:
-        """Return a sentence: why a job is on CPUs that are to be left alone; empty when it is on none."""
+        """Return a sentence that says why a job is on CPUs to be avoided; empty if it is on none."""
         if not job.planned & self.avoided:
             return ""
         if (lost := job.planned & self.lost) and self._must_leave(job):
@@ -90,14 +90,14 @@ class Plan(Replanning):
         return f"job {job.name} stays where it is: elsewhere it would have less than its minimum."
 
     def hungry(self) -> list[str]:
-        """Return the jobs that could do with another core, may have it, and do not rest."""
+        """Return the jobs that could use another core, may have it, and are not resting."""
         running, total = self.running(), self.total()
         rooms = {user: fair_share.room_of(user, running, total, self.cap) for user in {job.user for job in running}}
         able = [job for job in running if not job.fixed and job.cores < job.maximum]
         return [job.name for job in able if rooms[job.user] and self.jobs[job.name].rest_until is None]
 
     def kept_for_owners(self, now: float) -> int:
-        """Return how many free cores nobody may grow into, because their owners take them when they have rested."""
+        """Return how many free cores are kept for resting owners: no job may grow into them."""
         owed = self._owed()
         if not owed:
             return 0
@@ -107,21 +107,21 @@ class Plan(Replanning):
         return sum(cores[job.name] - job.cores for job in after_rest)
 
     def target(self, task: Task) -> int:
-        """Return the CPUs the plan wants the task to have, as far as they are there, if any is."""
+        """Return the task's planned CPUs without those that are gone; all of them if every one is gone."""
         target = self.jobs[task.job].targets.get(task.rank, 0)
         return target & ~self.gone or target
 
     def owned(self, task: Task) -> int:
-        """Return the CPUs whose entitlement is that of the task's job: its tasks own them together."""
+        """Return the CPUs that the task's job owns: its tasks own them together."""
         return self.ledger.owned.get(task.job, 0)
 
     # --- events ---------------------------------------------------------------------------------------------------
 
     def queue(self) -> list[Job]:
-        """Return the waiting jobs in the order in which they are let in: first who has least, if each gets its least.
+        """Return the waiting jobs in the order of admission, computed as if each were admitted with its minimum.
 
-        That is, the first job of the user whose jobs have fewest cores; those of one user are in the order of arrival,
-        which also decides between users.
+        The next job is always the first one of the user whose jobs have the fewest cores. The jobs of one user are in
+        the order of arrival, which also decides between users with equally many cores.
         """
         jobs = [job for job in self.jobs.values() if not job.cores]
         if len(jobs) < 2:
@@ -144,7 +144,7 @@ class Plan(Replanning):
         return found
 
     def admit_waiting(self, now: float) -> None:
-        """Admit waiting jobs in their order: nobody overtakes a job that waits for what it needs itself."""
+        """Admit waiting jobs in order: a job never overtakes another one that waits for a resource that both need."""
         ahead: list[tuple[Job, Wait]] = []
         tried: set[str] = set()
         queue = deque(self.queue())
@@ -163,7 +163,7 @@ class Plan(Replanning):
         self._reasons = None
 
     def why_waits(self, job: Job) -> str:
-        """Return a sentence: what a job waits for, by the numbers of now; empty when it has cores."""
+        """Return a sentence that says what a job waits for, by current numbers; empty if it has cores."""
         if self._reasons is None:
             self._reasons, ahead = {}, list[tuple[Job, Wait]]()
             for one in self.queue():
@@ -176,7 +176,7 @@ class Plan(Replanning):
         return self._reasons.get(job.name, "")
 
     def _behind(self, job: Job, ahead: Sequence[tuple[Job, Wait]]) -> str:
-        """Return a sentence: why a job must wait behind those `ahead` that wait for something; empty if it need not."""
+        """Return a sentence that says why a job must wait behind the waiting jobs `ahead`; empty if it need not."""
         first = next((first for first, wait in ahead if _stands_behind(job, first, wait)), None)
         if first is None:
             return ""
@@ -187,7 +187,7 @@ class Plan(Replanning):
         return "users who have fewer CPUs come first." if fewer else "users take turns: a job of another one is next."
 
     def _admit(self, job: Job, now: float) -> Wait | None:
-        """Admit a job, with fewer cores if strict layouts leave no room for more; return why it has to wait, if so."""
+        """Admit a job, with fewer cores if strict layouts leave no room for more; return why if it has to wait."""
         view, why = self.view(job), ""
         while view.maximum >= view.minimum:
             counts = self._counts_with(view)
@@ -205,7 +205,7 @@ class Plan(Replanning):
         return Wait(why)
 
     def _counts_with(self, new: JobCores) -> dict[str, int] | Wait:
-        """Return the cores of every job once a waiting one runs as well, or why it has to wait."""
+        """Return the cores of every job once the waiting job `new` runs too, or why it has to wait."""
         could, cap = self.total() + self.cores.count(self.busy), self.cap
         if beyond := fair_share.never(new, could, cap, told=self.cores):
             return beyond
@@ -215,9 +215,9 @@ class Plan(Replanning):
         return counts
 
     def _takes_the_last(self, new: JobCores, counts: Mapping[str, int]) -> bool:
-        """Return whether an arrival would take of others what is to be left for users who have no job.
+        """Return whether an arrival would take cores from other jobs that must be left for users without jobs.
 
-        What is free is never left idle for them.
+        Free cores are never left idle for such users.
         """
         rules, running = self.rules, self.running()
         if not rules.spare_for_newcomers or new.user in rules.free:
@@ -243,8 +243,8 @@ class Plan(Replanning):
     def hand_out(self, now: float, reason: str = "death") -> None:
         """Hand out free cores: to their owners, to waiting arrivals, then to the smallest jobs that can use them.
 
-        Who is on CPUs that are to be left alone comes first, and who has more than a user's cap, but not by orders,
-        gives that up: the cap of an earlier agent was higher, or orders have ended.
+        Before that, jobs on CPUs to be avoided are moved, and jobs of users above the cap, except by orders, give up
+        what exceeds it: the cap of an earlier agent was higher, or orders have ended.
         """
         if self.avoided:
             self._leave_avoided(now)
@@ -259,12 +259,12 @@ class Plan(Replanning):
         self._grow(now, reason)
 
     def _trim(self, now: float) -> None:
-        """Take from jobs what their programs say they cannot use."""
+        """Take from jobs the cores that their programs report they cannot use."""
         for job in [job for job in self.running() if job.cores > job.maximum and not job.fixed]:
             self._replan_as_far(partial(fair_share.trim, name=job.name), "wish", now)
 
     def heed(self, job: Job, now: float) -> None:
-        """Take in that other wishes of the tasks of a job count: what it can use again it competes for, once."""
+        """Replan after a job's wishes have changed: the job competes, once, for cores that it can use again."""
         self.touch(job)
         view = self.view(job)
         if job.cores and not view.fixed and job.cores < self._share(job):
@@ -274,7 +274,7 @@ class Plan(Replanning):
     def _grow(self, now: float, reason: str) -> None:
         rules, before = self.rules, None
         margin = rules.margin if rules.residence else 0.0
-        # Whoever grows may get cores that were kept for an owner; then as many others are nobody's.
+        # A job that grows may get cores that were kept for an owner; then as many other cores lose their owner.
         while (spare := self.total() - self.kept_for_owners(now)) != before:
             before = spare
             self._replan_as_far(partial(fair_share.grow, total=spare, cap=self.cap, margin=margin), reason, now)
@@ -282,7 +282,7 @@ class Plan(Replanning):
             self._set_to_rest(now, idle=spare > sum(job.cores for job in self.running()))
 
     def use(self, mask: int, now: float, gone: int = 0) -> None:
-        """Hand out only the CPUs in `mask` from now on, and of these only whole cores, but for what is `gone`."""
+        """Hand out only the CPUs in `mask` from now on, and of these only whole cores, not counting CPUs in `gone`."""
         changed, self.gone = self.gone ^ gone, gone
         self.usable = sum(core for core in self.cores if core & ~gone and not core & ~gone & ~mask)
         self._outdated.update(self.jobs)
@@ -292,7 +292,7 @@ class Plan(Replanning):
         self.hand_out(now, "avoid")
 
     def obey(self, rules: Rules, memory: int, now: float) -> None:
-        """Go by other rules from now on, and by other memory (bytes): who has more than a user's cap gives it up."""
+        """Apply new rules and a new memory size (bytes): users above the cap give up what exceeds it."""
         self.rules, self.memory = rules, memory
         for job in self.jobs.values():
             job.rest_until = job.rest_until if rules.residence else None
@@ -301,7 +301,7 @@ class Plan(Replanning):
         self.hand_out(now, "share")
 
     def _leave_avoided(self, now: float) -> None:
-        """Move jobs off the CPUs that are to be left alone, and shrink whom it takes: all, or else whoever can."""
+        """Move jobs off the CPUs to be avoided, shrinking jobs as needed: all together, or each one that can."""
         there = [job for job in self.jobs.values() if job.planned & self.avoided and self._must_leave(job)]
         if there and not self._move_off(there, now) and len(there) > 1:
             for job in there:
@@ -309,9 +309,9 @@ class Plan(Replanning):
         self.settle_owners()
 
     def _must_leave(self, job: Job) -> bool:
-        """Say whether a job on cores that are to be left alone may not stay there, if it has a place elsewhere.
+        """Return whether a job on cores to be avoided must leave them if it has a place elsewhere.
 
-        Exact CPUs count as long as one of them is there.
+        An order for exact CPUs remains in effect as long as one of them exists.
         """
         if job.pinned:
             return any(mask and not mask & ~self.gone for mask in job.targets.values())
@@ -333,7 +333,7 @@ class Plan(Replanning):
         return True
 
     def _set_to_rest(self, now: float, *, idle: bool) -> None:
-        """Wake those who have rested; where cores are left idle, who could use some waits whether more come free."""
+        """End the rest of jobs that is over. If cores are left `idle`, jobs that could use some wait for more."""
         hungry = self.hungry() if idle else []
         for job in self.jobs.values():
             if job.rest_until is not None and job.rest_until <= now:
@@ -343,18 +343,18 @@ class Plan(Replanning):
             self.timed.add(name)
 
     def _owed(self) -> Counter[str]:
-        """Count, for each job, the free cores that it owns."""
+        """Return, for each job, how many free cores it owns."""
         free = self.cores.numbers(self.usable & ~self.cores.whole(self.ledger.planned))
         return Counter(owner for core in free if (owner := self.ledger.owners[core]) is not None)
 
     def drop_rank(self, job: Job, rank: int) -> None:
-        """Take one rank and its cores out of a job; the last one takes the job with it, unless it is a scheduler's."""
+        """Remove a rank and its cores from a job; the last rank removes the job too, unless it is a scheduler's."""
         if job.reserved:
             job.ranks[rank] = None
             self.touch(job)
             return
         del job.ranks[rank]
-        gone = {rank} if job.present else {rank, *job.targets}  # places kept for ranks that have not come end with it
+        gone = {rank} if job.present else {rank, *job.targets}  # the last task drops absent ranks too
         before = job.planned
         masks = [job.targets.pop(rank, 0) for rank in gone]
         if any(masks):
@@ -369,19 +369,19 @@ class Plan(Replanning):
         self.touch(job)
 
     def drop(self, job: Job) -> None:
-        """Take out a job of which no task is there."""
+        """Remove a job without tasks."""
         self.ledger.move([Move(job.name, mask, 0) for mask in job.targets.values()])
         del self.jobs[job.name]
         self.settle_owners()
         self.touch(job)
 
     def refuse_memory(self, job: Job) -> None:
-        """Raise `Refused` when running jobs leave less memory than a job declares to need."""
+        """Raise `Refused` if running jobs leave less memory than a job declares."""
         if wait := self._wait_for_memory(job):
             raise Refused(f"job {job.name} {wait.reason}")
 
     def adopt_late_ranks(self, job: Job, now: float) -> None:
-        """Find places for ranks that had not started when others of their job had; where there is none they queue."""
+        """Place ranks that had not started when others of their job had; if there is no place for them, they queue."""
         late = [task for task in job.present if job.cores and task.rank not in job.targets]
         if not late:
             return
@@ -404,7 +404,7 @@ class Plan(Replanning):
     def hold(self, name: str, cpus: int, now: float, until: float | None = None) -> None:
         """Fix a job at `cpus` hardware threads (whole cores, rounded up) until `let_go`. Raises `Refused`.
 
-        `until` is when somebody is to call that (seconds of CLOCK_MONOTONIC).
+        `until` is when the caller must call `let_go` (seconds of CLOCK_MONOTONIC).
         """
         job = self._changeable_job(name)
         cores, least, most = self.cores.sure_of(cpus), job.task_min * len(job.ranks), self.most(job)
@@ -417,7 +417,7 @@ class Plan(Replanning):
         self.hand_out(now, "order")
 
     def fix(self, job: Job, cores: int, now: float) -> None:
-        """Give a job just so many cores, by an order. Raises `Refused`. Then others are to be handed what is left."""
+        """Give a job exactly `cores` cores, by an order. Raises `Refused`. The caller then hands out what is left."""
         counts = fair_share.hold(job.name, cores, self.running(), self.total(job.planned), self.cores)
         if isinstance(counts, Wait):
             raise Refused(f"job {job.name} cannot have {self.cores.amount(cores)}: {counts.reason}")
@@ -426,7 +426,7 @@ class Plan(Replanning):
         self.touch(job)
 
     def let_go(self, name: str, now: float) -> None:
-        """End an order: the job competes for its equal share again. Raises `Refused` when it does not run."""
+        """End an order: the job competes for its equal share again. Raises `Refused` if it is not running."""
         job = self.running_job(name)
         job.hold = job.hold_until = job.hold_by = None
         for task in job.present:
@@ -437,7 +437,7 @@ class Plan(Replanning):
         self.hand_out(now, "order")
 
     def _share(self, job: Job) -> int:
-        """Return the cores that are a running job's equal share, at least its minimum."""
+        """Return a running job's equal share in cores, at least its minimum."""
         view = replace(self.view(job), fixed=False)
         others = [other for other in self.running() if other.name != job.name]
         return max(view.minimum, fair_share.equal_shares([*others, view], self.total(), self.cap)[job.name])
@@ -452,9 +452,9 @@ class Plan(Replanning):
                 self._replan(counts, reason, now)
 
     def pin(self, task: Task, mask: int, now: float) -> None:
-        """Give a task exactly these CPUs until `let_go`, whatever was ordered before.
+        """Give a task exactly the CPUs in `mask` until `let_go`, whatever was ordered before.
 
-        Raises `Refused` when they cannot be had.
+        Raises `Refused` if they are not available.
         """
         job = self._changeable_job(task.job)
         if not mask or mask & ~self.cores.all:
@@ -486,7 +486,7 @@ class Plan(Replanning):
         return job
 
     def _who_may_not_move(self, cores: int, asker: Task) -> str | None:
-        """Return a job other than the asker's task that must keep some of the CPUs in `cores`."""
+        """Return the name of a job with a task, not `asker`, that must keep some of the CPUs in `cores`, or None."""
         for job in self.jobs.values():
             stays = self.why_stays(job)
             for rank, target in job.targets.items():
@@ -498,16 +498,16 @@ class Plan(Replanning):
 
 
 def _cut(name: str, room: int) -> str:
-    """Return what a slot has room for of a job's name, with so many bytes to follow it."""
+    """Return a job's name cut so that it fits into a slot together with a suffix of `room` bytes."""
     return layout.cut_text(name, layout.NAME_SIZE - room).rstrip(b"\0").decode()
 
 
 def _stands_behind(job: Job, first: Job, wait: Wait) -> bool:
-    """Return whether a job must wait because `first` does: whoever could take what that one waits for.
+    """Return whether a job must wait because it could take what the earlier job `first` waits for.
 
-    A job that waits for cores stops everybody. One that waits for memory would never start if others that declare
-    memory went past, but is not held up by those that declare none. A cap concerns its user alone. Nobody waits behind
-    one that waits for the rules or the machine to change.
+    A job that waits for cores holds up all others. A job that waits for memory would never start if others that declare
+    memory overtook it, but those that declare none do not delay it. A cap holds up only jobs of the same user. No job
+    waits behind one that waits for the rules or the machine to change.
     """
     if wait.resource == "memory":
         return job.memory > 0

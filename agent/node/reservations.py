@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of a scheduler on a node: their cores are theirs before their tasks come, and until they are dismissed. Pure.
+"""Jobs of a scheduler on a node: they have their cores before their tasks arrive, and until they are dismissed. Pure.
 
-A reserved job is held at the number of cores that was ordered for it, whatever the node's own policy would give, and
-its tasks share them. Its places are those of its newest launch and of what still runs of earlier ones; a task that ends
-leaves its cores to the job. Everybody else shares what is left, by the node's own policy.
+A reserved job is held at the number of cores ordered for it, whatever the node's own policy would give, and its tasks
+share them. Its ranks are those of its newest launch and the running ones of earlier launches; a task that ends leaves
+its cores to the job. All other jobs share the remaining cores by the node's own policy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Reservations(Grants):
-    """The part of a node that schedulers order; `layout` is that of their jobs, `arrivals` counts jobs."""
+    """The part of a node that schedulers control; `layout` is the layout of their jobs, `arrivals` counts jobs."""
 
     layout: Layout
     arrivals: int
@@ -38,7 +38,7 @@ class Reservations(Grants):
         return self._step(now)
 
     def order(self, name: str, cores: int, now: float) -> list[Action]:
-        """Hold a reserved job at so many cores. Raises `Refused` with nothing changed."""
+        """Hold a reserved job at `cores` cores. Raises `Refused` with nothing changed."""
         self._refuse_when_frozen()
         job = self.jobs[name]
         least = len(job.present) or 1
@@ -56,7 +56,10 @@ class Reservations(Grants):
         return self._step(now)
 
     def dismiss(self, name: str, now: float) -> list[Action]:
-        """Let a reserved job go, of which no task is left: its cores are handed out."""
+        """Remove a reserved job that has no task left, and hand out its cores; return the actions.
+
+        Raises `AssertionError` if it has tasks.
+        """
         job = self.jobs[name]
         if job.present:
             msg = f"job {name} has tasks"
@@ -67,11 +70,11 @@ class Reservations(Grants):
         return self._step(now)
 
     def has_settled(self, name: str) -> bool:
-        """Say whether every task of a reserved job holds its part of the cores, neither more nor less."""
+        """Return whether every task of a reserved job holds exactly its part of the cores."""
         return all(len(task.grants) == 1 and task.granted == self.plan.target(task) for task in self.jobs[name].present)
 
     def cores_held(self, name: str) -> int:
-        """Return the cores that a reserved job has now: those its tasks hold, and those kept for tasks to come."""
+        """Return the number of cores that a reserved job has now, held by its tasks or kept for tasks to come."""
         job, mask = self.jobs[name], 0
         for rank, task in job.ranks.items():
             mask |= task.held if task and task.started else job.targets[rank]
@@ -84,7 +87,7 @@ class Reservations(Grants):
             raise Refused(msg)
 
     def _reserve(self, wanted: Reservation, now: float) -> None:
-        """Reserve, or let a job that was adopted be reserved again; others are to be handed what is left after it."""
+        """Reserve a job, or an adopted job again; the caller then hands out what is left to other jobs."""
         cores, job = wanted.cores, self.jobs.get(wanted.name)
         self.plan.event = Event("arrival" if job is None else "order", wanted.name, now)
         if not 1 <= wanted.tasks <= cores <= len(self.cores):
@@ -128,20 +131,20 @@ class Reservations(Grants):
         self.arrivals += 1
 
     def _reserved_for(self, arrival: Arrival) -> Job | None:
-        """Return the reserved job that a task which arrives belongs to."""
+        """Return the reserved job that an arriving task belongs to; None if there is none."""
         job = self.jobs.get(arrival.job)
         theirs = job is not None and job.reserved and job.user == arrival.uid and not arrival.attached
         return job if theirs else None
 
     def _host_in(self, job: Job, arrival: Arrival) -> Task | None:
-        """Return the running task of a job from within which a task arrives: it becomes part of that one."""
+        """Return the running task of the job from within which a task arrives and which it joins; None if none."""
         host = self.find(*arrival.within) if arrival.within else None
         return host if host and host.job == job.name and host.started else None
 
     def _seat_in(self, job: Job, arrival: Arrival) -> Arrival:
-        """Return an arrival as that of a task in its place of a reserved job; the first of a launch makes the places.
+        """Return the arrival with its rank in a reserved job; the first task of a launch adds the ranks.
 
-        Raises `Refused` with nothing changed where there is no core for each.
+        Raises `Refused`, with nothing changed, if there is no core for each.
         """
         size = max(1, arrival.size)
         if not 0 <= arrival.rank < size:
@@ -164,7 +167,7 @@ class Reservations(Grants):
         )
 
     def _make_places(self, job: Job, size: int) -> None:
-        """Make places for a launch of `size` tasks beside the tasks that run."""
+        """Add ranks for a launch of `size` tasks beside the running tasks."""
         running = {task.rank: task for task in job.present}
         first = max(running, default=-1) + 1
         ranks: dict[int, Task | None] = running | dict.fromkeys(range(first, first + size))
@@ -184,7 +187,7 @@ class Reservations(Grants):
         job.first = first
 
     def _share_among(self, job: Job, ranks: dict[int, Task | None]) -> None:
-        """Give a job these places; its memory is divided among them, as its cores are."""
+        """Give a job these ranks; its memory is divided among them, as its cores are."""
         memory = job.declared
         self.plan.rearrange(job, ranks)
         job.memory = memory // len(ranks)
@@ -193,5 +196,5 @@ class Reservations(Grants):
 
 
 def _most_each(job: Job) -> int:
-    """Return the most cores of each task of a reserved job: teams of threads may be launched as large."""
+    """Return the most cores of each task of a reserved job, the size up to which teams of threads may be launched."""
     return -(-job.reserved // len(job.ranks))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From new counts to a new plan: the jobs as the policy sees them, and targets and owners once it has decided.
+"""Turn new counts into a new plan: the jobs as the policy sees them, and targets and owners after its decision.
 
 Every change is all or nothing: a method that raises `Refused` leaves the plan as it was.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Misplaced(Refused):
-    """Raised when counts cannot be placed; `job` is the one whose strict layout stands in the way, if it is that."""
+    """Raised when counts cannot be placed; `job` is the job with the strict layout that prevents it, if one does."""
 
     def __init__(self, why: NoRoom) -> None:
         super().__init__(why.reason)
@@ -36,11 +36,10 @@ class Misplaced(Refused):
 
 
 class Replanning(Seating):
-    """Jobs by name in the order of arrival, their targets, and who owns each core.
+    """Jobs by name in the order of arrival, their targets, and the owner of each core.
 
-    `touched` collects the slots of tasks of which anything that a
-    registry keeps may have changed, until somebody empties it. `memory` is what the node has (bytes), 0 when nobody
-    knows.
+    `touched` collects the slots of tasks of which anything that a registry stores may have changed, until a caller
+    empties it. `memory` is the memory of the node (bytes), 0 if unknown.
     """
 
     def __init__(self, cores: Cores, place: Place, rules: Rules, memory: int = 0) -> None:
@@ -51,15 +50,15 @@ class Replanning(Seating):
         self.timed: set[str] = set()
         """The names of all jobs that have times, and perhaps of others."""
         self._views: dict[str, JobCores] = {}
-        """The jobs that have cores, in the order of arrival, as the policy saw them when it was last asked."""
+        """The jobs that have cores, in the order of arrival, as the policy saw them at its last call."""
         self._outdated: set[str] = set()
         self._reasons: dict[str, str] | None = None
-        """What each waiting job waits for, by name; None where that is to be looked for anew."""
+        """What each waiting job waits for, by name; None if that must be determined anew."""
         self.event = Event("start", "", 0.0)
 
     @property
     def event(self) -> Event:
-        """What happens to the node just now. However many plans follow from it, a job changes once by it."""
+        """The current event of the node. However many plans follow from it, it counts as one change of a job."""
         return self._event
 
     @event.setter
@@ -80,7 +79,7 @@ class Replanning(Seating):
         return self.cores.within(self.rules.max_cpus_per_user)
 
     def total(self, leaving: int = 0) -> int:
-        """Return how many cores are shared out: those that may be, and others on which jobs stay.
+        """Return how many cores are shared: the usable ones, and others on which jobs stay.
 
         CPUs in `leaving` are those whose tasks do not have to stay.
         """
@@ -100,7 +99,7 @@ class Replanning(Seating):
         return list(self._views.values())
 
     def running_at(self, now: float) -> list[JobCores]:
-        """Return the jobs that have cores, as the policy sees them, with who rests and who has rested."""
+        """Return the jobs that have cores, as the policy sees them at `now`, marked if they rest or have rested."""
         jobs = self.running()
         if not self.rules.residence:
             return jobs
@@ -109,7 +108,7 @@ class Replanning(Seating):
         return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
 
     def touch(self, job: Job) -> None:
-        """Take in that something about the job or its tasks has changed."""
+        """Record that the job or its tasks have changed."""
         self._outdated.add(job.name)
         self._reasons = None
         self.restless.add(job.name)
@@ -119,7 +118,7 @@ class Replanning(Seating):
         self.touched.update(task.slot for task in job.present)
 
     def _fixed(self, job: Job) -> bool:
-        """Say whether a job neither lends nor grows, wherever it is."""
+        """Return whether a job neither lends nor grows, wherever it is."""
         return bool(job.cores) and (job.job_class != "malleable" or job.hold is not None or job.pinned)
 
     def view(self, job: Job) -> JobCores:
@@ -133,9 +132,9 @@ class Replanning(Seating):
     # --- a new plan -----------------------------------------------------------------------------------------------
 
     def _replan_as_far(self, decide: Callable[[list[JobCores]], dict[str, int]], reason: str, now: float) -> None:
-        """Replan as `decide` says; a job that strict layouts leave no room to grow so far gets fewer.
+        """Replan with the counts of `decide`; a job that strict layouts leave no room to grow to its count gets fewer.
 
-        Where no counts can be reached, as while an exact order is on its way, all stays as it is.
+        If no counts can be reached, as while an order for exact CPUs is in progress, the plan stays as it is.
         """
         limits: dict[str, int] = {}
         while True:
@@ -154,7 +153,7 @@ class Replanning(Seating):
                 return
 
     def _replan(self, counts: dict[str, int], reason: str, now: float, pins: Mapping[Key, int] | None = None) -> None:
-        """Place the counted cores and make that the plan, or raise `Refused` and change nothing."""
+        """Place the numbers of cores in `counts` and make that the plan, or raise `Refused` and change nothing."""
         pins = pins or {}
         others = self.others_than(counts)
         if not pins and not others and self.lies_well():
@@ -174,7 +173,7 @@ class Replanning(Seating):
         self.settle_owners()
 
     def rearrange(self, job: Job, ranks: dict[int, Task | None]) -> None:
-        """Share the cores of a job among other ranks than before. Raises `Refused` with nothing changed."""
+        """Share the cores of a job among new ranks. Raises `Refused` with nothing changed."""
         before, job.ranks = job.ranks, ranks
         self.touch(job)
         counts = {other.name: other.cores for other in self.jobs.values() if other.cores}
@@ -192,7 +191,7 @@ class Replanning(Seating):
         self.settle_owners()
 
     def _aim(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:
-        """Make these masks the targets, and these numbers of cores the jobs'."""
+        """Set the targets of all tasks and the numbers of cores of all jobs."""
         moves: list[Move] = []
         before: dict[str, int] = {}
         new = next((name for name, _ in targets if not self.jobs[name].cores), None)
@@ -219,7 +218,7 @@ class Replanning(Seating):
             self.touch(self.jobs[name])
 
     def _note(self, job: Job, planned: int, reason: str, event: Event) -> None:
-        """Note how the job has changed since `self.event`, before which it was to have the CPUs `planned` or others."""
+        """Record how the job has changed since `self.event`; the CPUs planned before were `planned` or others."""
         before, last = self._before.setdefault(job.name, (planned, job.last))
         if not before:
             job.last = Change("arrival", self.event, 0)
@@ -227,7 +226,7 @@ class Replanning(Seating):
             job.last = last if job.planned == before and len(job.ranks) == 1 else Change(reason, event, before)
 
     def adopt(self, owners: Sequence[Owner]) -> None:
-        """Take over the targets that the jobs have by now, and the owner of each core."""
+        """Take over the present targets of the jobs, and the owner of each core."""
         self.ledger.move([Move(job.name, 0, target) for job in self.jobs.values() for target in job.targets.values()])
         self.ledger.own(dict(enumerate(owners)))
         self.settle_owners()
@@ -239,7 +238,7 @@ class Replanning(Seating):
         return job is not None and bool(job.cores)
 
     def settle_owners(self) -> None:
-        """Bring the owners up to date with who is to have which core; one that nobody is to have is nobody's."""
+        """Update the owners from the planned holders; avoided cores without a holder lose their owner."""
         changed = self.ledger.settle(self._has_cores)
         if idle := self.avoided & ~self.cores.whole(self.ledger.planned):
             changed |= self.ledger.own(dict.fromkeys(self.cores.numbers(idle)))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened and what is: log, events, metrics, rates, the page."""
+"""Observation of a node: log, events, metrics, rates, the web page."""

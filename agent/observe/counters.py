@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent counts for its metrics."""
+"""The counters of the agent for its metrics."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Histogram:
         self.sum += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return cumulative counts by bound, as Prometheus wants them."""
+        """Return cumulative counts by bound, in the form that Prometheus requires."""
         names = [str(bound) for bound in self.bounds] + ["+Inf"]
         return list(zip(names, (float(n) for n in accumulate(self.counts)), strict=True))
 
 
 FAILURES = ("keep", "failed"), ("fence", "failed")
-"""Changes that are counted from the start, as nobody sees that a number has grown which was not there before."""
+"""Changes whose counters exist from the start: an increase from a missing series would go unnoticed."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What has happened since the agent started."""
+    """Counts of events since the agent started."""
 
     changes: Counter[tuple[str, str]] = field(default_factory=lambda: Counter(dict.fromkeys(FAILURES, 0)))
     reaped: Counter[str] = field(default_factory=Counter)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many CPUs each job has had over the last hour, as means over ten seconds, in memory that is bounded. Pure.
+"""The CPUs of each job over the last hour, as means over ten seconds, in bounded memory. Pure.
 
 Times are seconds of any clock that does not go back.
 """
@@ -21,9 +21,9 @@ STEP = 10.0
 """Seconds of a column."""
 COLUMNS = 360
 MOST_JOBS = 24
-"""Jobs that a column tells apart; those with fewer CPUs are one."""
+"""Jobs that a column lists separately; those with fewer CPUs are taken together."""
 OTHERS = ""
-"""The name of that one: no job has an empty name."""
+"""The name of the jobs taken together: no job has an empty name."""
 
 Column = dict[str, float]
 """CPUs by job: the mean over a step."""
@@ -41,14 +41,14 @@ class History(NamedTuple):
         return (len(self.columns) - 1) * STEP + self.last if self.columns else 0.0
 
     def after(self, columns: list[Column]) -> History:
-        """Return the same with columns before it, as far as there is room for them."""
+        """Return this history preceded by `columns`, as far as there is room for them."""
         return History([*columns, *self.columns][-COLUMNS:], self.last)
 
 
 class Hour:
-    """Takes in what tasks have, by anything that tells them apart, and tells what jobs have had since `start`.
+    """Records the CPUs of tasks, by any unique key, and returns those of jobs since `start`.
 
-    A change costs the same however many jobs there are; each of them is looked at once in a step.
+    The cost of a change does not depend on the number of jobs; each job is processed once per step.
     """
 
     def __init__(self, start: float) -> None:
@@ -58,12 +58,12 @@ class Hour:
         """Whether anything has changed since the last column began."""
         self._tasks: dict[Hashable, tuple[str, int]] = {}
         self._jobs: dict[str, tuple[int, float]] = {}
-        """How many CPUs a job has, and since when that is not in `_spent`."""
+        """The CPUs that a job has, and the time since which they are not included in `_spent`."""
         self._spent: Column = {}
         """CPU seconds in the last column."""
 
     def has(self, task: Hashable, job: str, cpus: int, now: float) -> None:
-        """Take in that a task has a number of CPUs from now on; 0 when it has ended."""
+        """Record that a task has `cpus` CPUs from now on; 0 if it has ended."""
         self._go_on(now)
         self._changed = True
         if task in self._tasks:
@@ -74,12 +74,12 @@ class Hour:
             self._add(job, cpus, now)
 
     def clear(self, now: float) -> None:
-        """Take in that no task is managed any more."""
+        """Record that no task is managed any longer."""
         for task, (job, _) in list(self._tasks.items()):
             self.has(task, job, 0, now)
 
     def look(self, now: float) -> History:
-        """Return what there has been until now."""
+        """Return the history until now."""
         self._go_on(now)
         lasted = now - self._begun
         return History([*self._past, _means(self._until(now), lasted)] if lasted else list(self._past), lasted)
@@ -99,7 +99,7 @@ class Hour:
         return spent
 
     def _go_on(self, now: float) -> None:
-        """Begin the column of `now`; those in which nothing changes are one value."""
+        """Begin the column of `now`; columns without a change share one value."""
         while now >= self._begun + STEP:
             alike = 1 if self._changed else int((now - self._begun) // STEP)
             column = _means(self._until(self._begun + STEP), STEP)
@@ -110,7 +110,7 @@ class Hour:
 
 
 def _means(seconds: Column, lasted: float) -> Column:
-    """Return CPU seconds as CPUs, with the jobs that have few of them taken together."""
+    """Return CPU seconds as mean CPUs, with the jobs that have the fewest taken together."""
     means = {job: time / lasted for job, time in seconds.items() if time}
     if len(means) <= MOST_JOBS:
         return means
@@ -119,7 +119,7 @@ def _means(seconds: Column, lasted: float) -> Column:
 
 
 def replayed(records: Iterable[dict[str, Any]], end: float) -> list[Column]:
-    """Return the columns of the hour before `end` (seconds since 1970), from the events that were kept of it."""
+    """Return the columns of the hour before `end` (seconds since 1970), from its stored events."""
     begin = end - COLUMNS * STEP
     hour, now, adopted = Hour(0.0), 0.0, False
     for record in records:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU seconds as counters: those that CPUs were busy, and those that users and jobs were allocated. Pure."""
+"""Counters of CPU seconds: those that CPUs were busy, and those that users and jobs were allocated. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_USERS = 1000
-"""Users that are counted one by one; those who come after them are counted together."""
+"""Users that are counted individually; later ones are counted together."""
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 """Seconds of a clock tick in ``/proc/stat``."""
 
 
 class Busy:
-    """Seconds that CPUs were busy and idle. They only grow, so any number of readers may compute rates from them."""
+    """Seconds that CPUs were busy and idle. They only increase, so all readers may compute rates from them."""
 
     def __init__(self, times: Callable[[], dict[int, tuple[int, int]]] = cpu_times.of_cpus) -> None:
         self._times = times
@@ -29,9 +29,9 @@ class Busy:
         self._ticks: dict[int, tuple[int, int]] = {}
 
     def read(self, masks: Mapping[int, int]) -> dict[int, tuple[float, float]]:
-        """Return seconds (busy, idle) since the start by key of `masks`, the OS CPUs that are counted under it.
+        """Return seconds (busy, idle) since the start for each key of `masks`, which maps it to the OS CPUs to count.
 
-        A CPU counts from when it is first seen there; ticks that run backwards do not count.
+        A CPU counts from the first time it appears there; ticks that run backwards do not count.
         """
         now = self._times()
         for key, mask in masks.items():
@@ -48,7 +48,7 @@ class Busy:
 
 @dataclass(slots=True)
 class _Meter:
-    """CPU seconds of the `cpus` that somebody has since `since`, and of what they had before."""
+    """CPU seconds of a user or job: `seconds` until `since`, and those of the present `cpus` after it."""
 
     since: float
     cpus: int = 0
@@ -56,7 +56,7 @@ class _Meter:
     seconds: float = 0.0
 
     def change(self, cpus: int, tasks: int, now: float) -> None:
-        """Record that there are so many more CPUs and tasks from now on."""
+        """Record that there are `cpus` more CPUs and `tasks` more tasks from now on."""
         self.seconds = self.at(now)
         self.since = now
         self.cpus += cpus
@@ -68,7 +68,7 @@ class _Meter:
 
 
 class Job(NamedTuple):
-    """The counter of a job that is there: its user, and CPU seconds."""
+    """The counter of a present job: its user, and CPU seconds."""
 
     uid: int
     seconds: float
@@ -78,8 +78,8 @@ class Job(NamedTuple):
 class Allocated:
     """CPU seconds that users and jobs have been allocated, by uid (None: all further users) and by name of job.
 
-    A change costs the same however many jobs there are. A job is forgotten with its last task; its seconds stay in its
-    user's.
+    The cost of a change does not depend on the number of jobs. A job is removed with its last task; its seconds remain
+    in those of its user.
     """
 
     _tasks: dict[int, tuple[str, int, int]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Allocated:
     _users: dict[int | None, _Meter] = field(default_factory=dict)
 
     def has(self, slot: int, job: str, uid: int, cpus: int, now: float) -> None:
-        """Record that the task in a slot has a number of CPUs from now on; 0 when it has ended."""
+        """Record that the task in a slot has `cpus` CPUs from now on; 0 if it has ended."""
         if slot in self._tasks:
             name, owner, had = self._tasks.pop(slot)
             self._change(name, owner, -had, -1, now)
@@ -103,7 +103,7 @@ class Allocated:
             meter.change(cpus, tasks, now)
 
     def users(self, now: float) -> dict[int | None, float]:
-        """Return CPU seconds by uid; those of jobs that have ended count, too."""
+        """Return CPU seconds by uid, including those of jobs that have ended."""
         return {uid: meter.at(now) for uid, meter in self._users.items()}
 
     def jobs(self, now: float) -> dict[str, Job]:

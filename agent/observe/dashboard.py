@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page of an agent is told: who has which core now, who had how many over the last hour. Pure.
+"""The data of an agent's web page: the job on each core now, and the CPUs of jobs over the last hour. Pure.
 
-The input is what the agent answers to `ps` and to `topology`, and the history that `drom.agent.observe.cpu_history`
-keeps.
+The input is the agent's answers to `ps` and to `topology`, and the history of `drom.agent.observe.cpu_history`.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 STATES = ("shrinking", "growing", "moving", "waiting", "enforced", "running")
-"""A job is in the first of these that a task of it is in."""
+"""A job has the first of these states that any of its tasks has."""
 CHANGING = frozenset(STATES[:3])
 
 Task = dict[str, Any]
 
 
 class Now(NamedTuple):
-    """What there is at one moment."""
+    """The node at one moment."""
 
     machine: dict[str, Any]
-    """What the agent answers to `topology`."""
+    """The agent's answer to `topology`."""
     answer: dict[str, Any]
-    """What it answers to `ps`."""
+    """Its answer to `ps`."""
     numbers: Mapping[str, int]
-    """A number for each job of now and of the last hour: its letter and its colour."""
+    """The number of each job of now and of the last hour, which gives its letter and its colour."""
 
 
 def state(now: Now, user: Callable[[int], str]) -> dict[str, Any]:
-    """Return jobs, map and pending changes; jobs are meant by their place in the list of jobs."""
+    """Return jobs, map and pending changes; jobs are referred to by their index in the list of jobs."""
     tasks = now.answer["tasks"]
     by_job: dict[str, list[Task]] = {}
     for task in tasks:
@@ -92,7 +91,7 @@ def _together(tasks: Sequence[Task], field: str) -> int:
 
 
 def _map(now: Now, cells: Sequence[node_map.Cell], places: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return packages, in them NUMA nodes, in them cells: sign, job or None, and CPUs."""
+    """Return packages with their NUMA nodes with their cells: sign, job or None, and CPUs."""
     units = node_map.units(now.machine, now.answer)
     drawn = [
         (cell.package, cell.numa, [cell.sign, places.get(cell.job), format_cpulist(mask_of(cpus))])
@@ -106,9 +105,9 @@ def _map(now: Now, cells: Sequence[node_map.Cell], places: Mapping[str, int]) ->
 
 
 def hour(history: History, numbers: Mapping[str, int], cpus: int) -> dict[str, Any]:
-    """Return columns of [job, CPUs]; a job is a place in the list of jobs, and None is those taken together.
+    """Return columns of [job, CPUs]; a job is an index in the list of jobs, None stands for those taken together.
 
-    `cpus` is the number of CPUs managed now. The last column has lasted `last` seconds, the others `step`.
+    `cpus` is the number of CPUs managed now. The last column covers `last` seconds, the others `step`.
     """
     names = sorted({name for column in history.columns for name in column if name != OTHERS}, key=numbers.__getitem__)
     places: dict[str, int | None] = {name: place for place, name in enumerate(names)}

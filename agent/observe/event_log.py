@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of events: a file of JSON lines that outlives agents and stays below a size; written here, and read.
+"""Writes and reads the history of events: a file of JSON lines that outlives agents and stays below a size.
 
-A file that has reached half of that size becomes FILE.1, in the place of the one before. Anybody may read it, as
-anybody may ask what a node does now. A line that a full disk or the end of power has torn is skipped.
+A file that has reached half of that size becomes FILE.1, and replaces the previous one. Every user may read it, as
+every user may query the present state of a node. A line truncated by a full disk or a loss of power is skipped.
 
 Any user who may read a file may also lock it. The lock against a second agent is therefore on FILE.lock, which only the
 agent's user may open. A runtime directory is locked as a whole and needs none.
@@ -43,22 +43,22 @@ FORMER = {
     "started job": "job_started",
     "turned away": "node_refused",
 }
-"""Names of events that agents of earlier versions have stored, and those of today."""
+"""Maps names of events that agents of earlier versions have stored to the present names."""
 FULL = {errno.ENOSPC, errno.EDQUOT}
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class HistoryError(Exception):
-    """Raised when a history can be neither kept nor read; the message says what to do."""
+    """Raised when a history cannot be written or read; the message says what to do."""
 
 
 def rotated(path: Path) -> Path:
-    """Return where the older half of a history is."""
+    """Return the path of the older half of a history."""
     return path.with_name(path.name + ".1")
 
 
 class History:
-    """The writer. `size` is the most bytes that both files together have; `lost` counts events that were not kept.
+    """The writer. `size` is the maximum of both files together in bytes; `lost` counts events that were not written.
 
     `alone`: no other agent writes into its folder, so no lock is taken.
     """
@@ -73,7 +73,7 @@ class History:
         self._torn = False
 
     def open(self) -> None:
-        """Open or make the file. Raises `HistoryError`, but not for a full disk, which may have room later."""
+        """Open or create the file. Raises `HistoryError`, but not for a full disk, which may have room later."""
         try:
             if not self._alone:
                 self._lock = _lock(self.path.with_name(self.path.name + ".lock"))
@@ -86,7 +86,7 @@ class History:
                 raise HistoryError(msg) from error
 
     def _cut(self) -> None:
-        """Remove what an agent with room for more has left: of each file that is too large all but the newest lines."""
+        """Cut each file that an agent with a larger limit has left to its newest lines."""
         for path in (rotated(self.path), self.path):
             with suppress(FileNotFoundError), open_plain(path) as file:
                 if (size := os.fstat(file.fileno()).st_size) > self._most:
@@ -97,7 +97,7 @@ class History:
             self._open()
 
     def append(self, line: str) -> str:
-        """Write a line. Return a sentence for the first one that is lost, which tells people; else nothing."""
+        """Write a line. Return a sentence to log for the first line that is lost, otherwise an empty text."""
         try:
             self._write(line.encode() + b"\n")
         except OSError as error:
@@ -125,7 +125,7 @@ class History:
             here = _is_at(self._file, self.path)
             if full and here:
                 self.path.replace(rotated(self.path))
-            if full or not here:  # or somebody has moved it away
+            if full or not here:  # full, or the file was moved away
                 self._close_file()
         file = self._open() if self._file is None else self._file
         whole = b"\n" * self._torn + data
@@ -146,7 +146,7 @@ class History:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Put a file of ours with these bytes in the place of one."""
+    """Replace a file by one with the contents `data`."""
     newer = path.with_name(path.name + ".new")
     newer.unlink(missing_ok=True)
     try:
@@ -175,7 +175,7 @@ def _check_private(path: Path, about: os.stat_result) -> None:
 
 
 def _claim(file: int) -> int:
-    """Make sure that a file is ours, and let all read it; return its size (bytes)."""
+    """Check that a file belongs to this user, and make it readable for all; return its size (bytes)."""
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
         raise OSError(errno.EPERM, "it is no file of this user")
@@ -190,9 +190,9 @@ def _reason(error: OSError) -> str:
 
 
 def read(path: Path, wait: Callable[[], None] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield events, oldest first. With `wait`, go on for ever, and call it whenever there is no newer one.
+    """Yield events, oldest first. With `wait`, never end, and call it whenever there is no newer event.
 
-    Raises `HistoryError` when there is no history to be read.
+    Raises `HistoryError` if no history can be read.
     """
     with ExitStack() as opened:
         try:
@@ -218,14 +218,14 @@ def read(path: Path, wait: Callable[[], None] | None = None) -> Iterator[dict[st
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Say whether an open file is the one at a path."""
+    """Return whether an open file is the one at a path."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False
 
 
 def _records(file: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Yield what is in the whole lines from here on; stand at the begin of one that is not whole yet."""
+    """Yield the events in the complete lines from here on; leave the position at the start of an incomplete line."""
     while (line := file.readline()).endswith(b"\n"):
         if found := _parse(line):
             yield found

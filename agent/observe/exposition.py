@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics as text, in the words of `prometheus_client`, which writes each line once; later only its value is new.
+"""Metrics as text in the format of `prometheus_client`, which writes each line once; later only values are updated.
 
-A scrape of a node with a thousand jobs is five thousand lines, and most of them are of series that the last one had.
+A scrape of a node with a thousand jobs has five thousand lines, most of them of series that the last scrape had.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Only:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A gauge or counter with many series, which is cheaper than a `Metric`: `rows` are values of labels, and a value.
+    """A gauge or counter with many series, cheaper than a `Metric`: `rows` are pairs of label values and a value.
 
     `family` is its class in `prometheus_client.core`.
     """
@@ -44,7 +44,7 @@ class Series:
     rows: Sequence[Row]
 
     def metric(self, rows: Iterable[Row]) -> Metric:
-        """Return some of the rows as the library has them."""
+        """Return the given rows as a metric of the library."""
         found = self.family(self.name, self.text, labels=self.labels)
         for labels, value in rows:
             found.add_metric(labels, value)
@@ -52,7 +52,7 @@ class Series:
 
 
 class Line(NamedTuple):
-    """The line of a series: `start` is all before its value."""
+    """The line of a series: `start` is the part before its value."""
 
     start: bytes
     value: float
@@ -60,7 +60,7 @@ class Line(NamedTuple):
 
 
 class Exposition:
-    """The text, from scrape to scrape, in the format that the header `accept` of a request asks for.
+    """The text of successive scrapes, in the format that the header `accept` of a request names.
 
     `kind` is the content type. Samples have neither timestamps nor exemplars.
     """
@@ -71,12 +71,12 @@ class Exposition:
 
         try:
             self._encode, self.kind = choose_encoder(accept)
-        except (TypeError, ValueError):  # no version that there could be
+        except (TypeError, ValueError):  # the header names an impossible version
             self._encode, self.kind = choose_encoder("")
         self._number: Callable[[float], str] = floatToGoString
         self._end = self._encode(Only())
         self._lines: dict[str, dict[Key, Line]] = {}
-        """By name of the family, and by what tells its series apart."""
+        """By name of the family, and by the key of the series."""
 
     def text(self, families: Iterable[Metric | Series]) -> bytes:
         """Return the text of all families, which have different names."""

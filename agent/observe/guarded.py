@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a loop, run so that the failure of one is logged with its place, counted and survived."""
+"""Runs the parts of a loop: the failure of a part is logged with its source line, counted and survived."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST, LASTING = 10, 30.0
-"""A loop ends once a part has failed at least so often in a row, for at least so many seconds."""
+"""A loop ends once a part has failed at least `MOST` times in a row, for at least `LASTING` seconds."""
 EXIT_STATUS = 70
-"""Exit status of a process whose loop has ended for that reason (EX_SOFTWARE of sysexits.h)."""
+"""Exit status of a process whose loop has ended because of failures (EX_SOFTWARE of sysexits.h)."""
 LINE_EVERY = 10.0
-"""Least seconds between two lines of the log about the same part."""
+"""Minimum seconds between two log lines about the same part."""
 SHORTEST, LONGEST = 0.001, 0.25
-"""Seconds to wait after the first failure of a row, and at most: each failure of the row doubles them."""
+"""Seconds to wait after the first failure of a row, and the maximum: each failure of the row doubles the wait."""
 _FORGOTTEN = 4 * LASTING
 """Seconds after which a failure of a part that has not run since is no longer part of a row."""
 _SOURCE = Path(dromlib.__file__).parents[1]
 _HERE = Path(__file__).name
 _CALLS = 6
-"""Calls that a line of the log names at most."""
+"""Maximum number of calls that a log line names."""
 _PACKAGES = ("agent", "drom", "dromlib", "scheduler")
 
 
@@ -43,7 +43,7 @@ class LoopError(Exception):
 
 @dataclass(slots=True)
 class _Row:
-    """Failures of a part without a success in between: how many, the first and the last (CLOCK_MONOTONIC)."""
+    """Failures of a part without a success in between: number, time of the first and the last (CLOCK_MONOTONIC)."""
 
     since: float
     last: float
@@ -59,12 +59,12 @@ class Guard:
         self._notice = notice
         self._rows: dict[tuple[str, Hashable], _Row] = {}
         self._quiet: dict[str, tuple[float, int]] = {}
-        """By part: until when nothing is logged about it, and how many failures were not."""
+        """By part: the time until which nothing is logged about it, and the number of failures not logged."""
         self._longest = 0
         """Failures of the longest row that has grown since the last `settle`."""
 
     def run(self, part: str, step: Callable[[], T], key: Hashable = None) -> T | None:
-        """Return what a step returns, None where it fails. Steps of a part with different keys fail on their own."""
+        """Return what `step` returns, None if it fails. Failures of a part are counted in a row per `key`."""
         try:
             value = step()
         except Exception as error:  # noqa: BLE001 - what survives is the point
@@ -79,7 +79,7 @@ class Guard:
         return value
 
     def failed(self, part: str, error: Exception, **about: object) -> None:
-        """Count and log a failure. One that is noticed here alone is of a single request, and ends no loop."""
+        """Count and log a failure. If only this method is called, it was that of a single request, and ends no loop."""
         self.faults[part] += 1
         self._notice(error)
         if os.environ.get("DROM_DEBUG"):
@@ -93,7 +93,7 @@ class Guard:
         self._log("fault", part=part, error=f"{type(error).__name__}: {error}"[:500], at=place(error), **more)
 
     def settle(self) -> None:
-        """Wait for a moment if parts have failed, so that a loop that fails does not take a whole CPU.
+        """Wait for a moment if parts have failed, so that a failing loop does not use a whole CPU.
 
         Raises `LoopError` for a part that fails for too long.
         """
@@ -112,7 +112,7 @@ class Guard:
 
 
 def place(error: BaseException) -> str:
-    """Return the calls of our own code that led to an exception, outermost first, as ``file:line``."""
+    """Return the calls in drom's code that led to an exception, outermost first, as ``file:line``."""
     calls = [(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)]
     inside = [(file.relative_to(_SOURCE), line) for file, line in calls if file.is_relative_to(_SOURCE)]
     ours = [(file, line) for file, line in inside if file.parts[0] in _PACKAGES and file.name != _HERE] or calls[-1:]

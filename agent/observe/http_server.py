@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP server with bounds, for the metrics and pages of an agent and of a scheduler.
+"""An HTTP server with limits, for the metrics and pages of an agent and of a scheduler.
 
-At most `MOST_AT_ONCE` requests are open at a time, each for at most `TIMEOUT` seconds: slow clients take no descriptors
-and no memory from what the process is for. Others wait in the kernel's queue until there is room. A site answers; a
-server only reads requests and writes answers.
+At most `MOST_AT_ONCE` requests are open at a time, each for at most `TIMEOUT` seconds: slow clients cannot use up the
+descriptors and the memory of the process. Others wait in the kernel's queue until there is room. A site computes the
+answers; the server only reads requests and writes answers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 PLAIN = "text/plain; charset=utf-8"
 MOST_AT_ONCE = 32
-"""Requests that are dealt with at the same time, so that they take no descriptors from programs. While others wait, the
-client is sent away that has been asking, or taking its answer, for longest, but for more than `HURRY` seconds."""
+"""Requests that are handled at the same time, so that they take no descriptors from programs. While others wait, the
+client that has been sending its request, or receiving its answer, for longest is disconnected after `HURRY` seconds."""
 WAITING = 1024
-"""Connections that wait in the kernel to be accepted; a client that finds no place there tries again after a second."""
+"""Connections that wait in the kernel to be accepted; a client beyond these tries again after a second."""
 HURRY = 0.5
 PAUSE = 0.05
-"""Seconds from one look at whether there is room for a connection that waits to the next."""
+"""Seconds between two checks whether there is room for a waiting connection."""
 TIMEOUT = 10.0
-"""Seconds from the begin of a connection in which a client must have asked and taken its answer."""
+"""Seconds after the start of a connection by which a client must have sent its request and received its answer."""
 QUIET = 60.0
-"""Seconds after a request that could not be answered for which no other is reported."""
+"""Seconds after a report of a failed request in which no other is reported."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -48,7 +48,7 @@ HEADERS = {
 
 
 class Answer(NamedTuple):
-    """What a client gets."""
+    """The answer to a client."""
 
     body: bytes
     kind: str
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 
 
 class Site(Protocol):
-    """What is served."""
+    """The content that is served."""
 
     def answer(self, target: str, accept: str) -> Answer:
         """Return the answer for a request's target; `accept` is its header of that name. Called by several threads."""
@@ -103,12 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - as http.server calls it
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the log is for what the agent does."""
+        """Log nothing: the log is for what the agent does."""
 
 
 @dataclass(slots=True)
 class _Client:
-    """Whose connection began at `since` (CLOCK_MONOTONIC), and who perhaps `waits` for an answer to be made."""
+    """A client connected at `since` (CLOCK_MONOTONIC); `waits`: its answer is being computed."""
 
     since: float
     waits: bool = False
@@ -122,9 +122,9 @@ class _Server(socketserver.ThreadingTCPServer):
     def __init__(self, site: Site, host: str, port: int) -> None:
         self.site = site
         self._clients: dict[socket.socket, _Client] = {}
-        """Those that may go on, the longest there first."""
+        """The clients that are not disconnected, the oldest first."""
         self._places = 0
-        """Threads there are, also of those that were sent away and have not gone yet."""
+        """The number of threads, including those of disconnected clients that have not ended yet."""
         self._quiet_until = 0.0
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -133,7 +133,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
     @contextmanager
     def answering(self, connection: socket.socket) -> Iterator[None]:
-        """Send this client away for nobody while it waits for us. Raises OSError if it has been sent away already."""
+        """Protect this client from disconnection while its answer is computed. Raises OSError if it is disconnected."""
         with self._lock:
             client = self._clients.get(connection)
             if client is None:
@@ -151,7 +151,7 @@ class _Server(socketserver.ThreadingTCPServer):
                 raise BlockingIOError
         try:
             return super().get_request()
-        except OSError:  # no descriptors: it would be found waiting again at once
+        except OSError:  # no descriptors: the connection would be reported again at once
             time.sleep(PAUSE)
             raise
 
@@ -175,20 +175,20 @@ class _Server(socketserver.ThreadingTCPServer):
                 self._room.notify()
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as socketserver
-        with self._lock:  # from here on its number may be another's
+        with self._lock:  # from here on the kernel may reuse its descriptor
             self._clients.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Send away who has taken too long."""
+        """Disconnect clients that have taken too long."""
         late = time.monotonic() - TIMEOUT
         with self._lock:
             for slow in [at for at, client in self._clients.items() if client.since < late and not client.waits]:
                 self._send_away(slow)
 
     def _make_room(self) -> bool:
-        """Return whether there is room for another client, if need be because another one has been sent away."""
-        if self._places >= 2 * MOST_AT_ONCE:  # those sent away have not been able to go yet
+        """Return whether there is room for another client; disconnect one for it if necessary and possible."""
+        if self._places >= 2 * MOST_AT_ONCE:  # threads of disconnected clients have not ended yet
             return False
         if len(self._clients) >= MOST_AT_ONCE:
             slow = next((at for at, client in self._clients.items() if not client.waits), None)
@@ -198,13 +198,13 @@ class _Server(socketserver.ThreadingTCPServer):
         return True
 
     def _send_away(self, connection: socket.socket) -> None:
-        """End a client's connection: its thread, which waits for it, sees that and closes it."""
+        """Shut down a client's connection: its thread, which waits for it, detects that and closes it."""
         del self._clients[connection]
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
-        """Report what could not be answered, at most once in `QUIET` seconds; a client that has gone is no fault."""
+        """Report a failed request, at most once in `QUIET` seconds; the disconnection of a client is no failure."""
         error, now = sys.exc_info()[1], time.monotonic()
         with self._lock:
             if isinstance(error, OSError) or now < self._quiet_until:
@@ -214,9 +214,9 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def serve(site: Site, host: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Serve `site` at `host`:`port` from threads; return the port and what stops it. Raises OSError.
+    """Serve `site` at `host`:`port` from threads; return the port and a function that stops it. Raises OSError.
 
-    For port 0 the kernel chooses one that is free.
+    For port 0 the kernel chooses a free one.
     """
     server = _Server(site, host, port)
     thread = threading.Thread(target=server.serve_forever, name="web", daemon=True)

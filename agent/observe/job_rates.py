@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast jobs get on with the cores that they have: looks at the mailboxes of their tasks each second, or each few.
+"""Measures how fast jobs progress on their cores, from the mailboxes of their tasks, every second or every few.
 
-A program that tells its progress is measured by that. Of one that does not, the parallel regions of OpenMP that it has
-passed count, where these are its malleability points: each is a piece of the program's own work. Other points are no
-measure: a program that waits passes as many as it likes, as does one that looks for messages. Nor is CPU time: threads
-that spin use it, too.
+A program that reports its progress is measured by that. For other programs the completed OpenMP parallel regions
+count, if these are its malleability points: each is a piece of the program's own work. Other points are no measure: a
+program that waits passes any number of them, as does one that polls for messages. Nor is CPU time: spinning threads
+use it, too.
 
-The clock of a measurement runs from one step forward to a later one, with every task on the same CPUs and no other
-change between them; so programs that tell their progress seldom are measured as well, and pauses count.
+A measurement lasts from one step forward to a later one, with every task on the same CPUs and no other change between
+them; so programs that rarely report progress are measured as well, and pauses count.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from drom.agent.node.node import Node
 
 PERIOD = 1.0
-"""Seconds between two looks, where not more than AT_ONCE tasks are looked at."""
+"""Seconds between two measurements, with at most AT_ONCE tasks."""
 AT_ONCE = 400
-"""Tasks that are looked at in a second; looks at more of them are as much rarer."""
+"""Tasks that are read per second; with more of them measurements become proportionally rarer."""
 _REGIONS = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("libomp", "libgomp"))
 _ELSEWHERE = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("mpi", "other_libomp", "other_tool"))
 
 
 class Sample(NamedTuple):
-    """What a job has done in some seconds with so many cores."""
+    """The work of a job during `seconds` with `cores` cores."""
 
     job: str
     cores: int
@@ -46,14 +46,14 @@ class Sample(NamedTuple):
 
 
 class Count(NamedTuple):
-    """How far tasks are: `what` is "progress" or "regions"."""
+    """The progress of tasks: `what` is "progress" or "regions"."""
 
     what: str
     value: int
 
 
 def counted(mail: Mail | None) -> Count | None:
-    """Return how far a program is, or None where nothing tells."""
+    """Return the progress of a program, or None if it has no measure."""
     if mail is None:
         return None
     if mail.progress:
@@ -64,7 +64,7 @@ def counted(mail: Mail | None) -> Count | None:
 
 @dataclass(slots=True)
 class _Course:
-    """A job's last step forward: `key` says on which CPUs which tasks were, `at` when (None: there was none yet)."""
+    """A job's last step forward: `key` identifies the tasks and their CPUs, `at` is the time (None: no step yet)."""
 
     key: tuple[object, ...] = ()
     value: int = 0
@@ -73,7 +73,7 @@ class _Course:
     rates: Rates = field(default_factory=Rates)
 
     def go_on(self, key: tuple[object, ...], count: Count, now: float) -> tuple[float, int] | None:
-        """Take in how far a job is; return the seconds and the work of a measurement that this completes."""
+        """Record the progress of a job; return the seconds and the work of a measurement that this completes."""
         if count.what != self.what:
             self.what, self.rates, self.key = count.what, Rates(), ()
         if key != self.key or count.value < self.value:
@@ -87,7 +87,7 @@ class _Course:
 
 
 class Pacing:
-    """Measures the jobs of a node; `read` returns what the mailbox of a number says."""
+    """Measures the jobs of a node; `read` returns the contents of the mailbox with a number."""
 
     def __init__(self, node: Node, read: Callable[[int], Mail | None]) -> None:
         self._node, self._read = node, read
@@ -95,11 +95,11 @@ class Pacing:
         self._due = 0.0
 
     def rates(self, job: str) -> dict[int, float]:
-        """Return what a job was measured to do in a second, by cores."""
+        """Return the measured work of a job per second, by cores."""
         return self._courses[job].rates.known() if job in self._courses else {}
 
     def look(self, now: float) -> list[Sample]:
-        """Measure if it is time to, and return what was measured."""
+        """Measure the jobs if a measurement is due, and return the results."""
         if now < self._due:
             return []
         self._due = now + PERIOD * max(1, len(self._node.tasks) // AT_ONCE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for people as lines of text: of tasks, and of what an order would change. Pure."""
+"""Tables as lines of text: of tasks, and of the changes that an order would cause. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 NARROWEST = 6
-"""Characters that a cell keeps however little room there is."""
+"""Minimum width of a cell, in characters."""
 ARROW = " -> "
-"""Between what is in force and what is to come."""
+"""Separates the CPUs in force from those to come."""
 NAMES = 24
-"""Characters that the names of jobs keep, cut in their middle, before other columns are left out."""
+"""Characters that names of jobs, cut in their middle, keep before other columns are left out."""
 CUT = (("OWNED", "LENT"), ("USER", "HELD AT"), ("JOB",), ("CPUS",))
-"""Columns of tasks that are cut where there is no room for all, in this order; then all others."""
+"""Columns of tasks that are cut if there is no room for all, in this order; then all others."""
 LEFT_OUT = ("OWNED", "LENT", "REASON", "LAYOUT", "MEMORY", "CLASS", "MODE", "HELD AT", "USER")
-"""Columns of tasks that are left out, in this order, where there is no room for them even when they are cut."""
+"""Columns of tasks that are left out, in this order, if there is no room for them even when they are cut."""
 ENOUGH = 24
-"""Characters of CPUs beside which other columns stay, where longer lists go on in further lines."""
+"""Characters of CPUs that are shown beside other columns; longer lists continue in further lines."""
 
 
 def table(
@@ -40,10 +40,10 @@ def table(
 ) -> list[str]:
     """Return rows under headings, columns as wide as needed, no trailing blanks.
 
-    Where lines would be longer than `width`, columns are cut, always the widest, down to what `least` says of them:
-    those in the first entry of `cut` as long as that helps, then those in the next one, and at last all, to
-    `NARROWEST`. What is cut ends in an ellipsis, or is what `cutters` make of it, but that cells of the column
-    `wrapped` go on in further lines.
+    If lines would be longer than `width`, columns are cut, always the widest, down to their width in `least`: those in
+    the first entry of `cut` as long as that helps, then those in the next one, and at last all, to `NARROWEST`. A cut
+    cell ends in an ellipsis, or is what `cutters` return for it; cells of the column `wrapped` continue in further
+    lines instead.
     """
     lines, least, cutters = [headings, *rows], least or {}, cutters or {}
     widths = [max(width_of(line[i]) for line in lines) for i in range(len(headings))]
@@ -73,7 +73,7 @@ def table(
 
 
 def _narrow(widths: list[int], least: Mapping[int, int], excess: int) -> int:
-    """Make columns narrower, always the widest, none below its least; return by how much all are still too wide."""
+    """Narrow columns, always the widest, none below its minimum; return by how much all are still too wide."""
     while excess > 0 and (able := [i for i, n in least.items() if widths[i] > n]):
         widths[max(able, key=lambda i: widths[i])] -= 1
         excess -= 1
@@ -85,7 +85,7 @@ def _cut(cell: str, width: int) -> str:
 
 
 def cut_cpus(cell: str, width: int) -> str:
-    """Return the CPUs in force, and those to come, in at most `width` characters, and how many more there are."""
+    """Return the CPUs in force, and those to come, in at most `width` characters, with the number of those cut."""
     if len(cell) <= width:
         return cell
     now, arrow, then = cell.partition(ARROW)
@@ -97,7 +97,7 @@ def cut_cpus(cell: str, width: int) -> str:
 
 
 def _first_cpus(cpus: str, width: int) -> str:
-    """Return as many entries of a list of CPUs as there is room for, and how many CPUs the others are."""
+    """Return as many entries of a list of CPUs as fit, and the number of CPUs in the others."""
     entries = cpus.split(",")
     for shown in range(len(entries) - 1, 0, -1):
         more = parse_cpulist(",".join(entries[shown:])).bit_count()
@@ -107,7 +107,7 @@ def _first_cpus(cpus: str, width: int) -> str:
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
-    """Return a cell in lines of at most `width` characters, which end behind commas and blanks where that can be."""
+    """Return a cell in lines of at most `width` characters, broken after commas and blanks where possible."""
     lines = [""]
     for word in re.split("(?<=[, ])", cell):
         if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
@@ -122,9 +122,9 @@ def tasks(
     """Return the table of ``drom ps`` for the tasks of its answer; `user` names a uid.
 
     `width` is as in `table`. Names are cut in their middle. CPUs are cut last, and a cut list says how many more there
-    are; with `wraps`, where a task may have several lines, they never are.
+    are; with `wraps` a task may have several lines, and CPUs are never cut.
 
-    Columns in which no task has anything are left out, but for those that everybody looks for.
+    Columns that are empty for all tasks are left out, except the standard ones.
     """
     columns: list[tuple[str, bool, Callable[[dict[str, Any]], str]]] = [
         ("JOB", True, lambda task: str(task["job"])),
@@ -162,9 +162,9 @@ def tasks(
 
 
 def _leave_out(columns: dict[str, list[str]], width: int, *, wraps: bool) -> dict[str, int]:
-    """Leave out columns until there is room for the others, cut as far as they may be, and for all CPUs if that helps.
+    """Remove columns until the others fit, cut as far as permitted, and all CPUs as well if that can succeed.
 
-    Return the least widths of those that are left.
+    Return the minimum widths of the columns.
     """
     least = {name: max(map(width_of, [name, *cells])) for name, cells in columns.items()}
     for name in set().union(*CUT) & least.keys():
@@ -196,14 +196,14 @@ def _cpus(task: dict[str, Any]) -> str:
 
 
 def _mode(task: dict[str, Any]) -> str:
-    """Return who puts grants in force: a runtime's name, or bind-only and unmanaged; nothing for the program itself."""
+    """Return what applies grants: a runtime's name, or bind-only or unmanaged; empty for the program itself."""
     if not task["applied"]:
         return ""
     return str(task["points"] if task["mode"] == "cooperative" else task["mode"])
 
 
 def _held(task: dict[str, Any]) -> str:
-    """Return what an order has fixed: exact CPUs, or how many CPUs of the job and for how long."""
+    """Return what an order has fixed: exact CPUs, or the number of CPUs of the job and for how long."""
     if task["pin"]:
         return f"CPUs {task['pin']}"
     if task["hold"] is None:
@@ -212,7 +212,7 @@ def _held(task: dict[str, Any]) -> str:
 
 
 def notes(answer: dict[str, Any]) -> Iterator[str]:
-    """Yield what else there is to know of a node from the answer to `ps`."""
+    """Yield further notes on a node from the answer to `ps`."""
     if answer["observe"]:
         yield "This agent only observes: no mask is changed."
     yield from left_alone(*(parse_cpulist(answer.get(name, "")) for name in ("avoided", "unavailable")))
@@ -221,7 +221,7 @@ def notes(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def changes(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table of what an order would change."""
+    """Return the table of the changes that an order would cause."""
     if not rows:
         return ["Nothing would change."]
     keys = ("job", "task", "pid", "action", "from", "to", "why")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log of agent and scheduler: one line per event on stderr, as logfmt or JSON, and in the history of events.
 
-Each event has one name and one level, both from `EVENTS`; docs/observing.md describes them. Where stderr is the
-journal, lines and sentences begin with ``<N>``, which sd-daemon(3) reads as their priority.
+Each event has one name and one level, both from `EVENTS`; docs/observing.md describes them. If stderr is the journal,
+lines and sentences begin with ``<N>``, the priority as sd-daemon(3) defines it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Record = dict[str, object]
 
 
 class Level(IntEnum):
-    """How much an event matters, by the numbers of syslog(3)."""
+    """The importance of an event, with the numbers of syslog(3)."""
 
     ERR = 3
     WARNING = 4
@@ -74,7 +74,7 @@ FORMATS: dict[str, Callable[[Record], str]] = {"logfmt": logfmt, "json": json.du
 
 
 class Log:
-    """Write events in one of `FORMATS`, and to a history if there is one to keep them."""
+    """Writes events in one of `FORMATS`, and to a history if there is one."""
 
     def __init__(self, stream: TextIO | None = None, *, form: str = "logfmt", quiet: bool = False) -> None:
         self.history: History | None = None
@@ -106,7 +106,7 @@ class Log:
         if self._quiet:
             return
         prefix = f"<{EVENTS[str(record['event'])]}>" if self._prefixed else ""
-        with suppress(OSError):  # nobody reads any more, or the disk is full: the work goes on
+        with suppress(OSError):  # the reader has closed the pipe, or the disk is full: continue without the line
             print(prefix + self._format(record), file=self._stream, flush=True)
 
 
@@ -119,7 +119,7 @@ def is_journal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def failure(text: str) -> str:
-    """Return text as stderr takes it for why a command fails: where that is the journal, each line is an error."""
+    """Return an error message of a command for stderr: if that is the journal, each line has the priority of errors."""
     if not is_journal(sys.stderr):
         return text
     return "\n".join(f"<{Level.ERR}>{line}" for line in text.split("\n"))
@@ -134,7 +134,7 @@ _SPECIAL = re.compile('[ "=]')
 
 
 def quoted(value: object) -> str:
-    """Return a value as logfmt has it: nothing in it looks like another field, breaks the line or moves a cursor."""
+    """Return a value quoted for logfmt: it cannot look like another field, break the line or move a cursor."""
     text = str(value)
     if text and text.isprintable() and not _SPECIAL.search(text):
         return text

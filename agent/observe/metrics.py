@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node as Prometheus sees it: one snapshot per scrape, so that a series ends with its job.
+"""The metrics of a node for Prometheus: one snapshot per scrape, so that a series ends with its job.
 
 Labels are bounded: sockets, live jobs, a number of users, and fixed words. `socket` is the package's index in
-`drom topology`. What is busy is a counter, so that readers compute rates over whatever time they choose.
+`drom topology`. Busy time is a counter, so that readers compute rates over any period.
 """
 
 from __future__ import annotations

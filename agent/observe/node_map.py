@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which core of a node at this moment, as a cell for each core and as rows of cells. Pure.
+"""The job that holds each core of a node at this moment, as a cell for each core and as rows of cells. Pure.
 
-The input is what the agent answers to `ps` and to `topology`.
+The input is the agent's answers to `ps` and to `topology`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 IDLE, LEFT_ALONE, UNMANAGED = ".", "~", "-"
 RUN = 8
-"""Cells without a gap."""
+"""Number of cells without a gap."""
 
 
 class Cell(NamedTuple):
-    """A core, or where jobs share cores a CPU: its package and NUMA node (OS indices), and who has it."""
+    """A core, or a CPU if jobs share cores: its package and NUMA node (OS indices), and the job that has it."""
 
     package: int
     numa: int
     sign: str
-    """A job's letter, small while the core comes or goes; or IDLE, LEFT_ALONE, UNMANAGED."""
+    """A job's letter, in lower case while the core is being passed on; or IDLE, LEFT_ALONE, UNMANAGED."""
     job: str
-    """Empty: nobody's."""
+    """Empty if no job has the cell."""
 
 
 Row = tuple[str, list[Cell | None]]
@@ -37,7 +37,7 @@ Row = tuple[str, list[Cell | None]]
 
 
 def number(jobs: Iterable[str], before: Mapping[str, int]) -> dict[str, int]:
-    """Return a number for each job: the one it had before, else the lowest that no other has."""
+    """Return a number for each job: the one it had before, otherwise the lowest free one."""
     numbers = {job: before[job] for job in jobs if job in before}
     taken = set(numbers.values())
     free = (candidate for candidate in count() if candidate not in taken)
@@ -48,12 +48,12 @@ def number(jobs: Iterable[str], before: Mapping[str, int]) -> dict[str, int]:
 
 
 def letter(number: int) -> str:
-    """Return the letter of a job's number; after 26 they repeat."""
+    """Return the letter of a job's number; letters repeat after 26."""
     return ascii_uppercase[number % len(ascii_uppercase)]
 
 
 def units(machine: dict[str, Any], answer: dict[str, Any]) -> list[tuple[int, int, list[int]]]:
-    """Return package, NUMA node and CPUs of what a cell stands for: a core, or a CPU if jobs share a core."""
+    """Return package, NUMA node and CPUs of each cell: a core, or a CPU if jobs share a core."""
     now = holders(answer["tasks"], "applied")
     found = [(core["package"], core["numa"], cpus_of(core["cpus"])) for core in machine["cores"]]
     if any(len({now[cpu] for cpu in members if cpu in now}) > 1 for _, _, members in found):
@@ -62,7 +62,7 @@ def units(machine: dict[str, Any], answer: dict[str, Any]) -> list[tuple[int, in
 
 
 def cells(machine: dict[str, Any], answer: dict[str, Any], numbers: Mapping[str, int]) -> list[Cell]:
-    """Return a cell for each of `units`. `numbers` has a number for each job."""
+    """Return a cell for each of `units`. `numbers` maps each job to its number."""
     now, then = holders(answer["tasks"], "applied"), holders(answer["tasks"], "target")
     allowed = parse_cpulist(machine["allowed"])
     left = parse_cpulist(answer["avoided"]) | parse_cpulist(answer["unavailable"])
@@ -80,7 +80,7 @@ def cells(machine: dict[str, Any], answer: dict[str, Any], numbers: Mapping[str,
 
 
 def holders(tasks: Sequence[dict[str, Any]], field: str) -> dict[int, str]:
-    """Return the job that has each CPU by `field` of its tasks: "applied" is in force, "target" is to come."""
+    """Return the job of each CPU by `field` of its tasks: "applied" is in force, "target" is to come."""
     return {cpu: task["job"] for task in tasks for cpu in cpus_of(task[field])}
 
 
@@ -90,10 +90,10 @@ def cpus_of(cpulist: str) -> list[int]:
 
 
 def rows(found: Sequence[Cell], width: int, height: int) -> tuple[int, list[Row]]:
-    """Return how many cells are drawn as one, and rows of at most `width` characters, `height` if that is possible.
+    """Return how many cells are drawn as one, and rows of at most `width` characters, at most `height` if possible.
 
-    A package begins a row, a NUMA node has a wider gap before it. Where there is no room for all, a cell stands for
-    neighbours in a node, for who has most of them.
+    A package begins a row, a NUMA node has a wider gap before it. If there is no room for all, a cell stands for
+    neighbours in a node, and shows the job that has most of them.
     """
     together = 1
     while True:
@@ -113,7 +113,7 @@ def _merged(found: Sequence[Cell], together: int) -> list[Cell]:
 
 
 def _packages(found: Sequence[Cell], width: int) -> Iterator[Row]:
-    """Yield the rows of each package, as many runs of cells in each as there is room for."""
+    """Yield the rows of each package, each with as many runs of cells as fit."""
     for package, group in groupby(found, key=lambda cell: cell.package):
         label, line = f"socket {package}  ", list[Cell | None]()
         for run in _runs(list(group)):
@@ -125,7 +125,7 @@ def _packages(found: Sequence[Cell], width: int) -> Iterator[Row]:
 
 
 def _runs(alike: Sequence[Cell]) -> Iterator[list[Cell | None]]:
-    """Yield the cells of a package in runs, each with the gap that goes before it."""
+    """Yield the cells of a package in runs, each preceded by its gap."""
     for _, group in groupby(alike, key=lambda cell: cell.numa):
         node = list(group)
         for first in range(0, len(node), RUN):

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job does in a second, by the number of cores that it had meanwhile. Pure.
+"""The work of a job per second, by the number of cores that it had meanwhile. Pure.
 
-Work is in the job's own unit, so that rates are compared within a job only. What is long ago counts less.
+Work is in the job's own unit, so that rates are compared within a job only. Older measurements count less.
 """
 
 from __future__ import annotations
 
 MEMORY = 60.0
-"""Seconds with one number of cores of which the older half of the weight is forgotten."""
+"""Seconds measured with one number of cores after which the weight of older measurements is halved."""
 ENOUGH = 3
-"""Measurements with a number of cores from which on its rate is known."""
+"""Number of measurements with a number of cores from which its rate counts as known."""
 MOST_SIZES = 32
-"""Numbers of cores that are kept of a job; those measured last."""
+"""Maximum number of core counts stored per job; those measured last."""
 
 
 class Rates:
@@ -19,10 +19,10 @@ class Rates:
 
     def __init__(self) -> None:
         self._sums: dict[int, tuple[float, float, int]] = {}
-        """Seconds, work in them, and measurements, by cores; in the order in which they were measured last."""
+        """Seconds, the work in them, and number of measurements, by cores; in the order of the last measurement."""
 
     def add(self, cores: int, seconds: float, work: float) -> None:
-        """Take in that so much work was done in so many seconds, above 0, with just so many cores."""
+        """Record that `work` was done in `seconds` (above 0) with exactly `cores` cores."""
         before, done, count = self._sums.pop(cores, (0.0, 0.0, 0))
         if before > MEMORY:
             before, done = before / 2, done / 2
@@ -31,6 +31,6 @@ class Rates:
             del self._sums[next(iter(self._sums))]
 
     def known(self) -> dict[int, float]:
-        """Return the work done in a second by cores, where it was measured often enough, in rising order."""
+        """Return the work done per second by cores, if it was measured often enough, in ascending order of cores."""
         sums = sorted(self._sums.items())
         return {cores: done / seconds for cores, (seconds, done, count) in sums if count >= ENOUGH and done > 0}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened on the node, told three times: a line in the log, a count for metrics, a signal for who listens."""
+"""Reports events of the node three times: as a log line, as a count for metrics, as a signal to subscribers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 LINES_A_SECOND = 10.0
-"""Lines of the log that people can cause in each second, once those that they have at once are used up."""
+"""Log lines that users can cause per second, once those available at once are used up."""
 REFUSALS_AT_ONCE, LINES_AT_ONCE = 10, 4096
-"""Lines at once about refusals, of all users together, and about who comes and goes, of each user."""
+"""Log lines at once about refusals, for all users together, and about arrivals and departures, for each user."""
 
 
 @dataclass(slots=True)
 class Share:
-    """What somebody may cause: at a time `at` so much is `left` of the `most` there can be; some was not got.
+    """A rate limit (token bucket): at the time `at`, `left` tokens of at most `most` are left; a second adds `rate`.
 
-    In a second there are `rate` more.
+    `unsaid` counts the requests refused since the last granted one.
     """
 
     most: int
@@ -44,7 +44,7 @@ class Share:
         self.left = self.most
 
     def take(self, now: float) -> dict[str, int] | None:
-        """Take a line, if there is one left, and return what it is to tell of those that were not got before it."""
+        """Take a token and return a field with the number of requests refused before, if any; None if none is left."""
         self.left = min(self.most, self.left + (now - self.at) * self.rate)
         self.at = now
         if self.left < 1:
@@ -56,7 +56,7 @@ class Share:
 
 
 class Report:
-    """Tells of events; `signal` publishes one about a slot."""
+    """Reports events; `signal` publishes one about a slot."""
 
     def __init__(self, log: Log, signal: Callable[[int, dict[str, object]], None]) -> None:
         self.log = log
@@ -68,22 +68,22 @@ class Report:
         self._shares: dict[int, Share] = {}
 
     def granted(self, grant: Publish) -> None:
-        """A grant has been published."""
+        """Report that a grant has been published."""
         self._signal(grant.task, "granted", grant.task.applied, grant.mask, grant.epoch, reason=grant.reason)
 
     def started(self, task: Task) -> None:
-        """A task has its first grant."""
+        """Report that a task has its first grant."""
         self.counters.changes["start", "applied"] += 1
         self._changed("task_started", task, 0, task.granted, reason=task.reason)
 
     def adopted(self, tasks: list[Task], dead: int) -> None:
-        """Tasks have been taken over from an agent that died, with the CPUs they have; so many are dead by now."""
+        """Report that tasks were taken over with their CPUs from an agent that died; `dead` of them have ended."""
         self.log("adopted", tasks=len(tasks) - dead, dead=dead)
         for task in tasks:
             self._changed("kept", task, task.applied, task.applied, reason=task.reason)
 
     def done(self, done: Done) -> None:
-        """A grant is in force."""
+        """Report that a grant has been applied."""
         took = done.at - done.asked
         self.counters.changes[done.action, done.outcome] += 1
         self.counters.changing.observe(took)
@@ -92,43 +92,43 @@ class Report:
         self._signal(done.task, done.outcome, done.old, done.new, done.epoch, action=done.action, seconds=seconds)
 
     def ended(self, task: Task, reason: str) -> None:
-        """A task is over: it exited, or left before it started."""
+        """Report that a task is over: it exited, or left before it started."""
         self.counters.reaped[reason] += 1
         self._changed("task_ended", task, task.applied, 0, reason=reason)
         self._signal(task, "ended", task.granted, 0, task.epoch, reason=reason)
 
     def confined(self, task: Task, threads: int) -> None:
-        """Threads were found outside the CPUs that their program said it keeps, and were moved."""
+        """Report that threads outside the CPUs that their program reported to keep were moved."""
         self.counters.enforcements += 1
         self._log("confined", task, threads=threads)
 
     def repaired(self, task: Task, threads: int, *, again: bool) -> None:
-        """Threads whose masks somebody had rewritten were moved back; `again`: as in the last round, which was told."""
+        """Count threads moved back after their masks were rewritten; log it unless `again`: also in the last round."""
         self.counters.repairs += threads
         if not again:
             self._log("repaired", task, threads=threads)
 
     def enforced(self) -> None:
-        """The agent has bound a program that was to bind itself."""
+        """Count that the agent has bound a program that should have bound itself."""
         self.counters.enforcements += 1
 
     def bind_failed(self, task: Task, result: Result) -> None:
-        """Threads of a task could not be bound."""
+        """Report that threads of a task could not be bound."""
         self.counters.changes["keep", "failed"] += 1
         self._log("bind_failed", task, denied=result.denied, invalid=result.invalid, settled=result.settled)
 
     def unfenced(self, task: Task, fault: str) -> None:
-        """The control group of a task could not be made or changed: affinity alone binds it."""
+        """Report that the control group of a task could not be created or changed: only affinity binds it."""
         self.counters.changes["fence", "failed"] += 1
         self._log("cgroup_failed", task, reason=fault)
 
     def refused(self, sentence: str) -> None:
-        """A request at the door was refused: counted always, and logged as far as nobody fills the log with it."""
+        """Count a refused registration, and log it within the rate limit of refusals."""
         self.counters.refusals += 1
         self._say(self._refusals, "request_refused", reason=sentence)
 
     def visited(self, user: int, event: str, **fields: object) -> None:
-        """Log what a user has caused, such as programs that come, as far as he does not fill the log with that."""
+        """Log an event that a user has caused, such as an arrival, within the rate limit of that user."""
         share = self._shares.setdefault(user, Share(LINES_AT_ONCE, time.monotonic()))
         self._say(share, event, **fields)
 
@@ -137,7 +137,7 @@ class Report:
             self.log(event, **fields, **unsaid)
 
     def _changed(self, event: str, task: Task, old: int, new: int, **fields: object) -> None:
-        """Log that a task's CPUs were `old` and are `new`: every change is one line, and no other has both."""
+        """Log that a task's CPUs were `old` and are `new`: each change is one line, and no other line has both."""
         now, count = time.monotonic(), new.bit_count()
         self.hour.has(task.slot, task.job, count, now)
         self.allocated.has(task.slot, task.job, task.arrival.uid, count, now)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent serves over HTTP: metrics for Prometheus, and a page for people.
+"""The HTTP interface of an agent: metrics for Prometheus, and a web page.
 
 Requests are answered by threads of their own, a few at a time, from snapshots that are taken under the daemon's lock at
-most twice a second however many look. Nothing that comes in can change anything.
+most twice a second, however many clients there are. No request can change anything.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ TYPES = {".html": f"text/html; {TEXT}", ".css": f"text/css; {TEXT}", ".js": f"te
 JSON = "application/json"
 FRESH = 0.5
 FRESH_HOUR = 2.0
-"""Seconds for which an answer is given again."""
+"""Seconds for which an answer is reused."""
 FORMATS = 4
-"""Formats of the metrics, and ways to ask for them, whose last text is kept."""
+"""Number of requested metrics formats whose last text is stored."""
 SHARE = 0.05
-"""Part of the time that may go into making an answer anew, on nodes where that takes long."""
+"""Part of the time that may be spent on computing an answer again, if that takes long."""
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
@@ -53,7 +53,7 @@ def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
 
 
 class Kept:
-    """An answer that is made when somebody asks, and kept for `seconds`, or for as long as `SHARE` wants it."""
+    """An answer that is computed on request, and reused for `seconds`, or for as long as `SHARE` requires."""
 
     def __init__(self, make: Callable[[], Answer], seconds: float) -> None:
         self._make = make
@@ -73,7 +73,7 @@ class Kept:
 
 
 class Site:
-    """All that can be asked for."""
+    """The pages and data of an agent."""
 
     def __init__(self, agent: AgentView) -> None:
         self._agent = agent
@@ -81,7 +81,7 @@ class Site:
         self._exposition = functools.lru_cache(FORMATS)(Exposition)
         self._user = DIRECTORY.user_name
         self._turn = threading.Lock()
-        """Only who has it asks for the daemon's lock: the loop has one rival there, however many requests there are."""
+        """Taken before the daemon's lock, so that the loop competes with one thread only, however many requests run."""
         self._before: list[Column] | None = None
         self._numbers: dict[str, int] = {}
         files = [file for file in STATIC.iterdir() if file.suffix in TYPES]
@@ -90,7 +90,7 @@ class Site:
         self._kept = {"/state.json": Kept(self._state, FRESH), "/hour.json": Kept(self._hour, FRESH_HOUR)}
 
     def answer(self, target: str, accept: str) -> Answer:
-        """Return what there is at a request's target; `accept` is its header of that name."""
+        """Return the answer for a request's target; `accept` is its header of that name."""
         parts = urlsplit(target)
         if parts.path in self._files:
             return self._files[parts.path]
@@ -140,7 +140,7 @@ class Site:
         return _json({"time": iso(time.time())} | dashboard.hour(past, now.numbers, cpus))
 
     def _look(self) -> tuple[dashboard.Now, History, int]:
-        """Return what there is now, what there has been, and how many changes there have been."""
+        """Return the present state, the history, and the number of changes so far."""
         agent = self._agent
         with self._turn:
             with agent.lock:
@@ -156,7 +156,7 @@ class Site:
             return dashboard.Now(machine.to_json(), answer, self._numbers), past, changes
 
     def _earlier(self, since: History) -> list[Column]:
-        """Return what there was before this agent, as far as events are kept; that is looked up once."""
+        """Return the history before this agent, as far as events are stored; it is read once."""
         if self._before is None:
             kept = self._agent.log.history
             self._before = []
@@ -167,8 +167,8 @@ class Site:
 
 
 def serve(agent: AgentView, host: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Serve page and metrics at `host`:`port` from threads; return the port and what stops it. Raises OSError.
+    """Serve page and metrics at `host`:`port` from threads; return the port and a function to stop it. Raises OSError.
 
-    For port 0 the kernel chooses one that is free.
+    For port 0 the kernel chooses a free one.
     """
     return http_server.serve(Site(agent), host, port)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node looks like at one moment, as frozen values: for `drom ps`, metrics and pictures."""
+"""The state of a node at one moment, as immutable values: for `drom ps`, metrics and pictures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which events of a history somebody wants to see, and how people see one. Pure."""
+"""Selects events of a history, and formats them for reading. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = ("time", "level", "event", "job", "old", "new")
 
 
 def parse_since(text: str, now: datetime) -> str:
-    """Return a moment as events have it, from ``10m`` (ago) or ``2026-11-21T19:50`` (local time without a zone).
+    """Return a time in the format of events, from ``10m`` (ago) or ``2026-11-21T19:50`` (local time without a zone).
 
     Raises `WordError`.
     """
@@ -32,12 +32,12 @@ def parse_since(text: str, now: datetime) -> str:
 
 
 def is_wanted(record: dict[str, Any], job: str | None, since: str) -> bool:
-    """Say whether an event is about `job`, if one is named, and not from before `since`."""
+    """Return whether an event is about `job`, if one is given, and not older than `since`."""
     return record["time"] >= since and job in (None, record.get("job"))
 
 
 def line(record: dict[str, Any], zone: tzinfo | None = None) -> str:
-    """Return an event for people: when (local time, or that of `zone`), what, which job, its CPUs, then the rest."""
+    """Return an event as a line: time (local, or of `zone`), name, job, its CPUs, then the other fields."""
     parts = [_clock(record["time"], zone), f"{_printable(record['event']):<16}"]
     if "job" in record:
         parts.append(f"{_printable(record['job']):<12}")

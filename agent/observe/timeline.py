@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a node over time: who held which CPU, as values and as text.
+"""Pictures of a node over time: the job that held each CPU, as values and as text.
 
-`drom.agent.demo.timeline_png` draws them on paper. Pure: the input is a list of `Change`, the cores of the machine and
+`drom.agent.demo.timeline_png` draws them as images. Pure: the input is a list of `Change`, the cores of the machine and
 the end of the picture. A job holds every CPU of every grant that a later acknowledgement has not superseded, so a CPU
-that was asked back stays the job's until the job has applied the change; such stretches are drawn hatched, or as small
-letters.
+that was reclaimed stays the job's until the job has applied the change; such periods are drawn hatched, or as
+lower-case letters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MOST_ROWS = 32
 _COLUMNS_PER_TICK = 10
-# Okabe and Ito's palette, told apart by people of every colour vision; then the nearest of a terminal's 256 colours.
+# The palette of Okabe and Ito, distinguishable with any colour vision, and the nearest of a terminal's 256 colours.
 PALETTE = (
     ("#0072B2", 25),
     ("#E69F00", 178),
@@ -37,7 +37,7 @@ DARK = frozenset({"#0072B2", "#009E73", "#D55E00"})
 
 
 class PictureError(Exception):
-    """Raised when a picture cannot be drawn; its text is one sentence for people."""
+    """Raised when a picture cannot be drawn; the message is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,25 @@ class Change:
     job: str
     cpus: int
     applied_s: float | None
-    """When the job, or the agent for it, had it in force; None while it has not."""
+    """The time at which the job, or the agent for it, applied the grant; None if not applied yet."""
     action: str
-    """A word for people, such as start, shrink, grow, enforce or end."""
+    """The kind of change, such as start, shrink, grow, enforce or end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One CPU in the hands of one job, from `start_s` to `end_s`."""
+    """One CPU held by one job, from `start_s` to `end_s`."""
 
     cpu: int
     job: str
     start_s: float
     end_s: float
     settled: bool
-    """False while the CPU comes or goes: granted or asked back, and not yet acknowledged."""
+    """False while the CPU is being passed on: granted or reclaimed, and not yet acknowledged."""
 
 
 def spans(changes: Iterable[Change], end_s: float) -> list[Span]:
-    """Return who held each CPU from 0 to `end_s`, sorted by CPU and time."""
+    """Return the spans in which jobs held each CPU from 0 to `end_s`, sorted by CPU and time."""
     grants: dict[str, list[Change]] = defaultdict(list)
     for change in sorted(changes, key=lambda change: change.time_s):
         grants[change.job].append(change)
@@ -85,7 +85,7 @@ def draw_text(
     """Return a picture for a terminal of `width` columns: one line per CPU, one letter per job, time to the right.
 
     `cores` are (package, mask of OS CPUs) pairs. A machine of more than 32 CPUs is drawn by cores, one of more cores by
-    groups of neighbouring cores of a socket; a cell then shows who had most of it. A dot is an idle CPU.
+    groups of neighbouring cores of a socket; a cell then shows the job that had most of it. A dot is an idle CPU.
     """
     refuse_empty(cores, end_s)
     rows = _rows(cores)
@@ -105,7 +105,7 @@ def draw_text(
 
 
 def refuse_empty(cores: Sequence[tuple[int, int]], end_s: float) -> None:
-    """Raise `PictureError` when there is no CPU or no time to draw."""
+    """Raise `PictureError` if there is no CPU or no time to draw."""
     if not any(mask for _, mask in cores):
         raise PictureError("There is nothing to draw: the list of cores names no CPU.")
     if not end_s > 0:
@@ -118,13 +118,13 @@ def jobs_of(changes: Iterable[Change]) -> list[str]:
 
 
 def in_force_s(change: Change) -> float:
-    """Return when a change counts as applied: the end of a job needs nobody's acknowledgement."""
+    """Return the time at which a change counts as applied: the end of a job needs no acknowledgement."""
     if change.applied_s is None:
         return math.inf if change.cpus else change.time_s
     return max(change.applied_s, change.time_s)
 
 
-# --- who held what ---
+# --- spans ---
 
 
 def _spans_of_job(history: Sequence[Change], end_s: float) -> Iterator[Span]:
@@ -226,7 +226,7 @@ def _winner(share: dict[str, float], whole: float) -> str:
     for letter, time in share.items():
         totals[letter.upper()] += time
     best = max(totals, key=lambda letter: totals[letter])
-    # A hair of room: sums of times are not exact, and half a cell shall be drawn alike in all columns.
+    # A small tolerance: sums of times are not exact, and half a cell must be drawn alike in all columns.
     if totals[best] < (whole - sum(totals.values())) * (1 - 1e-9):
         return "."
     return best.lower() if share.get(best.lower(), 0.0) > share.get(best, 0.0) else best
@@ -265,7 +265,7 @@ def _text_legend(entries: Iterable[tuple[str, str]], width: int, pens: dict[str,
 
 
 def _paint(line: str, pens: dict[str, int]) -> str:
-    """Return `line` with each run of a job's letters on its colour; small letters have it as their own colour."""
+    """Return `line` with each run of a job's letters on its colour; lower-case letters are drawn in that colour."""
     painted, start = "", 0
     for end in range(1, len(line) + 1):
         if end < len(line) and line[end] == line[start]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What snapshots, metrics and pages see of an agent that runs. Its daemon is one."""
+"""The parts of a running agent that snapshots, metrics and pages read. The daemon implements `AgentView`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Explainer(Protocol):
     """Explains the state of jobs."""
 
     def explained(self, name: str) -> dict[str, object]:
-        """Return why the job of that name has what it has. Raises `Refused` where there is none."""
+        """Return why the job of that name has its CPUs. Raises `Refused` if there is no such job."""
 
 
 class AgentView(Protocol):
-    """An agent that runs. Hold `lock` while reading anything but `settings` and `rows`."""
+    """A running agent. Hold `lock` while reading anything but `settings` and `rows`."""
 
     lock: threading.Lock
     node: Node
@@ -55,14 +55,14 @@ class AgentView(Protocol):
 
     @property
     def settings(self) -> ViewSettings:
-        """What the agent was started with."""
+        """The settings that the agent was started with."""
 
     @property
     def obeying(self) -> Explainer:
         """The handler of orders."""
 
     def snapshot(self) -> Snapshot:
-        """Return the state of all tasks, made at most a moment ago."""
+        """Return the state of all tasks, at most a moment old."""
 
 
 SCHEMA_VERSION = 1
@@ -71,11 +71,10 @@ SCHEMA_VERSION = 1
 class TaskView(NamedTuple):
     """One task. CPU sets are kernel lists of OS CPUs; `min` and `max` are CPUs of the task.
 
-    `owned` and `lent` are of its job: the CPUs that are its own, and those of them that others have. `borrowed` are
-    CPUs of others that the task has. `hold` is the
-    number of CPUs an order holds its job at, `pin` the exact CPUs of one; `left` seconds until that ends by itself.
-    `memory` is in bytes. `points` names the runtimes whose calls are the program's malleability points: empty where it
-    has its own.
+    `owned` and `lent` are of its job: the CPUs that it owns, and those of them that other jobs have. `borrowed` are
+    CPUs of other jobs that the task has. `hold` is the number of CPUs an order holds its job at, `pin` the exact CPUs
+    of such an order; `left` are the seconds until the order ends by itself. `memory` is in bytes. `points` names the
+    runtimes whose calls are the program's malleability points: empty if it has its own.
     """
 
     pid: int
@@ -115,7 +114,7 @@ class TaskView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CoreView:
-    """One core: its package (index), its CPUs, which of them may be handed out (OS CPUs), and who holds it."""
+    """One core: its package (index), its CPUs, the usable ones of them (OS CPUs), and the job that holds it."""
 
     package: int
     cpus: int
@@ -143,7 +142,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Jobs, cores, how many tasks are in each state, and what unmanaged programs take of each CPU, at one moment."""
+    """Jobs, cores, the number of tasks in each state, and the use of each CPU by unmanaged programs, at one moment."""
 
     jobs: tuple[JobView, ...]
     cores: tuple[CoreView, ...]
@@ -156,8 +155,8 @@ class Overview:
 class Snapshot:
     """The tasks at one moment; `frozen_since` is when the kill switch was seen (seconds since 1970).
 
-    `avoided` are the OS CPUs left alone now, `unavailable` those that are gone, not allowed or reserved now,
-    `unmanaged` what unmanaged programs took of each CPU (share) where that is measured.
+    `avoided` are the OS CPUs left alone now, `unavailable` those that are offline, not allowed or reserved now,
+    `unmanaged` the share of each CPU that unmanaged programs used, if that is measured.
     """
 
     tasks: tuple[TaskView, ...]

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cores of the jobs that asked for a layout, chosen before all others are placed around them.
+"""The cores of jobs with a layout, which are chosen before all other jobs are placed around them.
 
-First the amounts: how many cores each group (`drom.agent.model.layouts`) gets in each socket. Strict groups must all
-lie as asked: a depth-first search over their ways, the preferred ones first, within a budget. Then each best-effort
-group takes the nearest way that is left. A group that lies as near to what it asked as it can and keeps its number of
-cores stays. Then the cores: own ones first; then free ones; then those of others, of tasks that give some up before the
-rest. Within a socket a spread group is divided over the memory domains as well, any other takes as few as it can.
+The first step is the amounts: how many cores each group (`drom.agent.model.layouts`) gets in each socket. All strict
+groups must lie as asked: a depth-first search over their ways, the preferred ones first, within a budget. Then each
+best-effort group takes the nearest way that is left. A group stays in place if it lies as near to its request as it can
+and keeps its number of cores. The second step is the cores: own ones first, then free ones, then those of others,
+beginning with tasks that give some up. Within a socket a spread group is also divided over the memory domains; any
+other group uses as few domains as it can.
 
-A strict group is treated as best effort where an order or the death of a task has already left it otherwise: the node
-goes on, and it lies as asked again once it can. Tasks with an exact mask count, but are not judged.
+A strict group is treated as best effort if an order or the end of a task has already left it otherwise: the node
+continues, and the group lies as asked again once it can. Tasks with an exact mask count, but need not satisfy a layout.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from drom.agent.placement.ranks import Key, Seat
 
 BUDGET = 2000
-"""Ways tried for strict groups before the answer is that there is none."""
+"""Number of ways tried for strict groups before the search fails."""
 
 Amounts = list[int]
 """Cores per socket, in the order of `Cores.sockets`."""
@@ -36,7 +37,7 @@ Amounts = list[int]
 
 @dataclass(slots=True)
 class Group:
-    """Seats that one layout is about. `now`: their cores today; `there`: those of the job's seats that may not move."""
+    """Seats under one layout. `now`: their cores today; `there`: the cores of the job's seats that may not move."""
 
     layout: Layout
     seats: list[Seat]
@@ -51,7 +52,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """How many cores the group gets."""
+        """The number of cores that the group gets."""
         return sum(seat.cores for seat in self.seats)
 
     @property
@@ -60,14 +61,14 @@ class Group:
         return not any(self.now)
 
     def must(self, sizes: Sequence[int]) -> bool:
-        """Say whether the group may only lie as asked."""
+        """Return whether the group must lie as asked: its layout is strict and satisfied, and `there` has no cores."""
         return self.layout.strict and not any(self.there) and layouts.is_as_asked(self.layout, self.now, sizes)
 
 
 def arrange(seats: Sequence[Seat], cores: Cores, *, best_effort: bool = True) -> dict[Key, int] | NoRoom:
     """Return a mask for every seat that has a layout and no exact mask, or why the strict layouts cannot be met.
 
-    Without `best_effort` only strict groups are arranged.
+    Without `best_effort` only strict groups are placed.
     """
     groups = _groups(seats, cores)
     if not groups:
@@ -127,7 +128,7 @@ def _amounts(mask: int, cores: Cores) -> Amounts:
 
 
 class _Board:
-    """What is left in each socket (`room` may be had, `free` is nobody's today) while groups get their amounts."""
+    """The cores left in each socket while groups get their amounts: `room` are available, `free` are held by no job."""
 
     def __init__(self, cores: Cores, room: Amounts, free: Amounts) -> None:
         self.cores = cores
@@ -136,7 +137,7 @@ class _Board:
         self.mates: dict[str, Amounts] = {}
 
     def settle(self, groups: Sequence[Group]) -> NoRoom | None:
-        """Give every group a way as asked, or say why there is none."""
+        """Give every group a way that satisfies its layout; return why if there is none, None otherwise."""
         deepest, reason, budget = -1, None, BUDGET
         tries: list[Iterator[Amounts]] = []
         while len(tries) < len(groups):
@@ -154,7 +155,7 @@ class _Board:
         return None
 
     def make_do(self, group: Group) -> NoRoom | None:
-        """Give a group the best way that is left: the one it has, if that is as good as any. Say why if none is."""
+        """Give a group the best way that is left: its present one if none is better. Return why if there is none."""
         layout, there = group.layout, group.there
         if sum(self.room) < group.count:
             return self._reason(group)
@@ -172,14 +173,14 @@ class _Board:
         yield from layouts.ways(group.layout, group.count, self.room, self.cores.sizes, self._order(group))
 
     def _fits(self, group: Group) -> bool:
-        """Say whether the group can stay where it is with as many cores as it gets."""
+        """Return whether the group can stay where it is: it keeps its number of cores, and they are available."""
         return sum(group.now) == group.count and all(n <= r for n, r in zip(group.now, self.room, strict=True))
 
     def _order(self, group: Group) -> list[int]:
-        """Return the sockets, the best for the group first.
+        """Return the sockets, the best one for the group first.
 
-        That is where it has most, where it takes least from others, where most of its job is, where least is left over;
-        then the lowest socket for one that runs, the highest for a new one.
+        The best socket is the one where it has most cores; then the one where it takes fewest from others, where most
+        of its job is, where least is left over; then the lowest for a running group, the highest for a new one.
         """
         mates = self.mates.get(group.job, [0] * len(self.room))
         count = group.count
@@ -193,7 +194,7 @@ class _Board:
         return sorted(range(len(self.room)), key=key)
 
     def _take(self, group: Group, sign: int) -> None:
-        """Book the group's way, or with sign -1 unbook it."""
+        """Subtract the group's way from the cores left, or with sign -1 add it back."""
         mates = self.mates.setdefault(group.job, [0] * len(self.room))
         for s, amount in enumerate(group.way):
             self.room[s] -= sign * amount
@@ -229,7 +230,10 @@ def _choose(groups: Sequence[Group], seats: Sequence[Seat], cores: Cores) -> dic
 
 
 def _shares(group: Group, cores: Cores) -> list[tuple[Seat, Amounts]]:
-    """Divide a group's amounts among its seats: as many as can get theirs in one socket, where they have most today."""
+    """Divide a group's amounts among its seats.
+
+    As many seats as possible get all their cores in one socket, the one where they have most today.
+    """
     left = list(group.way)
     shares = {seat.key: [0] * len(left) for seat in group.seats}
     now = {seat.key: _amounts(seat.now, cores) for seat in group.seats}
@@ -254,7 +258,7 @@ def _shares(group: Group, cores: Cores) -> list[tuple[Seat, Amounts]]:
 
 
 class _Chooser:
-    """Core numbers for seats. A pool is what is left of a memory domain: nobody's cores, and those of others."""
+    """The choice of core numbers for seats. The pools of a memory domain are its free cores and those of others."""
 
     def __init__(self, groups: Sequence[Group], seats: Sequence[Seat], cores: Cores) -> None:
         self.cores = cores
@@ -270,7 +274,7 @@ class _Chooser:
         self._in_domain: dict[tuple[object, int], int] = {}
 
     def keep(self, group: Group, seat: Seat, quota: Amounts) -> None:
-        """Leave the seat what it has, as far as its quota of each socket goes."""
+        """Keep the seat's present cores up to its quota in each socket."""
         mine: dict[int, dict[int, list[int]]] = {}
         for number in sorted(self.cores.numbers(seat.now)):
             if number not in self._taken:
@@ -281,7 +285,7 @@ class _Chooser:
                 self._give(group, seat, number)
 
     def fill_pools(self) -> None:
-        """Put the cores that nobody keeps into pools; of others' cores those that they give up anyway come last."""
+        """Put the cores that no seat keeps into pools; of others' cores those given up anyway come last."""
         for number, domain in enumerate(self.cores.domain_of):
             if number not in self._taken:
                 pool = self._lent if number in self._surplus else self._free
@@ -317,7 +321,7 @@ class _Chooser:
 
 
 def _in_turn(domains: dict[int, list[int]], *, even: bool) -> list[int]:
-    """Return core numbers by domain, the fullest domain first, or one from each in turn."""
+    """Return core numbers by domain, the fullest domain first; if `even`, one from each domain in turn."""
     if not even:
         return [number for _, numbers in sorted(domains.items(), key=lambda d: -len(d[1])) for number in numbers]
     places = [(turn, number) for numbers in domains.values() for turn, number in enumerate(numbers)]

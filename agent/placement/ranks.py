@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from drom.agent.model.layouts import ANY, Layout
 
 Key = tuple[str, int]
-"""A task by job name and local rank."""
+"""Identifies a task by job name and local rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One rank to be placed: `cores` of the node; `fixed` is the exact mask it must have (0: free to move).
 
-    `held`, `granted` and `target` are its CPUs today, the last by the plan; `layout` is its job's.
+    `held`, `granted` and `target` are its CPUs today, `target` those of the plan; `layout` is that of its job.
     """
 
     key: Key
@@ -40,7 +40,7 @@ Place = Callable[[Sequence[Seat]], "dict[Key, int] | None"]
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """Returned when jobs cannot be placed; `reason` is a sentence for people, `job` whose layout it was, if any."""
+    """Returned when jobs cannot be placed; `reason` is a sentence for users, `job` the job with that layout, if any."""
 
     reason: str
     job: str = ""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From counts to masks that can be reached: the kernel's answer around the layouts, or one in which nobody moves.
+"""Turn counts into reachable masks: the kernel's placement around the layouts, or one in which no task moves.
 
-Jobs that asked for a layout are arranged first (`drom.agent.placement.layout_search`); the kernel places the others
-around them. It minimises sharing, splits and moves, but may ask for a swap that no sequence of disjoint grants
-performs. Then `stay` answers: whoever shrinks keeps part of what it has, whoever grows keeps all of it, so targets are
-reachable by shrinking first. Where even that is not reachable, layouts that are best effort are given up for now;
-strict ones never are.
+Jobs with a layout are placed first (`drom.agent.placement.layout_search`); the kernel places the other jobs around
+them. It minimises sharing, splits and moves, but may need a swap that no sequence of disjoint grants performs. Then
+`stay` places them: a task that shrinks keeps part of its cores, a task that grows keeps all of them, so targets are
+reachable by shrinking first. If even that is not reachable, best-effort layouts are given up for now; strict ones never
+are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SWAP = NoRoom("these cores cannot change hands without two programs meeting on o
 
 
 def place_reachably(seats: Sequence[Seat], cores: Cores, place: Place) -> dict[Key, int] | NoRoom:
-    """Return disjoint masks for the seats that acknowledgements alone can reach, or why there are none."""
+    """Return disjoint masks for the seats, reachable through acknowledgements alone, or why there are none."""
     laid_out = arrange(seats, cores)
     if isinstance(laid_out, NoRoom):
         return laid_out
@@ -58,7 +58,7 @@ def _fix(seats: Sequence[Seat], masks: dict[Key, int]) -> list[Seat]:
 
 
 def stay(seats: Sequence[Seat], cores: Cores) -> dict[Key, int] | None:
-    """Return masks in which nobody leaves a core without need, or None if they do not fit."""
+    """Return masks in which no task leaves a core unless it must, or None if they do not fit."""
     taken = 0
     for seat in seats:
         taken |= cores.whole(seat.fixed)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where hardware threads are handed out one by one: tasks get the threads of a core together, where they can.
+"""Give tasks the threads of a core together, as far as possible, where hardware threads are handed out one by one.
 
 Within one memory domain the number of threads of each task is given. First every task keeps the cores that it has
-whole; then, for each core that is left, the task that has most of it takes it whole, if its count allows; what is left
-over, fewer threads than a core has, goes where the task has some, then to a task of the same job's core, then to an
-empty core. With cores of w threads a task of n threads in a domain gets floor(n / w) whole cores if no thread there is
-fixed for another.
+whole; then, for each core that is left, the task that has most of it takes it whole, if its count allows. The remaining
+threads of a task, fewer than a core has, go to cores where the task has some, then to cores of tasks of the same job,
+then to an empty core. With cores of w threads a task of n threads in a domain gets floor(n / w) whole cores if no
+thread there is fixed for another task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def keep_together(seats: Sequence[Seat], masks: Mapping[Key, int], cores: Cores) -> dict[Key, int]:
-    """Return `masks` with threads exchanged within memory domains, so that each task has its cores whole.
+    """Return `masks` with threads exchanged within memory domains so that each task has whole cores where possible.
 
     Seats with an exact mask keep it; every task keeps its number of threads in each domain.
     """
@@ -42,7 +42,7 @@ def keep_together(seats: Sequence[Seat], masks: Mapping[Key, int], cores: Cores)
 
 
 class _Domain:
-    """The cores of one memory domain while their threads are shared out anew; `whose` says whose each thread is now."""
+    """Divides the threads of the cores of one memory domain anew, given the present task of each thread."""
 
     def __init__(self, wholes: Sequence[int], whose: Mapping[int, Key], fixed: int) -> None:
         threads = [(core, cpu) for core in wholes if core & ~fixed for cpu in cpus(core & ~fixed)]
@@ -78,7 +78,7 @@ class _Domain:
         return self.got
 
     def _fitting(self, threads: int) -> int:
-        """Return a core nobody has threads of that has at most so many, or 0."""
+        """Return a core of at most `threads` threads, none of them assigned, or 0 if there is none."""
         return next((core for core in self.open if core.bit_count() <= threads), 0)
 
     def _give(self, key: Key, mask: int) -> None:

@@ -2,14 +2,14 @@
 """Which grants may be published now so that held sets stay pairwise disjoint.
 
 A plan gives every task a target; targets are disjoint. A task *holds* every CPU of every grant that no acknowledgement
-has superseded, so a CPU passes from one task to another only after the first has said that it left. `next_step` is
-called again at each acknowledgement, end and enforcement until every task has its target.
+has superseded, so a CPU passes from one task to another only after the first has acknowledged that it left. `next_step`
+is called again at each acknowledgement, end and enforcement until every task has its target.
 
 For task t with target T(t), newest grant G(t), held set H(t) and floor m(t):
 
     A(t) = T(t) minus the union of H(u) over the other tasks u        (what it may have of its target now)
 
-    * not started (H(t) empty): grant T(t) once A(t) = T(t), else nothing;
+    * not started (H(t) empty): grant T(t) once A(t) = T(t), nothing before;
     * |A(t)| >= min(m(t), |T(t)|) and A(t) not empty: grant A(t), which gives up everything outside the target;
     * otherwise: grant G(t) | A(t): grow first, leave later (a move).
 
@@ -29,7 +29,7 @@ K = TypeVar("K", bound="Hashable")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where one task stands: masks over OS CPU numbers, and the CPUs below which it is never granted."""
+    """The state of one task: masks over OS CPU numbers, and the least number of CPUs in any grant of it."""
 
     held: int
     granted: int
@@ -38,9 +38,9 @@ class Standing:
 
 
 def next_step(tasks: Mapping[K, Standing], outside: int = 0) -> dict[K, int]:
-    """Return the grants to publish now: task to mask, only where it differs from the newest grant.
+    """Return the grants to publish now, by task: only masks that differ from the newest grant.
 
-    `outside` is held by tasks that are not named: those whose newest grant is their target need not be.
+    `outside` are the CPUs held by tasks not in `tasks`: a task whose newest grant is its target may be left out.
     """
     everyone = outside
     for standing in tasks.values():
@@ -61,7 +61,7 @@ def _grant(task: Standing, others: int) -> int:
 def reachable(tasks: Mapping[K, Standing]) -> bool:
     """Return whether acknowledgements alone lead every task to its target.
 
-    Each task changes at most three times (grow, leave, fill up), so the walk ends. Who has its target stays there.
+    Each task changes at most three times (grow, leave, fill up), so the loop ends. A task at its target stays there.
     """
     there = 0
     waiting: dict[K, Standing] = {}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs say that they can use, and how far the policy goes by it. Pure.
+"""The numbers of CPUs that programs report they can use (wishes), and how far the policy follows them. Pure.
 
-A wish is no order: it gives a program nothing that it could not have asked for at its launch. It counts within the
-bounds of its job, what it insists on also within the site's cap on that (`Rules.max_min`), and alike for all tasks:
+A wish is not an order: it gives a program nothing that it could not have requested at its launch. It counts within the
+bounds of its job, its least number also within the site's cap (`Rules.max_min`), and equally for all tasks:
 
-    accepts = tasks * max over tasks of most     (all that the job may have if any task leaves it unsaid)
-    keeps   = tasks * max over tasks of least    (left to the job by arrivals that can start without)
+    accepts = tasks * max over tasks of most     (all that the job may have if any task does not report it)
+    keeps   = tasks * max over tasks of least    (left to the job by arrivals that can start without these cores)
 
-in whole cores, rounded up. A wish that contradicts itself counts for nothing.
+in whole cores, rounded up. A contradictory wish is ignored.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from drom.agent.model.jobs import Job, Task
 
 PATIENCE = 1.0
-"""Least seconds from one wish of a task that is heeded to the next; of those in between the last one counts."""
+"""Least seconds from one applied wish of a task to the next; of the wishes in between only the last one counts."""
 
 
 def accepts(job: Job, cores: Cores) -> int:
-    """Return the most cores that the programs of a job say they can use, between its own bounds."""
+    """Return the most cores that the programs of a job report they can use, within the job's own bounds."""
     most = [wish.most for wish in _of(job)]
     wanted = cores.sure_of(max(most)) if all(most) else job.task_max
     return max(job.task_min, min(wanted, job.task_max)) * len(job.ranks)
 
 
 def keeps(job: Job, cores: Cores, max_min: int) -> int:
-    """Return the cores that arrivals which can start without leave to a job, as its programs say.
+    """Return the cores that arrivals leave to a job if they can start without them, by the wishes of its programs.
 
-    `max_min`: the CPUs that a job may insist on, 0 for any number.
+    `max_min`: the most CPUs that a job may insist on, 0 for any number.
     """
     wanted = cores.sure_of(max(wish.least for wish in _of(job)))
     least = max(job.task_min, min(wanted, job.task_max)) * len(job.ranks)
@@ -42,7 +42,7 @@ def keeps(job: Job, cores: Cores, max_min: int) -> int:
 
 
 def due(task: Task, job: Job) -> float:
-    """Return when the newest wish of a task is to be heeded: in its turn, and a larger one when its job has rested."""
+    """Return when the newest wish of a task takes effect: at its turn, a larger one only after its job has rested."""
     if job.rest_until is not None and task.said.is_met_by_more_than(task.wish):
         return max(task.heeds_from, job.rest_until)
     return task.heeds_from

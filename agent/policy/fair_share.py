@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many cores each job gets when no scheduler speaks. Pure: counts in, counts out; the unit is the whole core.
+"""How many cores each job gets if no scheduler decides. Pure: counts in, counts out; the unit is the whole core.
 
-An arrival is entitled to its equal share of the node (equal among users, then among a user's jobs), capped by what it
-asked. It takes free cores first, then cores of running malleable jobs, the largest first, never below a job's minimum
-nor below its own equal share, and from each at most SharingFactor of what that job has. Where that is less than the
-arrival's minimum, jobs may be taken below their share too; where even that is not enough, the arrival waits its turn.
-A job whose program says that it can use fewer cores gives up the others, and what it says it needs is like its share.
-Cores that come free go back to the jobs they were taken from, then to waiting arrivals, those of the user who has least
-first, then to the smallest jobs that can use them.
+An arrival is entitled to its equal share of the node (equal among users, then among a user's jobs), capped by its
+request. It takes free cores first, then cores of running malleable jobs, the largest first, never below a job's minimum
+nor below its own equal share, and from each at most SharingFactor of what that job has. If that is less than the
+arrival's minimum, it may also take cores that bring jobs below their share; if that is not enough either, it waits.
+A job whose program reports that it can use fewer cores gives up the others; the cores that the program reports it needs
+are protected like a share. Cores that come free go back to the jobs they were taken from, then to waiting arrivals,
+those of the user with the fewest cores first, then to the smallest jobs that can use them.
 
-What fixed jobs have, and what minima need beyond an equal share, is kept: the rest is shared equally.
+Fixed jobs keep their cores, and minima above an equal share are kept: the rest is shared equally.
 
-A site may cap what one user's jobs have together (`cap`, cores; 0: no cap). Beyond the cap they share among themselves.
+A site may cap what one user's jobs have together (`cap`, cores; 0: no cap). At the cap they share among themselves.
 
-People count CPUs: `told` says in reasons how many a number of cores has.
+Messages count CPUs: `told` converts numbers of cores for the reasons.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class JobCores(Value):
     """One job as the policy sees it. `minimum`, `maximum` and `cores` count cores over all its `tasks`.
 
-    `fixed` jobs (rigid, moldable once started, held by an order) neither lend nor grow. One that `rests` was resized
-    lately and does not grow; one that is `due` has rested or waited, so that any gain is worth a resize. Arrivals that
-    can start without leave a job what it `keeps`.
+    `fixed` jobs (rigid, moldable once started, held by an order) neither lend nor grow. A job that `rests` was resized
+    lately and does not grow; a job that is `due` has rested or waited, so that any gain is worth a resize. Arrivals
+    leave a job the cores that it `keeps` if they can start without them.
     """
 
     name: str
@@ -54,23 +54,23 @@ class JobCores(Value):
 
 
 class Counting(Protocol):
-    """How people are told of numbers of cores; `drom.agent.model.cores.Cores` is one."""
+    """How messages give numbers of cores; `drom.agent.model.cores.Cores` implements it."""
 
     @property
     def noun(self) -> str:
-        """What is counted."""
+        """The unit that `shown` counts."""
 
     def shown(self, cores: int) -> int:
-        """Return how many of these so many cores are."""
+        """Return the number of cores in units of `noun`."""
 
 
 class OneEach:
-    """Cores of one CPU each."""
+    """A `Counting` for cores of one CPU each."""
 
     noun = "CPU"
 
     def shown(self, cores: int) -> int:
-        """Return the CPUs of so many cores."""
+        """Return the number of CPUs in `cores` cores."""
         return cores
 
 
@@ -79,9 +79,9 @@ ONE_EACH = OneEach()
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Returned when an arrival has to wait for a `resource`: cores, memory, its user's cap, or what there is not here.
+    """Returned when an arrival has to wait for a `resource`: cores, memory, its user's cap, or one this node lacks.
 
-    `reason` is a sentence for people.
+    `reason` is a sentence for users.
     """
 
     reason: str
@@ -106,9 +106,9 @@ def fill(amount: int, limits: Sequence[int]) -> list[int]:
 
 
 def fill_above(amount: int, limits: Sequence[int], floors: Sequence[int]) -> list[int]:
-    """Divide `amount` as equally as `limits` allow among places that have no less than their floors anyhow.
+    """Divide `amount` as equally as `limits` allow among places that never get less than their floors.
 
-    Places whose equal part would be below the floor have the floor, and the rest is divided among the others.
+    Places whose equal part would be below their floor get the floor; the rest is divided among the other places.
     """
     given, rest, kept = fill(amount, limits), amount, set[int]()
     while below := [i for i, got in enumerate(given) if got < floors[i]]:
@@ -122,9 +122,9 @@ def fill_above(amount: int, limits: Sequence[int], floors: Sequence[int]) -> lis
 
 
 def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str, int]:
-    """Return the cores each job is entitled to of `total`: equal among users, then among each user's jobs.
+    """Return the cores of `total` that each job is entitled to: equal among users, then among each user's jobs.
 
-    Fixed jobs keep what they have, and no job gets less than its minimum: what is left is divided equally.
+    Fixed jobs keep their cores, and no job gets less than its minimum: the rest is divided equally.
     """
     by_user = defaultdict[int, list[JobCores]](list)
     for job in jobs:
@@ -141,9 +141,9 @@ def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str
 
 
 def never(new: JobCores, could: int, cap: int, *, told: Counting = ONE_EACH) -> Wait | None:
-    """Return why a job can never run where `could` cores are handed out at most; None where it can.
+    """Return why a job cannot run on a node that hands out at most `could` cores; None if it can.
 
-    The machine, or the rules, have changed since it was let in, or may do so.
+    The machine or the rules may have changed since the job was accepted, and may change again.
     """
     needs = f"needs at least {counted(told.shown(new.minimum), told.noun)}"
     if new.minimum > could:
@@ -162,15 +162,15 @@ def admit(
     *,
     told: Counting = ONE_EACH,
 ) -> dict[str, int] | Wait:
-    """Return the cores of every job once `new` runs as well, or why it has to wait.
+    """Return the cores of every job once `new` runs too, or why it has to wait.
 
-    `total` counts the node's cores; the sum of the result never exceeds it.
+    `total` is the number of the node's cores; the sum of the result never exceeds it.
     """
     left = total - sum([job.cores for job in running])
     room = room_of(new.user, running, total, cap)
     free = min(left, room)
     lenders = [job for job in running if not job.fixed and job.cores > job.minimum]
-    shares = equal_shares([*running, new], total, cap) if lenders else {}  # where nobody lends, it gets what is free
+    shares = equal_shares([*running, new], total, cap) if lenders else {}  # without lenders it gets the free cores
     wanted = max(new.minimum, min(new.maximum, max(shares.get(new.name, 0), free)))
     limits = {job.name: _may_lend(job.cores, job.minimum, sharing_factor) for job in lenders}
     gentle = {j.name: max(0, min(limits[j.name], j.cores - max(shares[j.name], j.keeps))) for j in lenders}
@@ -187,7 +187,7 @@ def admit(
         return Wait(f"{needs}: its user's jobs may have {counted(told.shown(cap), told.noun)} together.", "user")
     got = min(got, wanted)
     if loans:
-        # Tasks get equal counts (D26), but what is free is nobody's loss.
+        # Tasks get equal counts (D26), but free cores beyond that are taken too: no job loses them.
         got = max(new.minimum, free, got - got % new.tasks)
         limits = {j.name: loans.get(j.name, 0) for j in lenders}
         loans = _take(got - free, lenders, limits, others, room - free)
@@ -197,7 +197,7 @@ def admit(
 def could_lend(
     enough: int, cores: Mapping[str, int], jobs: Sequence[JobCores], total: int, sharing_factor: float
 ) -> bool:
-    """Return whether an arrival could have `enough` cores, free and lent ones, where `jobs` have `cores`."""
+    """Return whether an arrival could get `enough` cores, free and lent ones, if `jobs` have `cores`."""
     left = enough - total + sum(cores.values())
     for job in jobs:
         if left <= 0:
@@ -208,12 +208,12 @@ def could_lend(
 
 
 def _may_lend(cores: int, minimum: int, sharing_factor: float) -> int:
-    """Return the most of its `cores` that one arrival may take of a job that has at least its minimum."""
+    """Return how many of its `cores` a job that has at least its minimum may lend to one arrival."""
     return min(cores - minimum, math.floor(cores * sharing_factor + 1e-9))
 
 
 def _without(loans: Mapping[str, int], jobs: Sequence[JobCores]) -> dict[str, int]:
-    """Return the cores of every job once it has given these up."""
+    """Return the cores of every job after it has given up its loan."""
     cores = {job.name: job.cores for job in jobs}
     for name, loan in loans.items():
         cores[name] -= loan
@@ -221,16 +221,16 @@ def _without(loans: Mapping[str, int], jobs: Sequence[JobCores]) -> dict[str, in
 
 
 def room_of(user: int, running: Sequence[JobCores], total: int, cap: int) -> int:
-    """Return how many cores more the user's jobs may have."""
+    """Return how many more cores the user's jobs may have."""
     return max(0, cap - sum(job.cores for job in running if job.user == user)) if cap else total
 
 
 def hold(
     name: str, cores: int, running: Sequence[JobCores], total: int, told: Counting = ONE_EACH
 ) -> dict[str, int] | Wait:
-    """Return the cores of every job once an order has set job `name` to `cores`, or why that cannot be.
+    """Return the cores of every job once an order has set job `name` to `cores`, or why that is impossible.
 
-    An order takes free cores first, then from malleable jobs down to their minima, the largest first.
+    An order takes free cores first, then cores of malleable jobs down to their minima, the largest first.
     """
     others = [job for job in running if job.name != name]
     free = total - sum(job.cores for job in others)
@@ -243,7 +243,10 @@ def hold(
 
 
 def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
-    """Return the cores of every job once all fit into `total`: the largest give up cores first, none its minimum."""
+    """Return the cores of every job once all fit into `total`, or why they cannot.
+
+    The largest jobs give up cores first; no job falls below its minimum.
+    """
     lenders = [job for job in running if not job.fixed]
     excess = sum(job.cores for job in running) - total
     loans = _take(excess, lenders, {j.name: j.cores - j.minimum for j in lenders})
@@ -253,9 +256,9 @@ def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
 
 
 def within_cap(running: Sequence[JobCores], cap: int, but: AbstractSet[int] = frozenset()) -> dict[str, int]:
-    """Return the cores of every job once each user, `but` for these, has at most `cap`.
+    """Return the cores of every job once each user, except those in `but`, has at most `cap`.
 
-    The largest give up first, none its minimum.
+    The largest jobs give up cores first; no job falls below its minimum.
     """
     loans: dict[str, int] = {}
     for user in {job.user for job in running} - but if cap else ():
@@ -266,12 +269,12 @@ def within_cap(running: Sequence[JobCores], cap: int, but: AbstractSet[int] = fr
 
 
 def trim(running: Sequence[JobCores], name: str) -> dict[str, int]:
-    """Return the cores of every job once job `name` has given up what is beyond its maximum."""
+    """Return the cores of every job after job `name` has given up the cores beyond its maximum."""
     return {job.name: min(job.cores, job.maximum) if job.name == name else job.cores for job in running}
 
 
 def give_back(running: Sequence[JobCores], owed: Mapping[str, int], total: int, cap: int = 0) -> dict[str, int]:
-    """Return the cores of every job after each owner that does not rest has taken back the free cores it is owed."""
+    """Return the cores of every job after each owner that is not resting has taken back the free cores owed to it."""
     free = total - sum(job.cores for job in running)
     rooms = {user: room_of(user, running, total, cap) for user in {job.user for job in running}}
     cores = {job.name: job.cores for job in running}
@@ -286,7 +289,8 @@ def give_back(running: Sequence[JobCores], owed: Mapping[str, int], total: int, 
 def grow(running: Sequence[JobCores], total: int, cap: int = 0, margin: float = 0.0) -> dict[str, int]:
     """Return the cores of every job after free cores have gone, one by one, to the smallest job that can use one.
 
-    Nobody grows by less than the part `margin` of what it has, unless it is due: others get those cores, if they can.
+    A job grows only by at least the fraction `margin` of its cores, unless it is due: otherwise other jobs get those
+    cores, if they can use them.
     """
     if sum(job.cores for job in running) >= total:
         return {job.name: job.cores for job in running}
@@ -301,12 +305,12 @@ def grow(running: Sequence[JobCores], total: int, cap: int = 0, margin: float = 
 
 
 def least_gain(cores: int, margin: float) -> int:
-    """Return the cores that a job of `cores` must gain for a resize to be worth it: margin * cores, rounded up."""
+    """Return the least gain in cores for which a job of `cores` is resized: margin * cores, rounded up, at least 1."""
     return max(1, math.ceil(margin * cores - 1e-9))
 
 
 def _level(running: Sequence[JobCores], able: set[str], total: int, cap: int) -> dict[str, int]:
-    """Raise the smallest jobs of those that are able, core by core."""
+    """Return the cores of every job after the smallest jobs in `able` have been raised, core by core."""
     cores = {job.name: job.cores for job in running}
     free = total - sum(cores.values())
     rooms = {user: room_of(user, running, total, cap) for user in {job.user for job in running}}
@@ -326,7 +330,7 @@ def _level(running: Sequence[JobCores], able: set[str], total: int, cap: int) ->
 
 
 def split(cores: int, tasks: int) -> list[int]:
-    """Return the cores of each of a job's tasks: they differ by at most one, the first ones have more."""
+    """Return the cores of each task of a job: they differ by at most one, and the first tasks have more."""
     return [cores // tasks + (i < cores % tasks) for i in range(tasks)]
 
 
@@ -337,9 +341,9 @@ def _take(
     others: Container[str] = (),
     of_others: int = 0,
 ) -> dict[str, int]:
-    """Take cores one by one from the lender that has most left, up to `amount` and each one's limit.
+    """Return the cores taken from each lender, one by one from the largest, up to `amount` and each lender's limit.
 
-    Of the lenders named in `others` no more than `of_others` cores are taken together.
+    The lenders named in `others` together lend at most `of_others` cores.
     """
     loans: dict[str, int] = {}
     heap = [(-job.cores, i) for i, job in enumerate(lenders) if limits[job.name] > 0]

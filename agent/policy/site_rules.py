@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules a site sets for its node, as one value, and what they refuse at the door."""
+"""The rules that a site sets for its node, as one value, and the checks of arriving jobs against them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rules(Value):
-    """What an admin may set. Caps count CPUs (hardware threads), 0: no cap; a part of a core does not count.
+    """The rules an admin may set. Caps count CPUs (hardware threads), 0: no cap; a part of a core does not count.
 
-    `sharing_factor`: the part of its cores that a running job lends to one arrival at most (0 to 1).
+    `sharing_factor`: the largest fraction of its cores that a running job lends to one arrival (0 to 1).
     `max_cpus_per_user`: the CPUs that all jobs of one user may have together; only an order gives more.
-    `max_min`: the CPUs that a job may insist on; `max_rigid`: those of a job that never gives any back while it runs.
-    `spare_for_newcomers`: CPUs that an arrival leaves to be lent to a user who has no job, where its user has two or
-    more and is none of the `free` ones, by uid.
-    `residence`: seconds for which a job that was resized does not grow again, unless an order says so.
-    `margin`: a growth by a smaller part of the job's cores waits, as long as `residence`, whether more comes free.
+    `max_min`: the CPUs that a job may insist on; `max_rigid`: the CPUs of a job that gives none back while it runs.
+    `spare_for_newcomers`: CPUs that an arrival leaves to be lent to a user without jobs, if its own user has two or
+    more jobs and is not among the uids in `free`.
+    `residence`: seconds for which a resized job does not grow again, unless an order makes it.
+    `margin`: a growth by a smaller fraction of the job's cores waits up to `residence` for more cores to come free.
     """
 
     sharing_factor: float = 0.5
@@ -38,7 +38,7 @@ class Rules(Value):
     residence: float = 0.0
 
     def most(self, job_class: str, cores: Cores, total: int) -> int:
-        """Return the most cores of `total` that a job of this class may ask for."""
+        """Return the most cores of `total` that a job of this class may request."""
         caps = () if job_class == "malleable" else (self.max_cpus_per_user, self.max_rigid)
         return min([total, *(cores.within(cap) for cap in caps if cap)])
 

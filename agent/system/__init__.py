@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operating system is asked: /proc, control groups, users, files, Unix signals and sockets, systemd."""
+"""Interfaces to the operating system: /proc, control groups, users, files, Unix signals and sockets, systemd."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the control groups of this process leave it: CPUs, memory nodes, CPU time and memory (cgroup v1 and v2).
+"""The limits of this process's control groups: CPUs, memory nodes, CPU time and memory (cgroup v1 and v2).
 
-A hierarchy is found by its mount and by our path in it; a limit holds for a group and all below it. The formats are
-those of the kernel's ``admin-guide/cgroup-v2`` and ``admin-guide/cgroup-v1``.
+A hierarchy is found by its mount and by our path in it; a limit applies to a group and all groups below it. The formats
+are those of the kernel's ``admin-guide/cgroup-v2`` and ``admin-guide/cgroup-v1``.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _USUAL_MOUNTS = (
 )
 _MAX_PATH = 4096
 NO_LIMIT = ("max", "-1")
-"""What a file says that sets no limit."""
+"""Contents of files that set no limit."""
 
 Mount = tuple[tuple[str, ...], str, str]
-"""Controllers ("cgroup2" for the v2 hierarchy), the part of the hierarchy that is mounted, and where."""
+"""Controllers ("cgroup2" for the v2 hierarchy), the mounted part of the hierarchy, and its mount point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What we may use.
+    """The resources that this process may use.
 
-    `cpusets`: each as OS CPUs and the file that says so; `nodes`: the OS indexes of memory nodes as a set (0: not
-    said); `quota` in CPUs and `memory` in bytes: the smallest of our group and its ancestors (None: no limit).
+    `cpusets`: each as OS CPUs and the file that states them; `nodes`: the OS indexes of memory nodes as a set (0: not
+    stated); `quota` in CPUs and `memory` in bytes: the smallest of our group and its ancestors (None: no limit).
     """
 
     cpusets: tuple[tuple[int, str], ...]
@@ -49,7 +49,7 @@ class Limits:
 
 
 def read_limits(root: Root) -> Limits:
-    """Return what the control groups below `root` leave this process. Raises nothing."""
+    """Return the limits that the control groups below `root` set for this process. Raises nothing."""
     chains = _our_chains(root)
     cpusets = [found for chain in chains["cpuset"] if (found := _nearest(root, chain, _CPUS))]
     nodes = [found[0] for chain in chains["cpuset"] if (found := _nearest(root, chain, _NODES))]
@@ -64,7 +64,7 @@ def read_limits(root: Root) -> Limits:
 
 
 def cpu_files(root: Root) -> tuple[str, ...]:
-    """Return the files that are there of which one changes whenever our control groups leave us other CPUs."""
+    """Return the existing files of which at least one changes whenever our control groups change our CPUs."""
     chains = _our_chains(root)
     sets = [f"{group}/{name}" for chain in chains["cpuset"] for group in chain for name in _CPUS]
     quotas = [f"{group}/{name}" for chain in chains["cpu"] for group in chain for name in _QUOTAS]
@@ -72,7 +72,7 @@ def cpu_files(root: Root) -> tuple[str, ...]:
 
 
 def _our_chains(root: Root) -> dict[str, list[list[str]]]:
-    """Return by controller, for each of its hierarchies, the folders of our group and of its ancestors."""
+    """Return, by controller and for each of its hierarchies, the folders of our group and its ancestors."""
     own = parse_own_cgroups(root.text("proc/self/cgroup") or "")
     if not own and (path := root.text("proc/self/cpuset")):
         own = dict.fromkeys((V2, "cpuset"), path)
@@ -93,7 +93,7 @@ def parse_own_cgroups(text: str) -> dict[str, str]:
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Return the cgroup hierarchies in ``mountinfo`` or ``/proc/mounts``; other lines are passed over."""
+    """Return the cgroup hierarchies in ``mountinfo`` or ``/proc/mounts``; other lines are ignored."""
     found: list[Mount] = []
     for line in text.splitlines():
         head, _, tail = line.partition(" - ")
@@ -112,13 +112,13 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Return the CPUs that ``cpu.max`` ("200000 100000": quota and period in microseconds) gives; None: no limit."""
+    """Return the CPUs in a ``cpu.max`` ("200000 100000": quota and period in microseconds); None: no limit."""
     match = re.fullmatch(r"([0-9]{1,18})\s+([0-9]{1,18})", text, re.ASCII)
     return int(match[1]) / int(match[2]) if match and int(match[1]) and int(match[2]) else None
 
 
 def _chains(mounts: list[Mount], own: dict[str, str], controller: str) -> Iterator[list[str]]:
-    """Give for each hierarchy with `controller` the folders of our group and of its ancestors, the nearest first."""
+    """Yield, for each hierarchy with `controller`, the folders of our group and its ancestors, the nearest first."""
     for kinds, top, place in mounts:
         for kind in (V2, controller):
             if kind in kinds and kind in own:
@@ -127,20 +127,20 @@ def _chains(mounts: list[Mount], own: dict[str, str], controller: str) -> Iterat
 
 
 def _below(path: str, top: str) -> list[str]:
-    """Return the steps from the mounted part of a hierarchy to our group."""
+    """Return the path components from the mounted part of a hierarchy to our group."""
     if len(path) > _MAX_PATH:
         return []
     parts, above = ([part for part in text.split("/") if part] for text in (path, top))
     parts = parts[len(above) :] if parts[: len(above)] == above else parts
-    # A path that climbs out belongs to a cgroup outside our namespace: only the mounted top can be read.
+    # A path with ".." belongs to a cgroup outside our namespace: only the mounted top can be read.
     return [] if ".." in parts else parts
 
 
 def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int, str] | None:
-    """Return the set that holds for our group, and the file that says so.
+    """Return the set that applies to our group, and the file that states it; None if there is none.
 
-    That is what our group or its nearest ancestor states. Where that is not called effective, ancestors narrow it; one
-    that has nothing of it is passed over with a warning.
+    The set is that of our group or its nearest ancestor with one. If the file's name does not contain "effective",
+    ancestors narrow the set; an ancestor whose set is disjoint from it is skipped with a warning.
     """
     found: tuple[int, str] | None = None
     for group in chain:
@@ -182,5 +182,5 @@ def _bytes(root: Root, path: str) -> int:
 
 
 def unescape(text: str) -> str:
-    """Return a path in ``mountinfo`` as it is."""
+    """Return a path of ``mountinfo`` with its escapes decoded."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections to one AF_UNIX socket of the agent, with bounds on what every user may take up there.
+"""The connections to one AF_UNIX socket of the agent, with bounds on what every user may occupy there.
 
 Protocols (`drom.agent.daemon.registration_server`, `drom.agent.control.zmtp`, `drom.agent.execution.step_requests`) are
-built on this: a handler reads messages and answers them. Here connections are accepted, counted, served in turn, closed
-when they take too long, and told apart by themselves: a descriptor number may belong to another connection a moment
-later. Nothing that a peer or the kernel does raises out of `serve`.
+built on this: a handler reads messages and answers them. This module accepts connections, counts them, serves them in
+turn, and closes them if they take too long. Connections are identified by their objects, as a descriptor number may
+belong to another connection a moment later. Nothing that a peer or the kernel does raises out of `serve`.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BACKLOG = 8
-"""Connections that the kernel keeps until they are accepted: behind a flood of them others wait for as many. A process
-that connects then waits its turn in the kernel, unless its socket is non-blocking."""
+"""Connections that the kernel queues until they are accepted: behind a flood, others wait for as many. If the queue is
+full, a process that connects waits in the kernel, unless its socket is non-blocking."""
 SILENCE = 5.0
 """Seconds that a new connection may stay open without a message."""
 NEEDED = 1001
-"""Descriptors that must be free for who is in a hurry: so many events wait, 1000 at ZeroMQ's end and one at ours."""
+"""Descriptors that must be free for urgent connections: 1000 events wait at ZeroMQ's end and one at ours."""
 RESERVE = 32 + NEEDED
-"""Descriptors that connections leave for the agent's own work and for its other sockets; of few they leave half."""
+"""Descriptors that connections leave for the agent's own work and its other sockets; if there are few, half of them."""
 DEAF = 0.5
-"""Seconds for which no connection is accepted after the kernel has refused one, as where descriptors run out."""
+"""Seconds for which no connection is accepted after the kernel has refused one, for example for lack of descriptors."""
 TURN_SECONDS = 0.0005
 """Seconds after which a turn is over."""
 LOOK = 0.5
-"""Seconds from one look at which connections have taken too long to the next."""
+"""Seconds between two checks for connections that have taken too long."""
 MOST_HELD = 4 << 20
-"""Bytes of messages and answers that are kept for one user at one socket."""
+"""Most bytes of messages and answers kept for one user at one socket."""
 MOST_IN_ALL = 4 * MOST_HELD
-"""Bytes that are kept at one socket for all users together."""
+"""Most bytes kept at one socket for all users together."""
 DISCARDED = 1 << 16
-"""Bytes that are read of a connection before it is refused: closing it with unread bytes would lose the refusal."""
+"""Bytes read from a connection before it is refused: closing it with unread bytes would lose the refusal."""
 
 
 class Connection:
-    """An accepted connection of process `pid` and user `uid`, as the kernel reports them, since `since`.
+    """A connection of process `pid` and user `uid`, as the kernel reports them, accepted at `since`.
 
-    Times are of CLOCK_MONOTONIC. The connection is closed at `closes_at`, unless that is None by then.
+    Times are seconds of CLOCK_MONOTONIC. The connection is closed at `closes_at`, unless that is None by then.
     """
 
     patience: float | None = None
-    """Seconds that bytes may be kept for the connection before it is closed; None: for as long as it likes."""
+    """Seconds that bytes may be kept for the connection before it is closed; None: no limit."""
 
     hears_end: bool = False
-    """Whether the handler reads from the connection although the peer has closed it. Else what the peer sent last is
-    not read: no answer would reach it."""
+    """Whether the handler reads from the connection after the peer has closed it. Otherwise the peer's last messages
+    are not read, as no answer would reach it."""
 
     def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float) -> None:
         self.socket = accepted
@@ -68,9 +68,9 @@ class Connection:
         self.since = since
         self.closes_at: float | None = since + SILENCE
         self.unsent = bytearray()
-        """Bytes of answers that the peer has not taken yet."""
+        """Bytes of answers that the peer has not accepted yet."""
         self.held = 0
-        """Bytes that are kept for this connection, as counted for its user."""
+        """Bytes kept for this connection, as counted for its user."""
         self.held_since = 0
         self.served = 0
         """When bytes were first kept, and when the connection was last served: numbers that only grow."""
@@ -78,7 +78,7 @@ class Connection:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept for the connection now."""
+        """Bytes kept for the connection now."""
         return len(self.unsent)
 
 
@@ -87,7 +87,7 @@ C_contra = TypeVar("C_contra", bound=Connection, contravariant=True)
 
 
 class Handler(Protocol[C_contra]):
-    """A protocol, which reads from connections and answers."""
+    """A protocol, which reads messages from connections and answers them."""
 
     def hear(self, connection: C_contra) -> None:
         """Read from a connection that is readable. It is closed when this raises OSError or ValueError."""
@@ -96,7 +96,10 @@ class Handler(Protocol[C_contra]):
         """Record that a connection has been closed."""
 
     def refusal(self, uid: int, has: int | None) -> bytes:
-        """Return what is sent to a refused connection of a user who has `has` others; None: descriptors run out."""
+        """Return the message to a refused connection of user `uid`.
+
+        `has` is the number of the user's other connections, None if the refusal is for lack of descriptors.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -116,9 +119,9 @@ def remove(path: Path) -> None:
 
 
 def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET, backlog: int = BACKLOG) -> socket.socket:
-    """Return a listening, non-blocking socket at `path`, which the caller has locked; an old one there is replaced.
+    """Return a listening, non-blocking socket at `path`, which the caller has locked; an old socket is replaced.
 
-    Raises OSError, also where something else is there.
+    Raises OSError, also if something other than a socket is there.
     """
     remove(path)
     listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
@@ -133,7 +136,7 @@ def listen(path: Path, mode: int, kind: int = socket.SOCK_SEQPACKET, backlog: in
 
 
 def send(connection: socket.socket, message: bytes, fds: Sequence[int] = ()) -> bool:
-    """Send one message of a SOCK_SEQPACKET socket, with descriptors.
+    """Send one message with descriptors through a SOCK_SEQPACKET socket.
 
     Return False if the peer is gone or has not read earlier messages.
     """
@@ -148,10 +151,10 @@ def send(connection: socket.socket, message: bytes, fds: Sequence[int] = ()) -> 
 
 
 class Connections(Generic[C]):
-    """The connections to a socket of type `kind` at `path`, each made by `make`, greeted and given to `handler`.
+    """The connections to a socket of type `kind` at `path`, each created by `make`, greeted and passed to `handler`.
 
     `make` has the parameters of `Connection`, and `greeting` is sent to every connection first. `share` returns how
-    many a user may have. `fd` is readable while `serve` has work. Raises OSError.
+    many connections a user may have. `fd` is readable while `serve` has work. Raises OSError.
     """
 
     def __init__(
@@ -171,7 +174,7 @@ class Connections(Generic[C]):
         self._greeting, self._most_held = greeting, most_held
         self._users: dict[int, _User[C]] = {}
         self._open: dict[int, C] = {}
-        """The open connections by descriptor number, for what epoll reports."""
+        """The open connections by descriptor number, as epoll reports these."""
         self._held = 0
         self._ticks = count(1)
         self._deaf_until: float | None = None
@@ -197,9 +200,10 @@ class Connections(Generic[C]):
         return self._open.get(connection.fd) is connection
 
     def serve(self, seconds: float = TURN_SECONDS) -> None:
-        """Have messages read, users in turn, for so many seconds at most, and accept for as many of CPU time.
+        """Serve messages, users in turn, for at most `seconds`, and accept connections for as many seconds of CPU time.
 
-        Those who are accepted have a turn of their own: who comes for one message is not to wait behind who stays.
+        Newly accepted connections get a turn of their own, so that a short connection does not wait behind lasting
+        ones.
         """
         now = time.monotonic()
         until = now + seconds
@@ -215,7 +219,7 @@ class Connections(Generic[C]):
                 return
 
     def tend(self, now: float) -> None:
-        """Close the connections that have taken too long, and accept others again if it is time."""
+        """Close the connections that have taken too long, and resume accepting others if that is due."""
         if self._deaf_until is not None and now >= self._deaf_until:
             listens = self._watch(self._listening.fileno())
             self._deaf_until = None if listens else now + DEAF
@@ -225,7 +229,7 @@ class Connections(Generic[C]):
                 self.close(connection)
 
     def _ready(self) -> tuple[list[C], bool]:
-        """Return the connections with something to do, of each user one, then the next of each; whether others wait."""
+        """Return the connections with work, one of each user, then the next of each, and whether new ones wait."""
         found, called = [], False
         for fd, events in self._poll():
             if fd == self._listening.fileno():
@@ -246,7 +250,7 @@ class Connections(Generic[C]):
         return [connection for *_, connection in sorted(turns, key=lambda turn: turn[:-1])], called
 
     def _attend_all(self, ready: list[C], until: float) -> None:
-        """Attend to the first of some connections, and to others until a time."""
+        """Serve the first of the `ready` connections, and further ones until the time `until`."""
         for connection in ready:
             if self.is_open(connection):
                 self._attend(connection)
@@ -307,7 +311,7 @@ class Connections(Generic[C]):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def flush(self, connection: C) -> None:
-        """Send as much of what is unsent as the peer takes now. Nothing is read from it before it has taken all."""
+        """Send as many of the unsent bytes as the peer accepts now. It is not read from before it has accepted all."""
         if not self.is_open(connection):
             return
         try:
@@ -326,8 +330,8 @@ class Connections(Generic[C]):
     def hold(self, connection: C) -> None:
         """Record how many bytes are kept for a connection.
 
-        Where they are too many, connections for which bytes have been kept for longest are closed, of this user or of
-        the one for whom most are kept.
+        If they are too many, the connections for which bytes have been kept longest are closed: those of this user, or
+        of the user with the most bytes.
         """
         user, size = self._users[connection.uid], connection.size
         if not (size and connection.held):
@@ -343,7 +347,7 @@ class Connections(Generic[C]):
                 return
 
     def has_room(self, uid: int, size: int) -> bool:
-        """Return whether so many more bytes may be kept for a user."""
+        """Return whether `size` more bytes may be kept for a user."""
         user = self._users.get(uid)
         return (user.held if user else 0) + size <= self._most_held and self._held + size <= MOST_IN_ALL
 
@@ -353,7 +357,7 @@ class Connections(Generic[C]):
         connection.held = size
 
     def _close_oldest(self, user: _User[C], spared: C) -> bool:
-        """Close the connection of a user for which bytes are kept for longest; return False if there is no other."""
+        """Close the user's connection, not `spared`, with bytes kept longest; return False if there is none."""
         holding = [c for c in user.connections if c.held and c is not spared]
         if holding:
             self.close(min(holding, key=lambda c: c.held_since))
@@ -388,7 +392,7 @@ class Connections(Generic[C]):
         return [] if self._epoll.closed else self._epoll.poll(0)
 
     def _watch(self, fd: int) -> bool:
-        """Return whether the descriptor is watched now; the kernel may have no room for it."""
+        """Watch a descriptor; return whether it is watched now, as the kernel may have no room for it."""
         try:
             self._epoll.register(fd, select.EPOLLIN)
         except OSError:

@@ -43,7 +43,7 @@ def thread_times(pid: int, proc: str = "/proc") -> dict[int, int]:
 
 
 class Thread(NamedTuple):
-    """Where a thread was last, an OS CPU; whether it runs or could; and the nanoseconds of CPU time it has used."""
+    """A thread: its last OS CPU, whether it is running or runnable, and the nanoseconds of CPU time it has used."""
 
     cpu: int
     runs: bool
@@ -62,7 +62,7 @@ def of_threads(pid: int, proc: str = "/proc") -> dict[int, Thread]:
 
 
 def _ticks(text: str) -> int:
-    """Return user and system time in a stat that `parse_stat` takes (proc(5), fields 14 and 15)."""
+    """Return user and system time in the text of a stat that `parse_stat` accepts (proc(5), fields 14 and 15)."""
     fields = text.rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
@@ -70,7 +70,7 @@ def _ticks(text: str) -> int:
 def parse_proc_stat(text: str) -> dict[int, tuple[int, int]]:
     """Return (busy, total) clock ticks since boot of each OS CPU in the text of ``/proc/stat``.
 
-    Busy is all but idle and waiting for input or output. Guests' time is part of user time and not counted twice.
+    Busy is all time but idle and I/O wait. The time of guests is part of user time and not counted twice.
     """
     times = {}
     for line in text.splitlines():
@@ -82,7 +82,7 @@ def parse_proc_stat(text: str) -> dict[int, tuple[int, int]]:
 
 
 def of_cpus(proc: str = "/proc") -> dict[int, tuple[int, int]]:
-    """Return (busy, total) clock ticks since boot of each OS CPU; empty when the kernel does not say."""
+    """Return (busy, total) clock ticks since boot of each OS CPU; empty if the kernel does not report them."""
     return parse_proc_stat(_text(f"{proc}/stat"))
 
 

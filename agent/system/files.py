@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a machine below a root, read so that nothing they are or hold can stop the reader or make it wait."""
+"""Read the files of a machine below a root, so that neither their type nor their contents can stop or block us."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 BLANKS = " \t\r\n\0"
 _SMALL = 1 << 18  # bytes: four times the longest list of MAX_CPUS numbers would be more than any kernel writes
 _LARGE = 1 << 24
-_NAMED = 4  # files of one fault that are named before the rest is counted
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # say nothing of a file
+_NAMED = 4  # files with one fault that are named before the rest is counted
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # do not concern the file
 _MAX_ID = (1 << 31) - 1  # kernels hold ids as 32-bit integers; larger ones are -1 written without a sign
 
 
 @dataclass(slots=True)
 class Root:
-    """The files below a folder, and in words what was odd about them.
+    """The files below a folder, and warnings about what was odd in them.
 
-    Methods raise OSError only where this process or the machine lacks descriptors or memory.
+    Methods raise OSError only if this process or the machine lacks descriptors or memory.
     """
 
     folder: Path
@@ -39,13 +39,14 @@ class Root:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences for people: the notes, and the first files of each kind of fault with how many others share it."""
+        """Sentences for users: the notes, and the first files with each kind of fault and the number of others."""
         return (*self.notes, *_first_of(self._odd, "left out"), *_first_of(self._unread, "unreadable"))
 
     def text(self, path: str, limit: int = _SMALL) -> str | None:
-        """Return a file without blanks and NULs around it; None, with a warning unless it is missing, if unreadable.
+        """Return the text of a file without surrounding blanks and NULs.
 
-        Only plain files of at most `limit` bytes are read: a pipe or a device would make us wait.
+        None if it cannot be read, with a warning unless it is missing. Only plain files of at most `limit` bytes are
+        read: a pipe or a device would block the reader.
         """
         path = path.lstrip("/")
         try:
@@ -59,23 +60,23 @@ class Root:
             return None
 
     def long_text(self, path: str) -> str:
-        """Return a file that may be long, such as ``/proc/cpuinfo``; nothing when it cannot be read."""
+        """Return the text of a file that may be long, such as ``/proc/cpuinfo``; empty if it cannot be read."""
         return self.text(path, _LARGE) or ""
 
     def number(self, path: str) -> int:
-        """Return the number in a file, at most 2**31 - 1; -1 when there is none."""
+        """Return the number in a file, at most 2**31 - 1; -1 if there is none."""
         number = self.amount(path)
         return number if number <= _MAX_ID else -1
 
     def amount(self, path: str) -> int:
-        """Return the number of at most 18 digits in a file; -1 when there is none."""
+        """Return the number of at most 18 digits in a file; -1 if there is none."""
         text = self.text(path) or ""
         return int(text) if re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) else -1
 
     def mask(self, path: str, parse: Callable[[str], int] = parse_cpulist) -> int:
-        """Return the set in a file; 0 when there is none, with a warning when it cannot be understood."""
+        """Return the set in a file; 0 if there is none, with a warning if it cannot be parsed."""
         text = self.text(path)
-        if not text or text == "(null)":  # what some kernels write for a set that was never made
+        if not text or text == "(null)":  # some kernels write this for a set that was never created
             return 0
         try:
             return parse(text)
@@ -84,11 +85,11 @@ class Root:
             return 0
 
     def leave_out(self, path: str, fault: str) -> None:
-        """Warn of a file that cannot be understood; `fault` is a sentence."""
+        """Record a warning about a file that cannot be used; `fault` is a sentence."""
         self._odd.append(f"/{_shown(path.lstrip('/'))} is left out: {fault}")
 
     def first_mask(self, folder: str, *names: str) -> int:
-        """Return the set in the first file that has one: a list if its name says so, else a mask."""
+        """Return the set in the first file that has one, parsed as a list if its name says so, otherwise as a mask."""
         paths = (f"{folder}/{name}" for name in names)
         masks = (self.mask(path, parse_cpulist if path.endswith("list") else parse_cpumask) for path in paths)
         return next(filter(None, masks), 0)
@@ -104,7 +105,7 @@ class Root:
         return sorted({int(match[1]) for match in matches if match and int(match[1]) < MAX_CPUS})
 
     def has_folder(self, path: str) -> bool:
-        """Return whether a folder can be seen there."""
+        """Return whether `path` is a visible folder."""
         try:
             return (self.folder / path).is_dir()
         except OSError as error:
@@ -113,7 +114,7 @@ class Root:
 
 
 def _raise_if_short(error: Exception) -> None:
-    """Raise an error that a later try may not meet: to take it for a missing file would be to see another machine."""
+    """Raise an error that may be temporary: treating it as a missing file would describe a different machine."""
     if isinstance(error, OSError) and error.errno in _SHORT:
         raise error
 

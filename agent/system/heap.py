@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a process that runs a loop: large blocks go back to the kernel, garbage is collected between turns."""
+"""The memory of a process with a loop: large blocks are returned to the kernel, garbage is collected between turns."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ if TYPE_CHECKING:
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE = 1 << 16
-"""Bytes from which on a block of memory is one of its own, which the kernel gets back as soon as it is freed."""
+"""Least bytes of a block of memory that is mapped by itself and returned to the kernel as soon as it is freed."""
 SPARE = 1 << 22
 """Free bytes at the end of its memory that a process keeps."""
 YOUNG = 10_000
-"""New objects among which garbage is looked for: some milliseconds of work."""
+"""Number of new objects at which garbage among them is collected: some milliseconds of work."""
 OLD_SECONDS = 60.0
-"""Seconds from one look at all objects that have come since the last one to the next, when there is nothing to do."""
+"""Seconds between two collections, while idle, of all objects created since the previous one."""
 ALL_SECONDS = 3600.0
-"""The same for all objects that there are."""
+"""Seconds between two collections of all objects, while idle."""
 
 
 def return_large_blocks() -> None:
-    """Have the memory of large blocks given back when they are freed, where the C library is GNU's.
+    """Make the GNU C library return the memory of large blocks to the kernel when they are freed.
 
-    By default it raises the bound with the largest block that it has seen (mallopt(3), M_MMAP_THRESHOLD). Buffers for
-    the messages of many connections then lie between small blocks, and what they took stays taken.
+    By default it raises the threshold to the largest block that it has seen (mallopt(3), M_MMAP_THRESHOLD). Buffers
+    for the messages of many connections then lie between small blocks, and their memory is never returned. With another
+    C library nothing is done.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -37,10 +38,10 @@ def return_large_blocks() -> None:
 
 
 class Garbage:
-    """Collects garbage between the turns of a loop: new objects when there are many, older ones while it is idle.
+    """Collects garbage between the turns of a loop: new objects if there are many, older ones while it is idle.
 
-    Automatic collection is off meanwhile. It examines all objects whenever their number has grown by a quarter, also in
-    the middle of a request: 0.1 s for 20,000 jobs.
+    Automatic collection is off meanwhile, as it examines all objects whenever their number has grown by a quarter, even
+    in the middle of a request: 0.1 s for 20,000 jobs.
     """
 
     def __enter__(self) -> Self:
@@ -55,7 +56,7 @@ class Garbage:
         gc.enable()
 
     def look(self, *, idle: bool) -> None:
-        """Collect garbage after a turn of the loop; `idle`: whether nothing is to be done now."""
+        """Collect garbage after a turn of the loop; `idle`: whether no work is pending now."""
         if gc.get_count()[0] >= YOUNG:
             gc.collect(1)
         now = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop of a process offers to its parts."""
+"""The interface of a process's loop to its parts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Loop(Protocol):
-    """Who tells that a descriptor is readable."""
+    """A loop that calls handlers of readable descriptors."""
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:
         """Call `handler` whenever `fd` is readable."""
 
     def unwatch(self, fd: int) -> None:
-        """Stop looking at `fd`."""
+        """Stop watching `fd`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where numba keeps what it compiled. Imports nothing slow."""
+"""The folder of numba's compiled code. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def cache_folder(name: str, files: Sequence[Path]) -> Path | None:
-    """Return a cache folder for these very files: numba notices a changed one, but not a change in what it calls.
+    """Return a cache folder for exactly these files: numba detects a changed file, but no change in code that it calls.
 
-    It keeps what it compiles by path and time of change, so these count as well as the text. The folder lies in
-    NUMBA_CACHE_DIR, else in the first of CACHE_DIRECTORY (systemd's), XDG_CACHE_HOME and ~/.cache that can be written;
-    None where none can.
+    Numba identifies compiled code by path and modification time, so the folder depends on these and on the text. It
+    lies in NUMBA_CACHE_DIR, otherwise in the first writable one of CACHE_DIRECTORY (systemd's), XDG_CACHE_HOME and
+    ~/.cache; None if none is writable.
     """
     files = [file.resolve() for file in files]
     sources = b"".join(f"{file} {file.stat().st_mtime_ns} ".encode() + file.read_bytes() for file in files)

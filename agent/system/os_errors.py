@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentence for what the operating system refuses: the thing it was refused for, why, and what to do."""
+"""Sentences for errors of the operating system: what they concern, the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDIES = {
 
 
 class _Output(io.FileIO):
-    """Descriptor 1, whose errors name it."""
+    """Descriptor 1, with errors that name it."""
 
     def write(self, data: object) -> int:
         """Write bytes, as the base class does."""
@@ -44,27 +44,27 @@ class _Output(io.FileIO):
 
 
 def name_output() -> None:
-    """Have errors of standard output name it."""
+    """Make errors of standard output name it."""
     if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
         buffer = io.BufferedWriter(_Output(1, "w", closefd=False))
         sys.stdout = io.TextIOWrapper(buffer, sys.stdout.encoding, line_buffering=sys.stdout.line_buffering)
 
 
 def discard_output() -> None:
-    """Send what is still to be written to standard output nowhere: nothing can be written there any more."""
+    """Discard all pending and further standard output: nothing can be written there any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def reason_of(error: OSError) -> str:
-    """Return why the system refuses something and what to do about it, without the thing and a full stop."""
+    """Return the reason of an error and what to do about it, without its subject and without a full stop."""
     why = error.strerror or str(error) or type(error).__name__
-    # Our own sentences come with a number as well, but not with the system's words for it.
+    # Our own errors have a number too, but not the system's text for it.
     is_known = error.errno in REMEDIES and why == os.strerror(error.errno)
     return f"{why}: {REMEDIES[error.errno]}" if error.errno and is_known else why
 
 
 def sentence_of(error: OSError) -> str:
-    """Return what an error of the system says to a user."""
+    """Return the sentence for users that describes an error of the system."""
     if lacks_current_folder(error):
         return NO_CURRENT_FOLDER
     if error.filename is None:

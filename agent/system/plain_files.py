@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain files, read so that nothing that stands in their place makes the reader wait or goes on for ever."""
+"""Read plain files, so that no other file in their place blocks the reader or never ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a plain file for reading. Raises OSError, also for what is none: its text is for people."""
+    """Open a plain file for reading. Raises OSError, also if it is not a plain file; its text is for users."""
     _check(path.stat().st_mode)
     file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")  # noqa: SIM115
     try:
@@ -25,7 +25,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_plain(path: Path, limit: int) -> bytes:
-    """Return a plain file of at most `limit` bytes. Raises OSError, also for what is none or longer."""
+    """Return the bytes of a plain file of at most `limit` bytes. Raises OSError, also if it is not plain or longer."""
     with open_plain(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:

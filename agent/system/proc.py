@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes, their threads and their CPU masks, as the kernel tells them through ``/proc`` and pidfds.
+"""Processes, their threads and their CPU masks, as the kernel reports them through ``/proc`` and pidfds.
 
 Masks are sets of OS CPUs (`dromlib.cpulist`); start times are clock ticks since boot (proc(5), field 22 of stat). A
-process is known by pid *and* start time. State ``Z`` of a main thread is never read as death, because its workers may
-live on: the pidfd tells.
+process is identified by pid *and* start time. State ``Z`` of a main thread is never interpreted as the process's end,
+because its workers may live on: the pidfd shows the end.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
 SO_PEERPIDFD = 77
-"""Socket option of Linux 6.5: the pidfd of the peer, on all architectures but parisc and sparc."""
+"""Socket option of Linux 6.5 for the peer's pidfd, on all architectures but parisc and sparc."""
 MOST_ENVIRONMENT = 1 << 18
-"""Bytes of an environment that are read: reading holds up the agent, and a program may have megabytes of it."""
+"""Most bytes read of an environment: reading delays the agent, and a program may have megabytes of it."""
 _PF_KTHREAD = 0x00200000
 _NOT_THERE = (errno.ESRCH, errno.ENOENT, errno.EINVAL, errno.ENODATA)
 
@@ -46,7 +46,7 @@ class Identity(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """What ``/proc/PID/stat`` says: parent's pid, state letter of the main thread, start time in ticks since boot."""
+    """Fields of ``/proc/PID/stat``: parent's pid, state letter of the main thread, start time in ticks since boot."""
 
     ppid: int
     state: str
@@ -55,7 +55,7 @@ class Stat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who connected a socket, in the kernel's words: process, uid and gid then, and a pidfd the caller closes."""
+    """The peer that connected a socket, from the kernel: process, uid and gid then, and a pidfd the caller closes."""
 
     identity: Identity
     uid: int
@@ -64,9 +64,9 @@ class Peer:
 
 
 def parse_stat(text: str) -> Stat | None:
-    """Return what the text of ``/proc/PID/stat`` says, or None when it is cut short.
+    """Return the fields in the text of ``/proc/PID/stat``, or None if it is truncated.
 
-    The command name may hold blanks and parentheses, so fields are counted from the last parenthesis.
+    The command name may contain blanks and parentheses, so fields are counted from the last parenthesis.
     """
     fields = text.rpartition(")")[2].split(maxsplit=20)
     try:
@@ -76,22 +76,22 @@ def parse_stat(text: str) -> Stat | None:
 
 
 def read_stat(pid: int, proc: str = "/proc") -> Stat | None:
-    """Return the stat of process `pid`, or None when there is no such process."""
+    """Return the stat of process `pid`, or None if there is no such process."""
     text = read(f"{proc}/{pid}/stat")
     return None if text is None else parse_stat(text.decode(errors="replace"))
 
 
 def start_time(pid: int, proc: str = "/proc") -> int | None:
-    """Return the start time of process `pid` in clock ticks since boot, or None when there is no such process."""
+    """Return the start time of process `pid` in clock ticks since boot, or None if there is no such process."""
     stat = read_stat(pid, proc)
     return stat and stat.start_time
 
 
 def open_pidfd(pid: int, start: int, proc: str = "/proc") -> int | None:
-    """Return a pidfd of the process `pid` that started at `start` (ticks), or None when it is gone or another's.
+    """Return a pidfd of the process `pid` that started at `start` (ticks), or None if it is gone or not that process.
 
     The pidfd is opened before the start times are compared, so it cannot belong to a later process. The caller
-    closes it. Raises OSError when descriptors run out.
+    closes it. Raises OSError if descriptors run out.
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -103,7 +103,7 @@ def open_pidfd(pid: int, start: int, proc: str = "/proc") -> int | None:
 
 
 def _keep(pidfd: int, test: Callable[[], bool]) -> int | None:
-    """Return `pidfd` if `test` holds; otherwise, or when it fails, close it."""
+    """Return `pidfd` if `test` returns true; otherwise, or if `test` raises, close it."""
     kept = False
     try:
         kept = test()
@@ -114,16 +114,16 @@ def _keep(pidfd: int, test: Callable[[], bool]) -> int | None:
 
 
 def is_alive(pidfd: int) -> bool:
-    """Say whether the process of a pidfd runs. One whose main thread has ended does, as long as its workers do."""
+    """Return whether the process of a pidfd runs. It does while any thread runs, even if its main thread has ended."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return not poller.poll(0)
 
 
 def peer_identity(sock: socket.socket, proc: str = "/proc") -> Peer | None:
-    """Return who connected the AF_UNIX socket `sock`, or None when that process is gone.
+    """Return the process that connected the AF_UNIX socket `sock`, or None if it is gone.
 
-    Where the kernel has no SO_PEERPIDFD, a pid reused since the connection cannot be told from its first owner.
+    If the kernel has no SO_PEERPIDFD, a process that has reused the pid since the connection cannot be distinguished.
     """
     pid, uid, gid = peer_credentials(sock)
     start = start_time(pid, proc)
@@ -136,7 +136,7 @@ def peer_identity(sock: socket.socket, proc: str = "/proc") -> Peer | None:
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Return pid, uid and gid of who connected the AF_UNIX socket `sock`, as they were then."""
+    """Return pid, uid and gid of the process that connected the AF_UNIX socket `sock`, as they were then."""
     pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid, gid
 
@@ -153,7 +153,7 @@ def _peer_pidfd(sock: socket.socket, pid: int, start: int, proc: str) -> int | N
 
 
 def _holds_pid(pidfd: int) -> bool:
-    """Say whether the process runs, or has ended and its parent has not yet collected it."""
+    """Return whether the process runs, or has ended without having been reaped by its parent yet."""
     try:
         signal.pidfd_send_signal(pidfd, 0)
     except ProcessLookupError:
@@ -164,7 +164,7 @@ def _holds_pid(pidfd: int) -> bool:
 
 
 def executable(pid: int, proc: str = "/proc") -> str:
-    """Return the path of the file a process runs; empty when it is gone or not ours to know."""
+    """Return the path of the file that a process executes; empty if it is gone or we may not read it."""
     try:
         return str(Path(f"{proc}/{pid}/exe").readlink()).removesuffix(" (deleted)")
     except OSError:
@@ -172,34 +172,34 @@ def executable(pid: int, proc: str = "/proc") -> str:
 
 
 def command(pid: int, proc: str = "/proc") -> str:
-    """Return the name of a process's main thread, ``program`` when it is gone or has none."""
+    """Return the name of a process's main thread; ``program`` if it is gone or has none."""
     return (read(f"{proc}/{pid}/comm") or b"").decode(errors="replace").strip() or "program"
 
 
 def users(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
-    """Return the real and the effective uid of process `pid`, or None when there is none."""
+    """Return the real and the effective uid of process `pid`, or None if there is no such process."""
     fields = _status(pid, "Uid", proc)
     return (int(fields[0]), int(fields[1])) if len(fields) > 1 else None
 
 
 def namespaces(pid: int, proc: str = "/proc") -> int:
-    """Return in how many nested pid namespaces, from that of ``/proc`` on, process `pid` is; 0: nobody knows."""
+    """Return the number of nested pid namespaces, from that of ``/proc`` on, of process `pid`; 0: unknown."""
     return len(_status(pid, "NSpid", proc))
 
 
 def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
-    """Say whether `pid` is a thread of the kernel (PF_KTHREAD, proc(5), field 9 of stat)."""
+    """Return whether `pid` is a thread of the kernel (PF_KTHREAD, proc(5), field 9 of stat)."""
     fields = (read(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split(maxsplit=8)
     return len(fields) > 6 and bool(int(fields[6]) & _PF_KTHREAD)
 
 
 def named_task(pid: int, proc: str = "/proc") -> Identity | None:
-    """Return what ``DROM_TASK`` in the environment of process `pid` says, or None."""
+    """Return the process that ``DROM_TASK`` in the environment of process `pid` names, or None."""
     return named_in(environment(pid, proc))
 
 
 def named_in(entries: Iterable[bytes]) -> Identity | None:
-    """Return what ``DROM_TASK`` in an environment says, or None."""
+    """Return the process that ``DROM_TASK`` in an environment names, or None."""
     for entry in entries:
         name, _, value = entry.partition(b"=")
         first, _, start = value.partition(b":")
@@ -209,22 +209,22 @@ def named_in(entries: Iterable[bytes]) -> Identity | None:
 
 
 def lineage(pid: int, proc: str = "/proc", most: int = sys.maxsize, since: int = 0) -> list[Identity]:
-    """Return the process `pid` and its ancestors, the nearest first; empty when it is gone.
+    """Return the process `pid` and its ancestors, the nearest first; empty if it is gone.
 
-    At most so many are returned, and none that started before `since` (clock ticks since boot).
+    At most `most` are returned, and none that started before `since` (clock ticks since boot).
     """
     found: dict[int, Identity] = {}
     latest = sys.maxsize
     while pid not in found and len(found) < most and (stat := read_stat(pid, proc)):
         if not since <= stat.start_time <= latest:
-            break  # too old; or too young: the parent has ended, and its pid is another's
+            break  # too old; or too young: the parent has ended, and its pid is reused
         found[pid] = Identity(pid, latest := stat.start_time)
         pid = stat.ppid
     return list(found.values())
 
 
 def _status(pid: int, field: str, proc: str) -> list[str]:
-    """Return the words of a field of ``/proc/PID/status``; none when there is no such process or field."""
+    """Return the words of a field of ``/proc/PID/status``; empty if there is no such process or field."""
     for line in (read(f"{proc}/{pid}/status") or b"").decode(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == field:
@@ -239,22 +239,22 @@ def scan(proc: str = "/proc") -> dict[int, Stat]:
 
 
 def environment(pid: int, proc: str = "/proc") -> list[bytes]:
-    """Return the environment a process was started with, as far as it is read; empty when it is gone or not ours."""
+    """Return the environment a process was started with, up to the limit; empty if it is gone or we may not read it."""
     data = read(f"{proc}/{pid}/environ", MOST_ENVIRONMENT) or b""
     entries = data.split(b"\0")
     return entries[:-1] if len(data) == MOST_ENVIRONMENT else entries
 
 
 def image(pid: int, proc: str = "/proc") -> tuple[bytes, ...]:
-    """Return where the arguments and the environment of a process lie, which changes when it executes a program.
+    """Return the addresses of a process's arguments and environment, which change when it executes a program.
 
-    These are fields 48 to 51 of stat (proc(5)); empty when the process is gone.
+    These are fields 48 to 51 of stat (proc(5)); empty if the process is gone.
     """
     return tuple((read(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split()[45:49])
 
 
 def owner(pid: int, proc: str = "/proc") -> int | None:
-    """Return the user of a process, None when it is gone; root where others may not look into it."""
+    """Return the uid of a process, None if it is gone; that of root if others may not inspect it."""
     try:
         return os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - thousands of these
     except OSError:
@@ -262,19 +262,19 @@ def owner(pid: int, proc: str = "/proc") -> int | None:
 
 
 def process_tree(root_pid: int, proc: str = "/proc") -> set[int]:
-    """Return the pids of `root_pid` and all its descendants by parent pid, in one scan; empty when it is gone."""
+    """Return the pids of `root_pid` and all its descendants by parent pid, in one scan; empty if it is gone."""
     stats = scan(proc)
     owners = owners_of(stats, {root_pid} & stats.keys())
     return {pid for pid, owner in owners.items() if owner == root_pid}
 
 
 def owners_of(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
-    """Return for each pid its nearest ancestor in `roots`, itself included; 0 where there is none."""
+    """Return for each pid its nearest ancestor in `roots`, itself included; 0 if there is none."""
     owners: dict[int, int] = {0: 0, **{root: root for root in roots}}
     for pid in stats:
         path, at = [], pid
         while at not in owners:
-            # Marked before it climbs on: parents of a snapshot that was not taken at once may form a ring.
+            # Marked before the search goes on: parents in a snapshot that is not atomic may form a cycle.
             owners[at] = 0
             path.append(at)
             at = stats[at].ppid if at in stats else 0
@@ -284,7 +284,7 @@ def owners_of(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, in
 
 
 def threads(pid: int, proc: str = "/proc") -> list[int]:
-    """Return the thread ids of process `pid`; empty when it is gone."""
+    """Return the thread ids of process `pid`; empty if it is gone."""
     try:
         return numbers(f"{proc}/{pid}/task")
     except (ProcessLookupError, FileNotFoundError):
@@ -302,7 +302,7 @@ def thread_masks(pids: Iterable[int], proc: str = "/proc") -> dict[int, int]:
 
 
 def boot_id(root: str = "/") -> bytes:
-    """Return the 16 bytes that name this boot of the machine below `root`; zeros when it does not say."""
+    """Return the 16 bytes that identify this boot of the machine below `root`; zeros if there are none."""
     text = read(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id") or b""
     try:
         return bytes.fromhex(text.decode().strip().replace("-", "")).rjust(16, b"\0")[:16]
@@ -319,17 +319,17 @@ def raise_fd_limit() -> int:
 
 
 def numbers(folder: str) -> list[int]:
-    """Return the names in a folder that are numbers."""
+    """Return the numbers among the names in a folder."""
     with os.scandir(folder) as entries:
         return [int(entry.name) for entry in entries if entry.name.isdecimal()]
 
 
 def read(path: str, most: int = sys.maxsize) -> bytes | None:
-    """Return a file of ``/proc``, the first `most` bytes of it, or None when it is gone or not ours to read.
+    """Return the first `most` bytes of a file of ``/proc``, or None if it is gone or we may not read it.
 
     Raises OSError for other reasons.
     """
-    # Not by `open`, which asks four things of every file: agents read thousands of these.
+    # Not with `open`, which makes four queries of every file: agents read thousands of these.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (ProcessLookupError, FileNotFoundError, PermissionError):

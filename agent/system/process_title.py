@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name and command line under which `ps` and `pgrep` show this process, which is otherwise one of many Pythons."""
+"""Set the name and command line that `ps` and `pgrep` show for this process instead of those of Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SELF = "/proc/self"
 def set_title(name: str, *words: str) -> None:
     """Show this process as `name`, of at most 15 bytes, with `words` as arguments, as far as the kernel allows it.
 
-    The command line is written over the one that the process was started with, and cut where that ends. Where it is
-    not to be found, as in a sandbox with a /proc of its own, nothing is written.
+    The command line overwrites the one that the process was started with, and is cut to its length. If that cannot be
+    found, as in a sandbox with a /proc of its own, nothing is written.
     """
     with suppress(OSError):
         _write(f"{SELF}/comm", 0, name.encode())

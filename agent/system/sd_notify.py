@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service manager such as systemd is told: ready, reloading, stopping, and that the agent still turns.
+"""Notifications to a service manager such as systemd: ready, reloading, stopping, and that the loop still runs.
 
 The protocol is that of sd_notify(3): datagrams of ``KEY=value`` lines to the AF_UNIX socket in ``$NOTIFY_SOCKET``,
 whose first character ``@`` stands for the NUL of an abstract name. Without the variable nothing is sent.
@@ -19,9 +19,9 @@ VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class ServiceManager:
-    """The manager that `environ` names, if any. Its variables are taken out, so that no child speaks in our name.
+    """The manager that `environ` names, if any. Its variables are removed, so that no child notifies in our name.
 
-    `period` is how often, in seconds, the manager wants to hear from the loop at least; None: it does not watch.
+    `period` is the manager's watchdog interval, the most seconds between two notifications; None: no watchdog.
     """
 
     def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
@@ -33,19 +33,19 @@ class ServiceManager:
         self._status = ""
 
     def ready(self) -> None:
-        """Tell that the agent serves, at first or again after `reloading`."""
+        """Notify that the agent serves, at first or again after `reloading`."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """Tell that the configuration is being read; `ready` has to follow."""
+        """Notify that the configuration is being read; a call of `ready` must follow."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """Tell that the agent is about to end."""
+        """Notify that the agent is about to end."""
         self._send("STOPPING=1")
 
     def turned(self, now: float, status: str) -> None:
-        """Take in that the loop has turned: pet the watchdog when it is time, and tell another status."""
+        """Record a turn of the loop: notify the watchdog if that is due, and send the status if it has changed."""
         lines = []
         if self.period is not None and now >= self._next:
             self._next = now + self.period / 2
@@ -60,6 +60,6 @@ class ServiceManager:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock, suppress(OSError):
-            # A manager that does not read is no reason to stop managing.
+            # The agent continues even if its manager does not read.
             sock.setblocking(False)
             sock.sendto("\n".join(lines).encode(), self._address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a signal means: to a daemon, whose loop the numbers reach through a pipe, and to a command."""
+"""Handle Unix signals: in a daemon, through a pipe that its loop reads, and in a command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 WITH_US = ("setpriv", "--pdeathsig", "TERM")
-"""How a command line begins that is to get SIGTERM when the thread that starts it has ended, also if it was killed."""
+"""Prefix of a command line that makes it get SIGTERM when the thread that starts it has ended, also if killed."""
 
 
 class Signals:
-    """Takes signals until `close`; `fd` is readable when there is one for `dispatch`."""
+    """Receives signals until `close`; `fd` is readable if there is one for `dispatch`."""
 
     def __init__(self, meanings: Mapping[signal.Signals, Callable[[], None]]) -> None:
         self._meanings = meanings
@@ -27,7 +27,7 @@ class Signals:
             signal.signal(number, lambda *_: None)
 
     def dispatch(self) -> None:
-        """Call what each signal that has come means; SIGHUP means SIGTERM where the agent's terminal has gone."""
+        """Call the handler of each received signal; SIGHUP counts as SIGTERM if the agent's terminal is gone."""
         for number in sorted(set(os.read(self.fd, 4096))):
             gone = number == signal.SIGHUP and not self._outlives_terminal and not _has_terminal()
             meaning = self._meanings.get(signal.SIGTERM if gone else signal.Signals(number))
@@ -35,7 +35,7 @@ class Signals:
                 meaning()
 
     def close(self) -> None:
-        """Take no more signals."""
+        """Stop receiving signals."""
         signal.set_wakeup_fd(self._before)
         os.close(self.fd)
         os.close(self._write)
@@ -43,7 +43,7 @@ class Signals:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a block as Ctrl-C does: with KeyboardInterrupt."""
+    """Return a context manager in which SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

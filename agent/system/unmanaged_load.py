@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs outside every task take of each CPU, and which cores are better left to them.
+"""The load of programs outside every task on each CPU, and the cores to leave to them.
 
-The time of an unmanaged thread counts in equal parts for every CPU it may run on: one that is bound weighs on its CPU
-alone, one that is free weighs on all alike, since the kernel moves it to where there is room. A core is therefore
-judged by what it carries beyond the least loaded one. Processes that begin and end between two looks are not seen.
+The CPU time of an unmanaged thread is divided equally among the CPUs it may run on: a bound thread loads its CPU alone,
+a free one loads all CPUs equally, since the kernel moves it to where there is room. A core is therefore judged by its
+load above that of the least loaded one. Processes that start and end between two measurements are not seen.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from drom.agent.system.proc import Identity
 
 PERIOD = 2.0
-"""Seconds between two looks."""
+"""Seconds between two measurements."""
 BUSY = 0.05
-"""Share of a CPU below which a process is not looked at closer."""
+"""Share of a CPU below which the threads of a process are not examined."""
 
 
 class Meter:
-    """Measures the load of unmanaged programs between two looks, from ``/proc`` below `proc`.
+    """Measures the load of unmanaged programs between two calls of `look`, from ``/proc`` below `proc`.
 
-    `mask_of_thread` tells the OS CPUs a thread may run on. Raises nothing for processes that end meanwhile.
+    `mask_of_thread` returns the OS CPUs a thread may run on. Raises nothing for processes that end meanwhile.
     """
 
     def __init__(self, proc: str = "/proc", mask_of_thread: Callable[[int], int] | None = None) -> None:
@@ -42,9 +42,9 @@ class Meter:
         self._at: float | None = None
 
     def look(self, now: float, tasks: Collection[Identity]) -> dict[int, float]:
-        """Return the share (0 to 1, or above where threads queue) of each OS CPU that unmanaged programs took.
+        """Return the share (0 to 1, or more if threads queue) of each OS CPU that unmanaged programs used.
 
-        The time runs from the last look; the first one finds nothing. `tasks` are the first processes of tasks.
+        The time runs from the last call; the first call finds nothing. `tasks` are the first processes of tasks.
         """
         times = cpu_times.scan_times(self._proc)
         managed = times.below(tasks)
@@ -81,10 +81,10 @@ class Meter:
 
 @dataclass(slots=True)
 class Avoidance:
-    """Which cores unmanaged programs keep busy: pure, and slow to change its mind.
+    """The decision which cores unmanaged programs keep busy: pure, with hysteresis.
 
-    A core is avoided once it has carried `threshold` more than the least loaded one for `after` seconds, and used
-    again once it has carried less than half of that as long.
+    A core is avoided once its load has exceeded that of the least loaded one by `threshold` for `after` seconds, and
+    used again once the excess has been less than half of that for as long.
     """
 
     threshold: float
@@ -107,14 +107,14 @@ class Avoidance:
 
 
 def per_core(load: Mapping[int, float], cores: Sequence[int], lost: int = 0) -> list[float]:
-    """Return the load of the busiest CPU of each core (masks); cores in `lost` are like the least loaded one."""
+    """Return the load of the busiest CPU of each core (masks); cores in `lost` count as the least loaded one."""
     loads = {core: max((load.get(cpu, 0.0) for cpu in cpus(core)), default=0.0) for core in cores if core & ~lost}
     least = min(loads.values(), default=0.0)
     return [loads.get(core, least) for core in cores]
 
 
 class Watch:
-    """Looks at the load each period; `cores` are masks. `load` is the last look's, by OS CPU."""
+    """Measures the load each period; `cores` are masks. `load` is the last measurement, by OS CPU."""
 
     def __init__(self, avoidance: Avoidance, cores: Sequence[int], meter: Meter | None = None) -> None:
         self.load: dict[int, float] = {}
@@ -125,9 +125,9 @@ class Watch:
         self._next = 0.0
 
     def look(self, now: float, tasks: Collection[Identity], lost: int = 0) -> int | None:
-        """Return the OS CPUs to avoid from now on when that has changed; None too when it is not time to look.
+        """Return the OS CPUs to avoid from now on if they have changed; None if not, or if no measurement is due.
 
-        Those in `lost` are not there, so that nothing runs on them.
+        CPUs in `lost` do not exist any more, so nothing runs on them.
         """
         if not self._avoidance.threshold or now < self._next:
             return None

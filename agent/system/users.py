@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users and groups by name and by number, as the system's directory knows them, which may be a slow network service."""
+"""Users and groups by name and by number, from the system's directory, which may be a slow network service."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ K = TypeVar("K", bound="Hashable")
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number of one without."""
+    """Return the name of a user, or the number if there is no name."""
     user = user_of(uid)
     return user.pw_name if user else str(uid)
 
 
 def user_number(word: str) -> int | None:
-    """Return the uid that a name or a number stands for, or None when nobody here has that name."""
+    """Return the uid that a name or a number stands for, or None if no user has that name."""
     try:
         return int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid
-    except (KeyError, ValueError):  # nobody, or a text that cannot be a name or a number
+    except (KeyError, ValueError):  # no such user, or a text that cannot be a name or a number
         return None
 
 
 def user_of(uid: int) -> pwd.struct_passwd | None:
-    """Return the entry of a user; None for one without."""
+    """Return the entry of a user; None if there is none."""
     try:
         return pwd.getpwuid(uid)
     except (KeyError, OverflowError):
@@ -45,7 +45,7 @@ def user_of(uid: int) -> pwd.struct_passwd | None:
 
 
 def user_called(name: str) -> pwd.struct_passwd | None:
-    """Return the entry of the user of this name; None where there is none."""
+    """Return the entry of the user of this name; None if there is none."""
     try:
         return pwd.getpwnam(name)
     except (KeyError, ValueError):
@@ -53,7 +53,7 @@ def user_called(name: str) -> pwd.struct_passwd | None:
 
 
 def groups_of(uid: int) -> set[int]:
-    """Return the groups that the system's lists put a user in; none for a user without a name.
+    """Return the gids of a user's groups in the system's directory; none for a user without a name.
 
     Other threads run meanwhile, which `os.getgrouplist` does not allow.
     """
@@ -72,7 +72,7 @@ def groups_of(uid: int) -> set[int]:
 
 
 def group_number(word: str) -> int | None:
-    """Return the gid that a name or a number stands for, or None when no group here has that name."""
+    """Return the gid that a name or a number stands for, or None if no group has that name."""
     try:
         return int(word) if word.isdecimal() else grp.getgrnam(word).gr_gid
     except (KeyError, ValueError):
@@ -80,18 +80,18 @@ def group_number(word: str) -> int | None:
 
 
 class SilentDirectoryError(Exception):
-    """Raised when the directory of users has not answered in time; the message is a sentence for people."""
+    """Raised when the directory of users has not answered in time; the message is a sentence for users."""
 
     def __init__(self) -> None:
         super().__init__("this machine's directory of users has not answered: ask again in a moment.")
 
 
 class Directory:
-    """Asks the system's directory for a loop that must not wait for it: in threads of its own, and remembers.
+    """Queries the system's directory in threads of its own, for a loop that must not block, and caches the answers.
 
-    An answer is kept for `lifetime` seconds and, if the directory is silent then, until it answers again. A question is
+    An answer is kept for `lifetime` seconds and, if the directory is silent then, until it answers again. A query is
     waited for at most `patience` seconds, and not at all while an earlier one has been unanswered for longer. At most
-    `THREADS` questions are asked at a time, and `MOST` answers are kept.
+    `THREADS` queries run at a time, and at most `MOST` answers are kept.
     """
 
     THREADS = 4
@@ -104,7 +104,7 @@ class Directory:
         self._asked: dict[tuple[Any, Any], tuple[float, Future[Any]]] = {}
 
     def ask(self, lookup: Callable[[K], T], key: K) -> T:
-        """Return what `lookup` returns for `key`, or returned lately. Raises `SilentDirectoryError`."""
+        """Return the result of `lookup` for `key`, or a recent one. Raises `SilentDirectoryError`."""
         question, now = (lookup, key), time.monotonic()
         with self._lock:
             known: tuple[float, T] | None = self._known.get(question)
@@ -121,7 +121,7 @@ class Directory:
         raise SilentDirectoryError
 
     def _ask(self, question: tuple[Any, Any], now: float) -> Future[Any] | None:
-        """Return what will be the answer to a question; None if too many others are unanswered."""
+        """Return the future of the answer to a query; None if too many other queries are unanswered."""
         if question not in self._asked:
             if len(self._asked) >= self.THREADS:
                 return None
@@ -148,7 +148,7 @@ class Directory:
             pending.set_exception(error)
 
     def user_name(self, uid: int) -> str:
-        """Return the name of a user; the number of one without, and as long as the directory is silent."""
+        """Return the name of a user; the number if there is no name, or while the directory is silent."""
         if uid == 0:
             return "root"
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the demonstration plays: an agent in a directory of its own, programs under it, one place to wait for all.
+"""The setting of the demonstration: an agent in a directory of its own, programs under it, one place to wait for all.
 
-Nothing here waits for a fixed time to pass; each wait is for a condition, with a deadline that only a broken machine
-reaches. What was started is ended and removed whatever happens.
+Nothing here waits for a fixed time; each wait is for a condition, with a deadline that only a broken machine reaches.
+All that was started is ended and removed in any case.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PATIENCE = 120.0
-"""Seconds a step may take beyond its own time, on a machine that does other things as well."""
+"""Seconds a step may take beyond its own time, on a busy machine."""
 START_PATIENCE = 900.0
 """Seconds the agent may take to start and, the first time on a machine, to compile the distribution kernel."""
 LOOK = 0.05
-"""Seconds between two looks at a condition that nothing signals."""
+"""Seconds between two checks of a condition that nothing signals."""
 GRACE = "10"
 """Seconds until the agent binds a program itself: on a busy machine it may not get to run within the usual 1."""
 LEFT_BY_AGENTS = {"events", "lock", "registry"}
-"""What a stopped agent leaves in its runtime directory, for the next one."""
+"""Files that a stopped agent leaves in its runtime directory for the next one."""
 STEERING = ("DROM_", "OMP_", "GOMP_", "OMPI_", "PMI", "MPI", "MV2_", "PALS_")
-"""How variables begin that settings of drom, OpenMP and MPI launchers are read from."""
+"""Prefixes of the variables with settings of drom, OpenMP and MPI launchers."""
 
 
 class DemoError(Exception):
-    """Raised when the demonstration cannot go on; the message is a sentence for people."""
+    """Raised when the demonstration cannot continue; the message is a sentence."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Program:
 
 
 class AgentProcess:
-    """A ``drom agent`` and what it says on stderr."""
+    """A ``drom agent`` and its output on stderr."""
 
     def __init__(self, *options: str) -> None:
         self._process = subprocess.Popen(
@@ -77,15 +77,15 @@ class AgentProcess:
         self._said = b""
 
     def listen(self) -> None:
-        """Take in what it has said; its pipe must not fill."""
+        """Read the agent's output; its pipe must not fill."""
         with suppress(BlockingIOError):
             while more := os.read(self.stderr, 1 << 16):
                 self._said += more
 
     def is_ready(self, patient: Callable[[float], None]) -> bool:
-        """Wait until programs may knock and nothing compiles any more; False when it ended instead.
+        """Wait until programs can register and nothing compiles any more; return False if the agent ended instead.
 
-        `patient` is told the seconds so far while the distribution kernel is being compiled, which takes a core.
+        `patient` is called with the seconds so far while the distribution kernel is being compiled, which uses a core.
         """
         start = time.monotonic()
         while not self._said_ready():
@@ -108,20 +108,20 @@ class AgentProcess:
         return b" event=compiling " in self._said and not re.search(rb" event=compile(d|_failed)\b", self._said)
 
     def ended(self) -> bool:
-        """Tell whether it runs no more."""
+        """Return whether the agent has ended."""
         return self._process.poll() is not None
 
     def last_words(self) -> str:
-        """Return the last line it has said."""
+        """Return the last line of the agent's output."""
         lines = self._said.decode(errors="replace").splitlines()
         return lines[-1].removeprefix("drom: ") if lines else "nothing"
 
     def metrics_port(self) -> int:
-        """Return the TCP port at which it has said that it serves its metrics."""
+        """Return the TCP port of the agent's metrics, according to its output."""
         return int(re.findall(rb" event=metrics .*\bport=(\d+)", self._said)[0])
 
     def stop(self) -> str:
-        """Stop it as an admin would; return a sentence if it did not end well."""
+        """Stop the agent with SIGTERM; return a sentence if it did not end well."""
         self._process.terminate()
         try:
             status = self._process.wait(PATIENCE)
@@ -130,12 +130,12 @@ class AgentProcess:
         return f"the agent ended with status {status}: {self.last_words()}" if status else ""
 
     def close(self) -> None:
-        """End it in any case."""
+        """End the agent in any case."""
         end(self._process)
 
 
 class Stage:
-    """A runtime directory with an agent in it and the programs started there; `hear` gets each event."""
+    """A runtime directory with an agent and the programs started there; `hear` is called with each event."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="drom-demo-"))
@@ -152,7 +152,7 @@ class Stage:
     # --- the agent ---
 
     def start_agent(self, words: str | None, patient: Callable[[float], None]) -> None:
-        """Start an agent that sees the machine as `words` say and wait until it is ready. Raises `DemoError`."""
+        """Start an agent with the topology `words` (None: the real one); wait until it is ready. Raises `DemoError`."""
         options = ["--runtime-dir", os.fspath(self.runtime_dir), "--metrics", "127.0.0.1:0", "--grace", GRACE]
         self._agent = AgentProcess(*options, *(["--topology", words] if words else []))
         if not self._agent.is_ready(patient):
@@ -168,7 +168,7 @@ class Stage:
         self._poller.register(agent.stderr, zmq.POLLIN)
 
     def _rehearse(self) -> None:
-        """Run ``true`` until a signal of it is heard: a subscription does not say by itself that it stands."""
+        """Run ``true`` until a signal about it arrives: a subscription does not report when it is in effect."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             nothing = subprocess.run(
@@ -192,7 +192,7 @@ class Stage:
         return self._agent.last_words() if self._agent else "nothing"
 
     def stop_agent(self) -> list[str]:
-        """Stop the agent; return in sentences what it or the programs left behind."""
+        """Stop the agent; return sentences on what it or the programs left behind."""
         complaint = self._agent.stop() if self._agent else ""
         problems = [complaint] if complaint else []
         if files := {entry.name for entry in self.runtime_dir.iterdir()} - LEFT_BY_AGENTS:
@@ -232,14 +232,14 @@ class Stage:
         return program
 
     def said(self, name: str) -> tuple[str, int]:
-        """Return the first line of a program that has ended (or all it said, if it is not its own) and its status."""
+        """Return the first own line of a program that has ended (all its output if it has none) and its exit status."""
         process = self.programs[name].process
         lines = process.communicate(timeout=PATIENCE)[0].splitlines()
         own = [line for line in lines if line.startswith(f"{name}: ")]
         return own[0] if own else " ".join(lines) or f"{name} said nothing", process.returncode
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 0.0) -> None:
-        """Deal with what happens until `condition` holds, for `seconds` and the patience. Raises `DemoError`."""
+        """Handle events until `condition` holds, for at most `seconds` plus `PATIENCE`. Raises `DemoError`."""
         deadline = time.monotonic() + seconds + PATIENCE
         while not condition():
             if time.monotonic() > deadline:
@@ -269,7 +269,7 @@ class Stage:
         return f"last seen: {', '.join(rows) or 'no task'}; the agent's last words: {self._last_words()}"
 
     def close(self) -> None:
-        """End and remove whatever is still there."""
+        """End the programs and the agent, and remove the folder."""
         for program in self.programs.values():
             end(program.process)
             os.close(program.pidfd)
@@ -280,7 +280,7 @@ class Stage:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """End a process, kindly first, and close its pipes."""
+    """End a process, first with SIGTERM, then with SIGKILL, and close its pipes."""
     process.terminate()
     try:
         process.wait(10)
@@ -293,7 +293,7 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment without what would steer the agent, the launcher or the programs."""
+    """Return the environment without variables that would control the agent, the launcher or the programs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
     claimed = {name: value for name, value in os.environ.items() if name == cpu_locks.VARIABLE}
     return kept | claimed | {"DROM_CONFIG": os.devnull}
@@ -301,7 +301,7 @@ def clean_environment() -> dict[str, str]:
 
 @contextmanager
 def opened() -> Iterator[Stage]:
-    """Give a stage and clear it away in any case; SIGTERM ends the demonstration as Ctrl-C does."""
+    """Yield a stage and remove it in any case; SIGTERM ends the demonstration as Ctrl-C does."""
 
     def leave(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -311,7 +311,7 @@ def opened() -> Iterator[Stage]:
     try:
         yield stage
     finally:
-        # A second Ctrl-C must not leave half of it there.
+        # A second Ctrl-C must not interrupt the removal.
         interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         stage.close()
         signal.signal(signal.SIGINT, interrupt)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPUs that may be handed out, looked at again while the agent runs: hotplug, cpusets, quotas, our own affinity.
+"""The CPUs that may be handed out, checked while the agent runs: hotplug, cpusets, quotas, our own affinity.
 
-The kernel tells of none of these in a way that reaches us for each (sysfs and cgroup files change without an event when
-an ancestor's do), so the few small files that say them are read every `PERIOD`, and the machine only when one differs.
+The kernel has no notification that covers all of these (sysfs and cgroup files change without an event when those of an
+ancestor do), so the few small files that contain them are read every `PERIOD`, and the machine only if one differs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from drom.agent.topology.machine import Topology
 
 PERIOD = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _MOST = 1 << 16
 _FILES = ("sys/devices/system/cpu/online", "proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Of the CPUs an agent started with, those it may hand out, and those that are not there or not allowed any more.
+    """The CPUs an agent started with: those it may hand out, and those that are gone or not allowed any more.
 
-    `more` are CPUs that it could manage as well if it was started now. All are masks over OS CPUs.
+    `more` are further CPUs that it could manage if it were started now. All are masks over OS CPUs.
     """
 
     managed: int
@@ -41,9 +41,9 @@ class Available:
 
 
 def available(start: Topology, now: Topology, unit: str = "core", reserved: int = 0) -> Available:
-    """Return what is left of the machine an agent started on, now that it is read again.
+    """Return what is available `now` of the machine `start` that an agent started on.
 
-    Cores with CPUs in `reserved` are there, and left to the system.
+    Cores with CPUs in `reserved` exist, and are left to the system.
     """
     units = _mask(start, unit)
     left = without(replace(start, allowed=start.allowed & now.allowed, quota=now.quota), reserved)
@@ -55,7 +55,7 @@ def _mask(machine: Topology, unit: str) -> int:
 
 
 class Rereading:
-    """Looks at the machine each period. `read` reads it anew; `root` is where its files are, "/" for this one."""
+    """Checks the machine each period. `read` reads it anew; its files are below `root`, "/" for this machine."""
 
     def __init__(self, start: Topology, read: Callable[[], Topology], unit: str = "core", root: str = "/") -> None:
         self._start = start
@@ -71,7 +71,7 @@ class Rereading:
         self.machine = start
 
     def look(self, now: float) -> bool:
-        """Say whether what is available has changed since the last look; False too when it is not time to look."""
+        """Return whether the available CPUs have changed since the last check; False if no check is due."""
         if now < self._next:
             return False
         self._next = now + PERIOD
@@ -84,12 +84,12 @@ class Rereading:
         return self._judge()
 
     def reserve(self, cpus: int) -> bool:
-        """Leave these CPUs to the system from now on, and no others; say whether that changes what is available."""
+        """Leave exactly these CPUs to the system from now on; return whether that changes what is available."""
         self._reserved = cpus
         return self._judge()
 
     def left(self, reserved: int) -> int:
-        """Return which CPUs of the machine that the agent started on would be left beside reserved ones."""
+        """Return the CPUs of the machine that the agent started on which would be left beside the `reserved` ones."""
         return available(self._start, self._start, self._unit, reserved).managed
 
     def _judge(self) -> bool:
@@ -98,16 +98,16 @@ class Rereading:
         return self.available != before
 
     def _listen(self) -> list[object]:
-        """Return what the files and our affinity say."""
+        """Return the contents of the files, and our affinity."""
         if not self._files:
             self._files = [self._root / path.lstrip("/") for path in (*_FILES, *cpu_files(Root(self._root)))]
         return [*map(_read, self._files), os.sched_getaffinity(0) if self._live else 0]
 
 
 def _read(path: Path) -> bytes:
-    """Return what a file of the kernel says; nothing when it is gone.
+    """Return the contents of a file of the kernel; empty if it cannot be read.
 
-    Raises OSError where this process or the machine has no descriptor left.
+    Raises OSError if this process or the machine has no descriptor left.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

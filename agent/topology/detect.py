@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which machine an agent is to manage: this one, one in words, or one recorded in a folder."""
+"""Find the machine that an agent manages: this one, a synthetic one, or one recorded in a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Topology:
     """Return this machine, one recorded below `root`, or a synthetic one under this machine's quota and memory.
 
-    Raises `TopologyError`, also where nothing is recorded below `root`.
+    Raises `TopologyError`, also if nothing is recorded below `root`.
     """
     if words is not None and emulate is not None:
         raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
@@ -37,7 +37,7 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
 
 
 def machine() -> str:
-    """Return CPU model, CPUs and kernel of this machine."""
+    """Return a text with CPU model, CPUs and kernel of this machine."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         lines = [line.partition(":") for line in file]
     model = next((value.strip() for name, _, value in lines if name.strip() == "model name"), platform.machine())

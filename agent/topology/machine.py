@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine as values: packages, NUMA nodes, cores and CPUs.
 
-`drom.agent.topology.sysfs` and `drom.agent.topology.synthetic` make them. Every number is an OS index, every mask a set
-of OS CPUs (`dromlib.cpulist`).
+`drom.agent.topology.sysfs` and `drom.agent.topology.synthetic` create them. Every number is an OS index, every mask a
+set of OS CPUs (`dromlib.cpulist`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A package or NUMA node: its OS index (made up where the kernel gives none) and its online OS CPUs."""
+    """A package or NUMA node: its OS index (invented if the kernel gives none) and its online OS CPUs."""
 
     os: int
     cpus: int
@@ -33,17 +33,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Node(Group):
-    """A NUMA node, with its memory in bytes (0: unknown). One of memory alone has no CPUs."""
+    """A NUMA node, with its memory in bytes (0: unknown). A node of memory alone has no CPUs."""
 
     memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """CPUs that the machine puts together otherwise than as package, node or core.
+    """A group of CPUs of the machine other than a package, node or core.
 
-    `kind` is "die", "cluster", "book" or "drawer" (or "group" in synthetic words); `os` its OS index, which may repeat
-    and is -1 where the kernel gives none; `cpus` its online OS CPUs.
+    `kind` is "die", "cluster", "book" or "drawer" (or "group" in synthetic words); `os` is its OS index, which may
+    repeat and is -1 if the kernel gives none; `cpus` are its online OS CPUs.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Part:
 class Core:
     """A core: OS index of its package, OS index of its NUMA node (-1: none), and its online OS CPUs.
 
-    `kind` is "performance", "medium", "efficiency" or "low-power" on machines whose cores differ, else empty.
+    `kind` is "performance", "medium", "efficiency" or "low-power" on machines whose cores differ, otherwise empty.
     """
 
     package: int
@@ -68,13 +68,13 @@ class Core:
 class Topology:
     """A machine as the agent sees it.
 
-    Packages and NUMA nodes are ordered by OS index, cores by first CPU; they list what is `online`. `parts` are the
-    dies and clusters that divide a package, and what holds packages. `allowed` is what may be managed.
-    `emulated`: the CPUs are not this machine's, so no affinity may be set. `warnings` are sentences for people.
+    Packages and NUMA nodes are ordered by OS index, cores by first CPU; they contain the CPUs in `online`. `parts` are
+    the dies and clusters that divide a package, and the groups of packages. `allowed` are the CPUs that may be managed.
+    `emulated`: the CPUs are not this machine's, so no affinity may be set. `warnings` are sentences for users.
 
-    `quota` is the CPU time that control groups give us, in CPUs (None: no limit); `memory` the bytes we may use
-    (0: unknown). `isolated` and `nohz_full` are OS CPUs set aside at boot; `present` those that are plugged in and
-    `possible` those that could be, as far as the kernel says so.
+    `quota` is the CPU time that control groups allow us, in CPUs (None: no limit); `memory` is the bytes that we may
+    use (0: unknown). `isolated` and `nohz_full` are OS CPUs set aside at boot; `present` are those plugged in and
+    `possible` those that could be, as far as the kernel reports them.
     """
 
     packages: tuple[Group, ...]
@@ -94,7 +94,7 @@ class Topology:
 
     @property
     def offline(self) -> int:
-        """The OS CPUs that are plugged in and switched off."""
+        """The OS CPUs that are plugged in but switched off."""
         return self.present & ~self.online
 
     def to_json(self) -> dict[str, object]:
@@ -118,12 +118,12 @@ class Topology:
 def usable_cores(topology: Topology, unit: str = "core") -> list[tuple[int, int, int]]:
     """Return (package index, leaf domain index, allowed OS CPUs) of each unit that may be managed.
 
-    The package index is the place in ``topology.packages``. A leaf domain is a (package, NUMA node) pair; domains are
-    numbered over the whole machine in order of package and node, whether usable or not, so that neither index moves
-    when `allowed` changes. Sorted by package, domain and first CPU.
+    The package index is the position in ``topology.packages``. A leaf domain is a (package, NUMA node) pair; domains
+    are numbered over the whole machine in order of package and node, whether usable or not, so that neither index
+    changes when `allowed` does. Sorted by package, domain and first CPU.
 
-    A unit is a core with an allowed CPU, or with the unit "thread" one allowed CPU. Under a CPU quota the first
-    units in this order whose CPUs fit in it are given, and one at least.
+    A unit is a core with an allowed CPU, or with the unit "thread" one allowed CPU. Under a CPU quota the result has
+    the first units in this order whose CPUs fit in the quota, and at least one.
     """
     packages = {group.os: index for index, group in enumerate(topology.packages)}
     pairs = sorted({(packages[core.package], core.numa) for core in topology.cores})
@@ -137,13 +137,13 @@ def usable_cores(topology: Topology, unit: str = "core") -> list[tuple[int, int,
 
 
 def without(topology: Topology, reserved: int) -> Topology:
-    """Return `topology` with no allowed CPU in any core that the OS CPUs `reserved` touch."""
+    """Return `topology` with no allowed CPU in any core that has one of the OS CPUs `reserved`."""
     whole = sum(core.cpus for core in topology.cores if core.cpus & reserved)
     return replace(topology, allowed=topology.allowed & ~whole)
 
 
 def warnings_of(topology: Topology, unit: str = "core", reserved: int = 0) -> list[str]:
-    """Return what is odd about a machine, or `reserved` on it, and what its CPU quota keeps from being managed."""
+    """Return warnings: oddities of a machine, or of `reserved` on it, and the CPUs unmanaged due to its CPU quota."""
     absent = reserved & ~topology.online
     warnings = [*topology.warnings, *([f"{cpus_are(absent)} reserved and not on this machine."] if absent else [])]
     managed, every = usable_cores(topology, unit), usable_cores(replace(topology, quota=None), unit)
@@ -159,10 +159,10 @@ def warnings_of(topology: Topology, unit: str = "core", reserved: int = 0) -> li
 
 
 def digest(topology: Topology) -> int:
-    """Return 64 bits that change when packages, NUMA nodes, cores or online CPUs differ, and with nothing else.
+    """Return a 64-bit digest of packages, NUMA nodes, cores and online CPUs, and of nothing else.
 
-    The same on every machine, Python and release: it is written in files that outlive the agent. `allowed` is left
-    out: it moves while programs run.
+    It is the same on every machine, Python and release, as it is written to files that outlive the agent. `allowed` is
+    left out, as it changes while programs run.
     """
     parts = {
         "packages": [_group_json(group) for group in topology.packages],
@@ -177,7 +177,7 @@ def digest(topology: Topology) -> int:
 def halves(topology: Topology) -> Topology | None:
     """Return `topology` with each half of its usable cores as a package, for a demonstration of two sockets.
 
-    A topology whose usable cores lie in several packages already is returned as it is; None: fewer than two cores.
+    A topology whose usable cores already lie in several packages is returned unchanged; None: fewer than two cores.
     """
     rows = usable_cores(topology)
     if len({row[0] for row in rows}) > 1:
@@ -190,7 +190,7 @@ def halves(topology: Topology) -> Topology | None:
 
 
 def groups(members: Iterable[tuple[int, int]]) -> tuple[Group, ...]:
-    """Return the union of the CPU sets of each OS index, by OS index."""
+    """Return a group with the union of the CPU sets for each OS index, ordered by OS index."""
     sets: dict[int, int] = {}
     for index, mask in members:
         sets[index] = sets.get(index, 0) | mask
@@ -212,7 +212,7 @@ def _units(mask: int, unit: str) -> list[int]:
 
 
 def _within(quota: float | None, rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return the rows, in order, whose CPUs fit together in the quota; the first where none fits."""
+    """Return the rows, in order, with CPUs that together fit in the quota; the first row if none fits."""
     if quota is None:
         return rows
     kept, left = [], quota

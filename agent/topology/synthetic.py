@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines that hwloc's synthetic words describe, such as ``pack:2 core:4 pu:2``, emulated or laid over real CPUs.
+"""Machines described by hwloc's synthetic words, such as ``pack:2 core:4 pu:2``, emulated or mapped to real CPUs.
 
-The words are those that ``lstopo --of synthetic`` writes. On purpose we differ: pu, and all that is missing, counts
-one; packages hold dies, dies cores and cores pu; a node cannot divide a core; several nodes at one place leave the
-CPUs to the first and keep the others as memory alone, as Linux does; memory that is not said is unknown instead of
-1 GB. Names are not shortened at will, so that a typo is found, and ``indexes`` are refused.
+The words are those that ``lstopo --of synthetic`` writes. Intended differences from hwloc: the count of pu, and of
+every missing level, is one; packages contain dies, dies cores and cores pu; a node cannot divide a core; of several
+nodes at one place the first has the CPUs and the others are memory alone, as on Linux; memory that is not stated is
+unknown instead of 1 GB. Names cannot be abbreviated freely, so that a typo is found, and ``indexes`` are refused.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _BYTES = re.compile(r"([0-9]{1,15})(?:([kmgt])(i?)b)?", re.IGNORECASE | re.ASCII
 
 
 class TopologyError(ValueError):
-    """Raised when a synthetic topology is not well formed or needs more CPUs than there are."""
+    """Raised when a synthetic topology is malformed or needs more CPUs than there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A kind of thing and how many stand in each one outside it; for nodes the bytes of each at one place."""
+    """A kind of object and its number in each object of the level outside; for nodes the bytes of each at one place."""
 
     kind: str
     count: int
@@ -56,8 +56,8 @@ def synthetic_topology(words: str, cpus: int | None = None) -> Topology:
     Levels go from the outermost to the innermost: pack, die, core, pu, each once; caches (l1 to l5) and groups
     anywhere, which only multiply; numa once, anywhere before core, as a level or in brackets beside the level before
     it: ``"pack:2 [numa(memory=4GB)] core:4"``. CPUs are numbered depth first. Without the set `cpus` the machine is
-    emulated; with it the i-th synthetic CPU stands on the i-th OS CPU of the set. Raises TopologyError, which names
-    the faulty word, or both numbers when `cpus` are too few.
+    emulated; with it the i-th synthetic CPU is the i-th OS CPU of the set. Raises TopologyError, which names the
+    faulty word, or both numbers if `cpus` are too few.
     """
     levels = _parse(words)
     total = math.prod(level.count for level in levels)
@@ -130,14 +130,14 @@ def _level(word: str) -> _Level:
 
 
 def _kind(name: str) -> str | None:
-    """Return the kind that a name stands for; groups may bear their depth, as in ``group0``."""
+    """Return the kind that a name stands for; names of groups may end in their depth, as in ``group0``."""
     if _CACHE.fullmatch(name):
         return "cache"
     return _KINDS.get(re.sub(r"(?<=^group)[0-9]+$", "", name))
 
 
 def _memory(word: str, attributes: list[str]) -> int:
-    """Return the bytes of memory among the attributes of a word; the sizes of caches are read and not kept."""
+    """Return the bytes of memory among the attributes of a word; sizes of caches are parsed and ignored."""
     memory = 0
     for attribute in attributes:
         name, _, value = attribute.partition("=")
@@ -156,12 +156,12 @@ def _cpus_in_each(levels: list[_Level], kind: str, total: int) -> int:
     kinds = [level.kind for level in levels]
     if kind in kinds:
         return math.prod(level.count for level in levels[kinds.index(kind) + 1 :])
-    # A machine that names no cores has one around each pu level.
+    # A machine without a core level has a core around each pu level.
     return total if kind != "core" else levels[-1].count if kinds[-1] == "pu" else 1
 
 
 def _parts(levels: list[_Level], places: list[int], known: set[int]) -> Iterator[Part]:
-    """Give the dies and groups whose number of CPUs is not among those `known` already."""
+    """Yield the dies and groups with a number of CPUs that is not in `known` yet, and add it there."""
     for depth, level in enumerate(levels):
         width = math.prod(inner.count for inner in levels[depth + 1 :])
         if level.kind in {"die", "group"} and width not in known:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine as ``/sys`` and ``/proc`` below a root describe it.
+"""A machine as described by ``/sys`` and ``/proc`` below a root.
 
-One that says something odd is described as well as it can be, with a warning in words; nothing here fails because of
-what the files hold. The rules are those of hwloc's Linux discovery: sets of siblings say what a package and a core
-are, because the ids repeat and may be -1. On purpose we differ where hwloc gives up or says less: packages whose id
-repeats are numbered by us, a machine without topology files is described from ``/proc/cpuinfo`` or as cores of one
-CPU, every CPU is in some package, and a memory node without CPUs is given none of its neighbours'.
+A machine with odd files is described as well as possible, with a warning; nothing here fails because of the contents of
+files. The rules are those of hwloc's Linux discovery: sets of siblings define packages and cores, because ids repeat
+and may be -1. Intended differences, where hwloc fails or reports less: packages with a repeated id are renumbered, a
+machine without topology files is described from ``/proc/cpuinfo`` or as cores of one CPU, every CPU is in some package,
+and a memory node without CPUs gets none of its neighbours'.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KB = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Cpu:
-    """What is said about one OS CPU: -1 for an unknown number, 0 for an unknown set."""
+    """The data of one OS CPU: -1 for an unknown number, 0 for an unknown set."""
 
     cpu: int
     folder: str
@@ -56,9 +56,9 @@ class _Cpu:
 def read_topology(root: str = "/") -> Topology:
     """Return the machine recorded below `root`; "/" is the one we run on.
 
-    `allowed` is what is online, in this thread's affinity ("/" only) and in this process's cpuset, without isolated
-    CPUs unless somebody chose them. Below another root the result is `emulated`. What is missing or odd becomes
-    a warning. Raises OSError only for want of descriptors or memory.
+    `allowed` are the CPUs that are online, in this thread's affinity ("/" only) and in this process's cpuset, without
+    isolated CPUs unless they were chosen. Below another root the result is `emulated`. Missing or odd data become
+    warnings. Raises OSError only for lack of descriptors or memory.
     """
     files = Root(Path(root))
     live = os.path.realpath(root) == "/"
@@ -105,10 +105,10 @@ def _cpuinfo_id(block: str, name: str) -> int:
 
 
 def kinds_by_speed(speed: dict[int, int]) -> dict[int, str]:
-    """Return the kind of each OS CPU whose speed (in any unit) is given; nothing where they do not differ much.
+    """Return the kind of each OS CPU in `speed` (in any unit); empty if speeds do not differ much.
 
     A new kind begins where the next slower CPUs are slower by more than a fifth: smaller differences are those of
-    favoured cores of one design. More than three kinds are called by the outermost and "medium".
+    favoured cores of one design. All kinds between the fastest and the slowest are "medium".
     """
     values = sorted(set(speed.values()), reverse=True)
     tier_of, tier = dict.fromkeys(values[:1], 0), 0
@@ -120,7 +120,7 @@ def kinds_by_speed(speed: dict[int, int]) -> dict[int, str]:
 
 
 def _online(files: Root, seen: list[int], affinity: int) -> int:
-    """Return the OS CPUs that are online; what this thread may run on is, whatever a masked /sys says."""
+    """Return the OS CPUs that are online, including those in this thread's affinity, even if /sys is masked."""
     if not (online := files.mask(f"{_CPU}/online")):
         described = [cpu for cpu in seen if files.has_folder(f"{_CPU}/cpu{cpu}/topology")]
         guess = described or sorted({*seen, *parse_cpuinfo(files.long_text("proc/cpuinfo"))})
@@ -155,7 +155,7 @@ def _read_cpu(files: Root, cpu: int) -> _Cpu:
 
 
 def _without_compute_units(files: Root, found: list[_Cpu]) -> list[_Cpu]:
-    """Return the CPUs with each a core of its own where siblings are AMD's compute units of two cores (family 21)."""
+    """Return the CPUs, each as a core of its own if siblings are AMD's compute units of two cores (family 21)."""
     core_of = {row.cpu: row.core for row in found}
     pair = next((row for row in found if row.siblings & (row.siblings - 1)), None)
     if pair is None or len({core_of.get(cpu, pair.core) for cpu in cpus(pair.siblings)}) == 1:
@@ -167,7 +167,7 @@ def _without_compute_units(files: Root, found: list[_Cpu]) -> list[_Cpu]:
 
 
 def _packages(files: Root, found: list[_Cpu]) -> dict[int, int]:
-    """Return the package of each OS CPU: the set it shares, by its id; without a set, those of the same id."""
+    """Return the package of each OS CPU: its set of siblings, by id; without a set, the CPUs with the same id."""
     package_of: dict[int, int] = {}
     made_up = max((row.package for row in found), default=-1)
     by_id: dict[int, int] = {}
@@ -197,7 +197,7 @@ def _packages(files: Root, found: list[_Cpu]) -> dict[int, int]:
 
 
 def _core_masks(files: Root, found: list[_Cpu], package_of: dict[int, int]) -> list[int]:
-    """Return disjoint cores, by first CPU. Sibling lists are the truth, because core_id repeats inside packages."""
+    """Return disjoint cores, by first CPU, from the sibling lists, because core_id repeats inside packages."""
     online = left = mask_of(row.cpu for row in found)
     package_cpus = {group.os: group.cpus for group in groups((package_of[row.cpu], 1 << row.cpu) for row in found)}
     by_id: dict[tuple[int, int, int], int] = {}
@@ -258,7 +258,7 @@ def _cores(files: Root, masks: list[int], package_of: dict[int, int], nodes: tup
 
 
 def _kinds(files: Root, of: list[int]) -> dict[int, str]:
-    """Return the kind of each OS CPU of a hybrid machine: from x86's event sources, else by capacity, else by speed."""
+    """Return the kind of each OS CPU of a hybrid machine: by x86's event sources, or by capacity, or by speed."""
     sets = {kind: files.mask(f"sys/devices/{name}/cpus") for kind, name in _KIND_SETS.items()}
     if sum(1 for mask in sets.values() if mask) > 1:
         return {cpu: kind for kind, mask in sets.items() for cpu in cpus(mask)}
@@ -270,9 +270,9 @@ def _kinds(files: Root, of: list[int]) -> dict[int, str]:
 
 
 def _parts(files: Root, cores: tuple[Core, ...], found: list[_Cpu], online: int) -> tuple[Part, ...]:
-    """Return the dies, clusters, books and drawers that say something: not all of a package, nor within one core.
+    """Return the dies, clusters, books and drawers that add information: not a whole package, nor within one core.
 
-    A kernel describes a kind of part for every CPU or for none, so the first CPU tells which there are.
+    A kernel describes a kind of part for every CPU or for none, so the first CPU shows which kinds exist.
     """
     folders = {row.cpu: row.folder for row in found if row.folder}
     known = {group.cpus for group in groups((core.package, core.cpus) for core in cores)} | {online}
@@ -284,7 +284,7 @@ def _parts(files: Root, cores: tuple[Core, ...], found: list[_Cpu], online: int)
 def _parts_of(
     files: Root, kind: str, cores: tuple[Core, ...], folders: dict[int, str], known: set[int]
 ) -> Iterator[Part]:
-    """Give the parts of a kind by first CPU, disjoint, and add their sets to those `known`."""
+    """Yield the disjoint parts of a kind, by first CPU, and add their sets to `known`."""
     left = mask_of(folders)
     for core in cores:
         cpu = first_cpu(core.cpus)
@@ -319,7 +319,7 @@ def _narrowed(files: Root, allowed: int, limit: int, where: str) -> int:
 
 
 def _memory(files: Root, nodes: tuple[Node, ...], limits: Limits) -> int:
-    """Return the bytes of memory we may use: the machine's, of the nodes we may use, within our control groups."""
+    """Return the bytes of memory we may use: the machine's, on the nodes we may use, within our control groups."""
     sizes = [node.memory for node in nodes if not limits.nodes or limits.nodes >> node.os & 1]
     bounds = [_memory_total(files.text("proc/meminfo")), sum(sizes) if all(sizes) else 0, limits.memory or 0]
     return min((bound for bound in bounds if bound), default=0)
@@ -331,7 +331,7 @@ def _memory_total(text: str | None) -> int:
 
 
 def _each(mask: int) -> Iterator[int]:
-    """Give the OS CPUs of a set in time that does not grow with their numbers."""
+    """Yield the OS CPUs of a set in time that does not grow with their numbers."""
     while mask:
         yield (cpu := first_cpu(mask))
         mask ^= 1 << cpu

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of a simulation: schedules, metrics, pictures and comparisons."""
+"""Analysis of simulations: schedules, metrics, figures and comparisons."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results side by side: each figure of the first run, and its ratio in the others."""
+"""A comparison of results: each figure of the first run, and its ratio in the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MORE_IS_BETTER = frozenset({"utilisation", "node_utilisation", "fairness_by_size
 
 
 class Row(NamedTuple):
-    """A figure of all runs, and its ratios to the first; None where it is not known or has no ratio."""
+    """A figure of all runs, and its ratios to the first run; None if it is unknown or has no ratio."""
 
     figure: str
     label: str
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """Return a name for each folder: its own, or its path where several have the same."""
+    """Return a name for each folder: its own, or its path if several folders have the same name."""
     names = [folder.resolve().name for folder in folders]
     return [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
 
@@ -55,13 +55,13 @@ def notes(names: Sequence[str], told: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def size_of(told: dict[str, Any]) -> tuple[int, int]:
-    """Return the nodes of the machine that a summary is of, and their cores, also where these were one pool."""
+    """Return the nodes of the machine of a summary and their cores, also if these were one pool."""
     machine = told.get("pool_of") or told["machine"]
     return machine["nodes"], machine["cores"]
 
 
 def number(value: float | None) -> str:
-    """Return a figure for people."""
+    """Return a figure as text."""
     if value is None:
         return "-"
     return f"{value:,.4g}" if abs(value) < 100 else f"{value:,.0f}"

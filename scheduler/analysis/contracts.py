@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of the contracts of the jobs of a simulation, and whether they can be met at all."""
+"""The outcome of the contracts of the jobs of a simulation, and the check that they can be met."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_possible(run: Simulation, contracts: Contracts | None) -> None:
-    """Raise SchedulerError for a deadline that a job cannot meet even if it starts at once on all that it can use."""
+    """Raise SchedulerError for a deadline that a job misses even if it starts at once on all that it can use."""
     if contracts is None:
         return
     shortest = shortest_times(run)
@@ -32,7 +32,7 @@ def check_possible(run: Simulation, contracts: Contracts | None) -> None:
 
 
 def shortest_times(run: Simulation) -> Ints:
-    """Return how many seconds each job takes on all that it may ever have; at its limit it ends with work left."""
+    """Return the seconds that each job takes with the most it may ever have; at its limit it ends with work left."""
     world = run.world
     if not is_pool(world):
         return np.minimum(world.run, world.jobs.limit)
@@ -42,7 +42,7 @@ def shortest_times(run: Simulation) -> Ints:
 
 
 def kept(run: Simulation) -> dict[str, Any] | None:
-    """Return what came of the contracts of the jobs that have ended, and all that they could pay; None without any."""
+    """Return the outcome of the contracts of ended jobs, and their largest possible pay-off; None without contracts."""
     table, world = run.world.contracts, run.world
     if not len(table):
         return None

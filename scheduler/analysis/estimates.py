@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means over seeds and how sure they are."""
+"""Means over seeds and their confidence intervals."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def estimate(samples: Floats) -> Estimate:
 
 
 def verdict(gain: Estimate) -> str:
-    """Return whether a gain is better or worse than nothing, or the same as far as its interval tells."""
+    """Return ``better`` or ``worse`` by the sign of a gain, or ``same`` if its interval contains 0."""
     return "same" if abs(gain.mean) <= gain.half else "better" if gain.mean > 0 else "worse"

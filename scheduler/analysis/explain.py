@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a job started when it did, read from a schedule: what was free, who was ahead, whom it overtook."""
+"""Why a job started when it did, from a schedule: the free nodes, the jobs ahead, the jobs that it overtook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = 5
 
 
 def explain(run: Simulation, number: int) -> list[str]:
-    """Return sentences about the job with this number. Raises SchedulerError for a job that is not there."""
+    """Return sentences about the job with this number. Raises SchedulerError for an unknown job."""
     job, jobs = index_of(run.work, number), run.world.jobs
     submit, start, nodes = int(jobs.submit[job]), int(jobs.start[job]), int(jobs.nodes[job])
     ahead = np.flatnonzero((jobs.submit <= submit) & (jobs.start > submit) & (np.arange(len(jobs.submit)) < job))
@@ -55,7 +55,7 @@ def explain(run: Simulation, number: int) -> list[str]:
 
 
 def index_of(work: Workload, number: int) -> int:
-    """Return which of the jobs has this number. Raises SchedulerError where none has."""
+    """Return the index of the job with this number. Raises SchedulerError if there is none."""
     found = np.flatnonzero(work.job == number)
     if not len(found):
         msg = f"There is no job {number} among those simulated: see job_id in jobs.csv."
@@ -64,7 +64,7 @@ def index_of(work: Workload, number: int) -> int:
 
 
 def allotted(run: Simulation, job: int) -> str:
-    """Return how many processors of a pool a job started with, and how often others took some of them."""
+    """Return a sentence on the processors of a pool with which a job started, and on how often it shrank."""
     jobs = run.world.jobs
     return (
         f"It can use {jobs.least[job]:,} to {jobs.most[job]:,} processors, started with {run.world.given[job]:,} "
@@ -73,7 +73,7 @@ def allotted(run: Simulation, job: int) -> str:
 
 
 def shared(run: Simulation, job: int) -> list[str]:
-    """Return who shrank for a job, and for whom it shrank itself, and what that cost."""
+    """Return sentences on the jobs that shrank for a job, on those for which it shrank, and on the costs."""
     told, cores = [], run.machine.cores
     mates, guests = mates_of(run, job), guests_of(run, job)
     if len(mates):
@@ -93,7 +93,7 @@ def shared(run: Simulation, job: int) -> list[str]:
 
 
 def mates_of(run: Simulation, job: int) -> Ints:
-    """Return the jobs on whose nodes a job started as a guest."""
+    """Return the mates of a job: the jobs with nodes on which it started as a guest."""
     if not 0 < run.world.given[job] < run.machine.cores:
         return np.empty(0, np.int64)
     return _on_its_nodes(run, job, (run.world.order < run.world.order[job]) & (run.world.order != NOBODY))
@@ -107,7 +107,7 @@ def guests_of(run: Simulation, job: int) -> Ints:
 
 
 def _on_its_nodes(run: Simulation, job: int, which: NDArray[np.bool_]) -> Ints:
-    """Return those of the jobs that were on nodes of a job when the later of both started."""
+    """Return those jobs among `which` that were on nodes of a job when the later of the two started."""
     start, end = run.world.jobs.start, run.world.end
     then = np.flatnonzero(which & (start < end[job]) & (end > start[job]))
     mine = _nodes(run, job)
@@ -120,7 +120,7 @@ def _nodes(run: Simulation, job: int) -> Ints:
 
 
 def _cost(run: Simulation, guest: int, mate: int) -> str:
-    """Return how much work a mate did not do because of a guest, as seconds of it alone."""
+    """Return the work that a mate lost to a guest, as text: in seconds of the mate running alone."""
     world = run.world
     together = min(world.end[guest], world.end[mate], run.now) - world.jobs.start[guest]
     part = world.given[guest] / run.machine.cores
@@ -130,7 +130,7 @@ def _cost(run: Simulation, guest: int, mate: int) -> str:
 
 
 def free_at(run: Simulation, time: int) -> int:
-    """Return how many nodes nobody has once all that happens at this instant has happened."""
+    """Return the number of nodes without a job after all events of this instant."""
     jobs = run.world.jobs
     there = (jobs.start <= time) & (run.world.end > time)
     firsts, places = run.world.nodes.first, run.world.nodes.place

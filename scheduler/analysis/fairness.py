@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How evenly a schedule treats jobs: Jain's index over the mean bounded slowdowns of classes of jobs.
+"""The fairness of a schedule: Jain's index over the mean bounded slowdowns of classes of jobs.
 
 For n classes with means x the index is ``sum(x)**2 / (n * sum(x**2))`` (Jain, Chiu and Hawe, DEC TR-301, 1984): 1 where
 all classes are slowed down alike, 1/n where one class bears everything. Every class counts once, however many jobs it
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def jain(values: Floats) -> float | None:
-    """Return the index of positive values; None of fewer than two, which cannot be uneven."""
+    """Return the index of positive values; None for fewer than two, which cannot be uneven."""
     if len(values) < 2:
         return None
     return float(values.sum() ** 2 / (len(values) * (values**2).sum()))
@@ -29,7 +29,7 @@ def size_classes(cores: Ints) -> Ints:
 
 
 def fairness(slowdowns: Floats, classes: Ints) -> float | None:
-    """Return Jain's index over the means of classes; jobs of the class -1 are left out, as theirs is not known."""
+    """Return Jain's index over the means of classes; jobs of the class -1, which stands for unknown, are left out."""
     known = classes != -1
     if not known.any():
         return None

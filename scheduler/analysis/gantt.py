@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who had which part of which node when, as rectangles: what a Gantt chart draws.
+"""The parts of nodes that jobs had over time, as the rectangles of a Gantt chart.
 
-Parts follow from the starts: what a guest has of a node at its start its residents gave up, the owner first; who leaves
-gives his part to the owner, and an owner to his first guest, who becomes owner. That is exact for policies which resize
-jobs for guests alone.
+The parts are derived from the starts. The residents of a node gave up what a guest has of it at its start, the owner
+first. A job that leaves gives its part to the owner; an owner that leaves gives its part to its first guest, which
+becomes the owner. That is exact for policies that resize jobs for guests alone.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from drom.workloads.workload import Bools
 
 WHOLE, SHRUNK, GUEST, FILLER = 0, 1, 2, 3
-"""How a job is on a node: on all of it, as owner of what guests have left it, on a part of it, or in a gap."""
+"""The kinds of boxes: a job on a whole node, an owner on what its guests leave it, a guest on a part, a gap filler."""
 _MOST = 4000
 
 
 class Box(NamedTuple):
-    """A job on consecutive nodes from a time to another; `low` and `high` in nodes, so parts of one are fractions."""
+    """A job on consecutive nodes from a time to another; `low` and `high` are in nodes, with fractions for parts."""
 
     job: int
     """Index of the job."""
@@ -51,7 +51,7 @@ class Stay(NamedTuple):
 
 
 def window_of(schedule: Schedule) -> Span:
-    """Return what is worth a chart: all of a short schedule, else the day with most guests, else with most waiting."""
+    """Return the time to chart: all of a short schedule, else the day with most guests, else with most waiting jobs."""
     span = span_of(schedule)
     days = (span.end - span.begin) // DAY + 1
     if len(schedule.runs) <= _MOST or days == 1:
@@ -66,7 +66,7 @@ def window_of(schedule: Schedule) -> Span:
 
 
 def boxes(schedule: Schedule, window: Span) -> list[Box]:
-    """Return the boxes of the jobs that run in a window, cut to it."""
+    """Return the boxes of the jobs that run in a window, clipped to it."""
     table = schedule.table
     end = np.where(table["end"] == UNKNOWN, schedule.until, table["end"])
     started = (table["start"] != UNKNOWN) & (table["start"] < window.end)
@@ -77,7 +77,7 @@ def boxes(schedule: Schedule, window: Span) -> list[Box]:
 
 
 def filler_boxes(runs: Ints | None, window: Span) -> list[Box]:
-    """Return the boxes of the runs of filler jobs in a window, cut to it."""
+    """Return the boxes of the runs of filler jobs in a window, clipped to it."""
     if runs is None:
         return []
     shown = runs[(runs[:, 2] < window.end) & (runs[:, 3] > window.begin)].tolist()
@@ -85,7 +85,7 @@ def filler_boxes(runs: Ints | None, window: Span) -> list[Box]:
 
 
 def _with_history(which: Bools, start: Ints, end: Ints, begin: int) -> Bools:
-    """Return the jobs that end after `begin`, and those on whose ends their parts may depend."""
+    """Return the jobs that end after `begin`, and the earlier jobs that may determine the parts of these."""
     while True:
         there = which & (end > begin)
         before = int(start[there].min(initial=begin))
@@ -118,7 +118,7 @@ def _shared_boxes(schedule: Schedule, which: Bools) -> Iterator[Box]:
 
 
 def _rows(schedule: Schedule, which: Bools) -> Iterator[tuple[int, int, int, int, list[list[int]]]]:
-    """Give index, start, end, cores of each node and runs of nodes of each of these jobs."""
+    """Yield the index, start, end, cores of each node and runs of nodes of each of these jobs."""
     table = schedule.table
     for job in np.flatnonzero(which).tolist():
         end = int(table["end"][job])
@@ -128,7 +128,7 @@ def _rows(schedule: Schedule, which: Bools) -> Iterator[tuple[int, int, int, int
 
 
 def parts(stays: Iterable[Stay], cores: int) -> Iterator[Box]:
-    """Give the part of a node that each of its jobs has, from change to change; `low` and `high` in cores."""
+    """Yield the part of a node that each of its jobs has, from change to change; `low` and `high` are in cores."""
     coming = sorted(stays, key=lambda stay: (stay.begin, -stay.cores, stay.job))
     times = sorted({stay.begin for stay in coming} | {stay.end for stay in coming})
     here: dict[Stay, int] = {}

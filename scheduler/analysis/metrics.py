@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of a run.
 
-Metrics count jobs that have ended. Times are seconds. A slowdown is response over the run time with all resources, at
-least 1 s; a bounded one is at least 1 and takes run times below 10 s as 10 s; fairness is over means of that, by size
-and by user (`drom.scheduler.analysis.fairness`). A job that its limit has ended counts for what it did. Makespan is
-from the first submission to the last end. Utilisation is work done, node utilisation the time that nodes have jobs,
-both over all that the machine could do in the makespan, or up to the last event of a partial run. A malleable start is
-one on part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a change of the speed of a
-running job, as it got or lost cores.
+Metrics count jobs that have ended. Times are in seconds. A slowdown is the response time over the run time with all
+resources, of at least 1 s; a bounded slowdown is at least 1 and takes run times below 10 s as 10 s; fairness is over
+means of that, by size and by user (`drom.scheduler.analysis.fairness`). A job ended by its limit counts for the work
+that it did. Makespan is from the first submission to the last end. Utilisation is the work done, node utilisation the
+time that nodes have jobs, both over the capacity of the machine in the makespan, or up to the last event of a partial
+run. A malleable start is one on part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a
+change of the speed of a running job that got or lost cores.
 
 Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for as long: an
-empty node takes `idle` watts, one with jobs `peak`, whatever they do there. Of a pool each core takes its part of that.
+empty node takes `idle` watts, a node with jobs `peak`, whatever they do. In a pool each core takes its part of that.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 4
-"""Version of a summary; changes when something in it does."""
+"""The version of the format of a summary."""
 
 
 class Power(NamedTuple):
-    """Watts of a node without and with jobs."""
+    """The watts of a node without and with jobs."""
 
     idle: float = 100.0
     peak: float = 300.0
 
 
 def power_of(run: Simulation, power: Power) -> Power:
-    """Return the watts of a node as it is simulated, by those of one of the machine: of a pool a node is a core."""
+    """Return the watts of a simulated node from those of a node of the machine; each is a core in a pool."""
     cores = run.given.cores // run.machine.cores
     return Power(power.idle / cores, power.peak / cores)
 
 
 def slowdown(table: Table) -> Floats:
-    """Return response over full-speed run time, of shape ``(jobs,)``; nan for jobs that have not ended."""
+    """Return the response over the full-speed run time, of shape ``(jobs,)``; nan for jobs that have not ended."""
     response = np.where(table["end"] == UNKNOWN, np.nan, table["end"] - table["submit"])
     return np.asarray(response / np.maximum(table["full_speed_run_time"], 1), np.float64)
 
 
 def malleable(table: Table, cores: int) -> Bools:
-    """Return which jobs started on less than the `cores` of each node."""
+    """Return the mask of the jobs that started on less than the `cores` of each node."""
     return np.asarray((table["share_at_start"] != UNKNOWN) & (table["share_at_start"] < cores), np.bool_)
 
 
 def metrics(run: Simulation, power: Power) -> dict[str, Any]:
-    """Return the metrics of the jobs that have ended, None for each where there is no such job; and counts.
+    """Return the metrics of the jobs that have ended, which are all None if none has, and the counts.
 
-    `power` is that of a node of the machine, also where its cores are a pool.
+    `power` is that of a node of the machine, also if its cores are a pool.
     """
     machine, s = (run.machine.nodes, run.machine.cores), run.world.scalars
     busy, resizes = int(s[BUSY]), int(s[RESIZES])
@@ -77,9 +77,10 @@ def metrics(run: Simulation, power: Power) -> dict[str, Any]:
 def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
     table: Table, machine: tuple[int, int], user: Ints, busy: int, until: int, resizes: int, power: Power
 ) -> dict[str, Any]:
-    """Return the same of a table of jobs, whose users are numbers, on a machine of so many nodes of so many cores.
+    """Return the same metrics for a table of jobs; `machine` has the number of nodes and of cores per node.
 
-    `busy` are the node-seconds with a job on the node up to the second `until`, `resizes` the changes of running jobs.
+    `user` are the users of the jobs as numbers, `busy` the node-seconds with a job on the node up to the second
+    `until`, `resizes` the number of changes of running jobs.
     """
     nodes, cores = machine
     counts = {
@@ -123,7 +124,7 @@ FIGURES = {
     "node_utilisation": "node utilisation",
     "energy_joule": "energy",
 }
-"""The metrics of a run with their names for people, in the order of `metrics`."""
+"""The metrics of a run with their names in reports, in the order of `metrics`."""
 
 
 COUNTS = {
@@ -131,14 +132,14 @@ COUNTS = {
     "distinct_mates": "distinct mates",
     "reconfigurations": "reconfigurations",
 }
-"""The other metrics."""
+"""The counts of a run with their names in reports."""
 
 
 def accuracy(run: Simulation) -> dict[str, Any]:
-    """Return whose run times the policy planned with and, of jobs that have ended, how far these were off.
+    """Return the predictor of the run times that the policy used, and its errors for jobs that have ended.
 
-    `mean_error_s` is the mean of how far, either way; `too_short` the share that ran for longer; `raised` how often a
-    prediction was raised as a job was running.
+    `mean_error_s` is the mean absolute error in seconds, `too_short` the fraction of jobs that ran longer than
+    predicted, `raised` the number of times that a prediction was raised while its job was running.
     """
     jobs, ended = run.world.jobs, run.world.jobs.state == ENDED
     off = (jobs.requested - done(run))[ended]
@@ -151,7 +152,7 @@ def accuracy(run: Simulation) -> dict[str, Any]:
 
 
 def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str, seed: int) -> dict[str, Any]:
-    """Return everything about a run but its jobs; `stopped` says why it is partial, empty for one that is over."""
+    """Return the summary of a run without its jobs; `stopped` is why it is partial, empty for a complete run."""
     jobs, node, ended = run.world.jobs, power_of(run, power), run.world.jobs.state == ENDED
     return {
         "schema_version": SCHEMA,
@@ -184,7 +185,7 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
 
 
 def versions() -> dict[str, str]:
-    """Return what has made a summary."""
+    """Return the versions of the software that makes a summary."""
     return {
         "drom": metadata.version("drom"),
         "python": platform.python_version(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page of HTML that needs no other file: its look, and pictures in it."""
+"""A self-contained HTML page: its style, and the pictures in it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ img { max-width: 100%; display: block; margin: 1rem 0; } .note { color: #b34400;
 
 
 def check_place(path: Path, option: str) -> None:
-    """Raise SchedulerError, which names the command-line option, where a page could not be written."""
+    """Raise SchedulerError, which names the command-line option, if a page could not be written."""
     try:
         check_writable(path)
     except OSError as error:
@@ -42,9 +42,9 @@ def _unwritable(path: Path, option: str, error: OSError) -> SchedulerError:
 
 
 def write_page(path: Path, title: str, pieces: Iterable[str], option: str) -> None:
-    """Write a page of these pieces, whole or not at all.
+    """Write a page of these pieces, completely or not at all.
 
-    Raises SchedulerError, which names the command-line option, when it cannot be written.
+    Raises SchedulerError, which names the command-line option, if it cannot be written.
     """
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     text = f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(pieces) + "\n</body></html>\n"

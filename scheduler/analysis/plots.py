@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of schedules; those that show runs side by side take several by name. Import matplotlib when drawing."""
+"""Figures of schedules; those that compare runs take several by name. matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURES = ("gantt", "load", "days", "heatmaps")
-"""What `draw_all` draws."""
+"""The figures that `draw_all` draws."""
 KINDS = ("png", "svg", "pdf")
-"""As what."""
+"""The formats of figures."""
 
 _ALONE = ("#9ecae1", "#6baed6", "#c6dbef", "#4292c6")
 _BINS = 400
@@ -50,9 +50,9 @@ def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
 ) -> None:
     """Write gantt (of a window), load, days and heatmaps as png, svg or pdf into a folder.
 
-    There is no gantt where it is not known who had which nodes. `fillers` are the runs of filler jobs, of shape
-    ``(runs, 4)``: container, node, begin, end.
-    Raises SchedulerError when they cannot be written, WorkloadError when matplotlib is missing.
+    There is no gantt if the nodes of jobs are unknown. `fillers` are the runs of filler jobs, of shape ``(runs, 4)``:
+    container, node, begin, end.
+    Raises SchedulerError if they cannot be written, WorkloadError if matplotlib is missing.
     """
     runs = {name: schedule}
     figures = (
@@ -67,7 +67,7 @@ def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
 
 
 def write(figure: Figure, path: Path, option: str = "--out") -> None:
-    """Write a picture as its suffix says. Raises SchedulerError when it cannot be written where `option` says."""
+    """Write a figure in the format of the suffix. Raises SchedulerError, with `option`, if it cannot be written."""
     try:
         with replacing(path) as stream:
             save(figure, stream, path.suffix[1:])
@@ -79,7 +79,7 @@ def write(figure: Figure, path: Path, option: str = "--out") -> None:
 def gantt_figure(schedule: Schedule, name: str, window: Span | None = None, fillers: Ints | None = None) -> Figure:
     """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour.
 
-    Raises WorkloadError when matplotlib is missing.
+    Raises WorkloadError if matplotlib is missing.
     """
     require()
     from matplotlib.collections import PolyCollection
@@ -114,7 +114,7 @@ def gantt_figure(schedule: Schedule, name: str, window: Span | None = None, fill
 
 
 def load_figure(runs: Mapping[str, Schedule]) -> Figure:
-    """Draw the nodes at work and the jobs in the queue over time."""
+    """Draw the busy nodes and the jobs in the queue over time."""
     figure = blank(12, 6, f"{', '.join(runs)}: utilisation and queue")
     upper, lower = figure.subplots(2, 1, sharex=True)
     span = _common(runs)
@@ -133,7 +133,7 @@ def load_figure(runs: Mapping[str, Schedule]) -> Figure:
 
 
 def days_figure(runs: Mapping[str, Schedule]) -> Figure:
-    """Draw the mean slowdown of the jobs submitted in each day, and how many started on parts of nodes in it."""
+    """Draw the mean slowdown of the jobs submitted on each day, and the number that started on parts of nodes."""
     span = _common(runs)
     length = period(span)
     word = "day" if length == DAY else "hour"
@@ -175,8 +175,8 @@ def heat_figure(schedule: Schedule, name: str, unit: str = NODES) -> Figure:
 def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule], unit: str) -> Figure:
     """Draw the ratio of the first's mean slowdown, wait and run time to the other's: above 1 the other is better.
 
-    As Figures 4 to 6 of the SD-Policy paper. Classes in which either mean is 0 or missing stay empty. `unit` is what
-    sizes are counted in, by `unit_of` the two.
+    As Figures 4 to 6 of the SD-Policy paper. Classes in which either mean is 0 or missing stay empty. `unit` is the
+    unit of sizes, which `unit_of` returns for the two.
     """
     figure = blank(15, 5.5, f"{first[0]} / {other[0]}: above 1 {other[0]} is better")
     for axes, what in zip(figure.subplots(1, 3), ("slowdown", "wait", "run time"), strict=True):
@@ -190,7 +190,7 @@ def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule], unit:
 
 
 def ratio_of(first: Grid, other: Grid) -> Grid:
-    """Return the ratios of the means of two grids of the same classes; nan where one of them is 0 or missing."""
+    """Return the ratios of the means of two grids of the same classes; nan if one of them is 0 or missing."""
     rows = min(len(first.means), len(other.means))
     one, two = first.means[:rows], other.means[:rows]
     known = (one > 0) & (two > 0)
@@ -224,7 +224,7 @@ def _heat(axes: Axes, grid: Grid, title: str, widest: float | None) -> None:
 
 
 def guests(schedule: Schedule) -> int:
-    """Return how many jobs started on parts of nodes."""
+    """Return the number of jobs that started on parts of nodes."""
     return int(malleable(schedule.table, schedule.cores).sum())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results side by side as one HTML file, with its pictures in it."""
+"""A comparison of results as one HTML file that contains its pictures."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _NOTICEABLE = 0.005
 
 
 def write_report(folders: Sequence[Path], path: Path) -> None:
-    """Write a report about folders of results, of which the first is what others are compared with.
+    """Write a report about folders of results; the others are compared with the first.
 
-    Raises SchedulerError for a folder without results and when the report cannot be written, WorkloadError when
+    Raises SchedulerError for a folder without results and if the report cannot be written, WorkloadError if
     matplotlib is missing.
     """
     names = names_of(folders)
@@ -42,9 +42,9 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
 
 
 def sections(folders: Sequence[Path]) -> list[str]:
-    """Return what a report says about folders of results beside its head: ratios to the first, pictures, setups.
+    """Return the body of a report about folders of results: ratios to the first, pictures, setups.
 
-    Raises SchedulerError for a folder without results, WorkloadError when matplotlib is missing.
+    Raises SchedulerError for a folder without results, WorkloadError if matplotlib is missing.
     """
     names, told = names_of(folders), [load(folder) for folder in folders]
     runs = dict(zip(names, map(load_schedule, folders), strict=True))

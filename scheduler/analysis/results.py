@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of results: a row per job (CSV, SWF, Parquet where pyarrow is there) and a summary."""
+"""A folder of results: a row per job (CSV, SWF, and Parquet if pyarrow is installed) and a summary."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _AT_ONCE = 20_000
 
 
 def has_parquet() -> bool:
-    """Return whether tables can be written as Parquet too."""
+    """Return whether tables can also be written as Parquet."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def write(run: Simulation, told: dict[str, Any], folder: Path, more: Mapping[str, Table] | None = None) -> None:
-    """Write jobs.csv, schedule.swf.gz, jobs.parquet and, when they are there, summary.json; each whole or not at all.
+    """Write jobs.csv, schedule.swf.gz, jobs.parquet and, after these, summary.json; each completely or not at all.
 
-    `more` are other tables by name, which become CSV files as well. Without a readable summary.json the others are
-    those of a run that could not be written.
+    `more` are other tables by name, which become CSV files as well. Without a readable summary.json the other files
+    are those of a run that could not be written.
     """
     note = f"; Note: schedule by drom simulate, policy {run.policy.name}, event rule {run.machine.event_rule}"
     write_schedule(schedule_of(run), run.work.with_comments(note), told, folder, more)
@@ -53,7 +53,7 @@ def write(run: Simulation, told: dict[str, Any], folder: Path, more: Mapping[str
 def write_schedule(
     schedule: Schedule, work: Workload, told: dict[str, Any], folder: Path, more: Mapping[str, Table] | None = None
 ) -> None:
-    """Write the same for a schedule of the jobs of a workload."""
+    """Write the same files for a schedule of the jobs of a workload."""
     try:
         prepare(folder, pictures=False)
         table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
@@ -71,7 +71,7 @@ def write_schedule(
 
 
 def write_value(told: dict[str, Any], file: Path) -> None:
-    """Write a JSON file, whole or not at all, and its folder. Raises SchedulerError."""
+    """Write a JSON file, completely or not at all, and create its folder. Raises SchedulerError."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as stream:
@@ -82,7 +82,7 @@ def write_value(told: dict[str, Any], file: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for results, if it is not there. Raises SchedulerError."""
+    """Create a folder for results if it is missing. Raises SchedulerError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,9 +91,9 @@ def make_folder(folder: Path) -> None:
 
 
 def prepare(folder: Path, *, pictures: bool = True) -> None:
-    """Make a folder ready for results: a summary that is there would not be theirs, nor would `pictures`.
+    """Create a folder for results, or remove old files from it that would not belong to them.
 
-    Raises SchedulerError.
+    These are the summary, tables that are not always written and, if `pictures`, pictures. Raises SchedulerError.
     """
     drawn = [f"{name}.{kind}" for name in PICTURES for kind in KINDS] if pictures else []
     make_folder(folder)

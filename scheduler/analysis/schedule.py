@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A schedule as a value: what became of each job, and on which nodes; of a run, or read back from a file."""
+"""A schedule as a value: the times and nodes of each job; from a run, or read from a file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Schedule(NamedTuple):
     nodes: int
     cores: int
     until: int
-    """The second up to which it is known: that of the last event."""
+    """The second up to which the schedule is known: that of the last event."""
     first: Ints
     """Shape ``(jobs + 1,)``: the nodes of a job are ``runs[first[job] : first[job + 1]]``."""
     runs: Ints
@@ -66,7 +66,7 @@ class Schedule(NamedTuple):
 
 
 def columns(run: Simulation) -> Table:
-    """Return the table of jobs, in order of submission; -1 for what has not happened."""
+    """Return the table of jobs, in order of submission; -1 for events that have not happened."""
     jobs, work = run.world.jobs, run.work
     state = np.where((jobs.state == RUNNING) & (jobs.start > run.now), WAITING, jobs.state)  # for a container
     started, ended = state >= RUNNING, state == ENDED
@@ -92,7 +92,7 @@ def columns(run: Simulation) -> Table:
 
 
 def done(run: Simulation) -> Ints:
-    """Return how long each job takes with all its resources, in seconds; of one that its limit has ended, what it did.
+    """Return the seconds that each job takes with all its resources; for a job ended by its limit, those that it did.
 
     A second that it had only begun does not count.
     """
@@ -103,7 +103,7 @@ def done(run: Simulation) -> Ints:
 
 
 def schedule_of(run: Simulation) -> Schedule:
-    """Return what a run has come to."""
+    """Return the schedule of a run."""
     first, runs = node_runs(run.world.nodes.first, run.world.nodes.place)
     return Schedule(columns(run), run.machine.nodes, run.machine.cores, run.now, first, runs)
 
@@ -111,7 +111,7 @@ def schedule_of(run: Simulation) -> Schedule:
 def node_runs(first: Ints, place: Ints) -> tuple[Ints, Ints]:
     """Return runs of consecutive nodes, and where those of each job begin.
 
-    `place` holds the nodes of job after job, those of a job from ``first[job]`` on, NOBODY where it has none yet.
+    `place` holds the nodes of job after job, those of a job from ``first[job]`` on, NOBODY if it has none yet.
     """
     breaks = np.ones(len(place), np.bool_)
     breaks[1:] = np.diff(place) != 1
@@ -129,7 +129,7 @@ def node_lists(schedule: Schedule) -> list[str]:
 
 
 def parse_node_lists(texts: Iterable[str]) -> tuple[Ints, Ints]:
-    """Return `first` and `runs` of a schedule from such texts. Raises ValueError for others."""
+    """Return `first` and `runs` of a schedule from texts of `node_lists`. Raises ValueError for other texts."""
     first, runs = [0], []
     for text in texts:
         for word in text.split():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pictures of schedules show, as numbers: levels over time, means per day, means by size and run time."""
+"""The numbers in figures of schedules: levels over time, means per day, means by size and run time."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 HOUR, DAY = 3600, 86_400
 TIMES = {"1 min": 60, "10 min": 600, "1 h": HOUR, "4 h": 4 * HOUR, "12 h": 12 * HOUR, "1 d": DAY}
-"""The longest run time with all resources of each class, the last class is of longer ones."""
+"""The longest run time with all resources of each class; one more class has the longer ones."""
 
 
 class Span(NamedTuple):
-    """From the first submission to the last event, in seconds of the log."""
+    """The time from the first submission to the last event, in seconds of the log."""
 
     begin: int
     end: int
 
     def edges(self, bins: int) -> Floats:
-        """Return the ends of so many equal intervals, of shape ``(bins + 1,)``."""
+        """Return the ends of `bins` equal intervals, of shape ``(bins + 1,)``."""
         return np.linspace(self.begin, self.end, bins + 1)
 
 
 def span_of(schedule: Schedule) -> Span:
-    """Return the time that a schedule takes, at least a second."""
+    """Return the span of a schedule, of at least a second."""
     begin = int(schedule.table["submit"].min())
     return Span(begin, max(schedule.until, begin + 1))
 
@@ -47,10 +47,10 @@ def waiting(schedule: Schedule, edges: Floats) -> Floats:
 
 
 def busy_nodes(schedule: Schedule, edges: Floats) -> Floats:
-    """Return the mean number of nodes that work in each interval.
+    """Return the mean number of busy nodes in each interval.
 
     A job's work, run time with all resources times nodes, is spread evenly over the time from its start to its end: the
-    jobs of a shared node count for the parts that they have. A job that has not ended counts as at work on all.
+    jobs of a shared node count for the parts that they have. A job that has not ended counts for all its nodes.
     """
     table = schedule.table
     there = table["start"] != UNKNOWN
@@ -62,17 +62,17 @@ def busy_nodes(schedule: Schedule, edges: Floats) -> Floats:
 
 
 def period(span: Span) -> int:
-    """Return the length of the periods that a span is cut into for people: a day, or an hour of a short one."""
+    """Return the length in seconds of the periods into which charts divide a span: a day, or an hour if it is short."""
     return DAY if span.end - span.begin >= 4 * DAY else HOUR
 
 
 def counts_per(length: int, span: Span, times: Ints) -> Ints:
-    """Return how many times lie in each period of the span."""
+    """Return the number of times in each period of the span."""
     return np.bincount((times - span.begin) // length, minlength=_periods(length, span)).astype(np.int64)
 
 
 def means_per(length: int, span: Span, times: Ints, values: Floats) -> Floats:
-    """Return the mean of the values whose time lies in each period; nan where there is none."""
+    """Return the mean of the values in each period by their times; nan for a period without values."""
     sums = np.bincount((times - span.begin) // length, weights=values, minlength=_periods(length, span))
     with np.errstate(invalid="ignore"):
         return np.asarray(sums / counts_per(length, span, times), np.float64)
@@ -83,11 +83,11 @@ def _periods(length: int, span: Span) -> int:
 
 
 NODES, CORES = "nodes", "cores"
-"""What the size of a job is counted in."""
+"""The units of the size of a job."""
 
 
 class Grid(NamedTuple):
-    """Means by class of job. Rows are sizes, columns run times; nan where there is no job."""
+    """Means by class of job. Rows are sizes, columns run times; nan for a class without jobs."""
 
     means: Floats
     jobs: Ints
@@ -97,7 +97,7 @@ class Grid(NamedTuple):
 
 
 def unit_of(schedules: Iterable[Schedule]) -> str:
-    """Return in what the sizes of the same jobs are the same in all of these: in cores, where their nodes differ."""
+    """Return the unit in which the same jobs have the same sizes in all schedules: cores if their nodes differ."""
     return NODES if len({schedule.cores for schedule in schedules}) == 1 else CORES
 
 
@@ -117,6 +117,6 @@ def grid_of(schedule: Schedule, values: Floats, which: Bools | None = None, unit
 
 
 def size_names(count: int) -> tuple[str, ...]:
-    """Return the names of so many classes of sizes: 1, 2, 3-4, 5-8 and so on."""
+    """Return the names of `count` classes of sizes: 1, 2, 3-4, 5-8 and so on."""
     small = ("1", "2")
     return (*small, *(f"{2 ** (power - 1) + 1:,}-{2**power:,}" for power in range(2, count)))[:count]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom bench cluster`: a real scheduler with real agents, each of which has emulated cores, and real jobs."""
+"""`drom bench cluster`: a real scheduler, real agents with emulated cores, and real jobs."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ while True:
         session.apply(grant)
     time.sleep(0.01)
 """
-"""A malleable program that looks each 10 ms."""
+"""A malleable program that polls every 10 ms."""
 
 
 def measure(runs: int) -> dict[str, Any]:
-    """Measure everything `runs` times; return medians and extremes. Raises ControlError when a part does not answer."""
+    """Measure everything `runs` times; return medians and extremes. Raises ControlError if a part does not answer."""
     passes = [_pass_ms() for _ in range(runs)]
     found: dict[str, list[float]] = {}
     for _ in range(runs):
@@ -72,7 +72,7 @@ def measure(runs: int) -> dict[str, Any]:
 
 
 def _pass_ms() -> float:
-    """Return the median time of a turn at which a job ends and another one comes, in milliseconds."""
+    """Return the median time of a turn in which one job ends and another arrives, in milliseconds."""
     cluster, now = Cluster(load_policy("sd", WORDS), Settings()), 1000.0
     for number in range(LARGE):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "host", "boot", WIDE, 1, 0, {}, (), True, now, ())
@@ -115,7 +115,7 @@ def _once() -> Iterator[tuple[str, float]]:
 
 
 def _submissions(client: Client) -> float:
-    """Return the milliseconds of a submission by one user, each of which is on disk before the next begins."""
+    """Return the milliseconds per submission of one user; each is on disk before the next begins."""
     folder = Path("/")
     begin = time.monotonic()
     for _ in range(SUBMISSIONS):
@@ -131,7 +131,7 @@ def _start_ms(client: Client, home: Path) -> float:
 
 
 def _guest_ms(client: Client, home: Path, turn: int) -> float:
-    """Return how long a guest takes from its submission to its first instruction, as all nodes have a mate."""
+    """Return the milliseconds from a guest's submission to its first instruction while all nodes have a mate."""
     mates = [client.submit(home, *python_command.python(MATE)) for _ in range(NODES)]
     await_that(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
     await_that((home / "mate").exists)
@@ -145,7 +145,7 @@ def _guest_ms(client: Client, home: Path, turn: int) -> float:
 
 
 def _job_ms(client: Client, home: Path) -> float:
-    """Return the milliseconds from one end of such a job to the next."""
+    """Return the mean milliseconds from the end of one of many jobs that do nothing to the next end."""
     spec = Spec(command=("true",), folder=str(home), time=60, output="nothing", job_class="rigid").to_json()
     begin = time.monotonic()
     client.ask("submit", jobs=[spec], count=NOTHINGS)

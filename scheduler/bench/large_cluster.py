@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler with 1,000 nodes and 20,000 waiting jobs: how long each order takes, and the longest turn of its loop.
+"""A benchmark of a scheduler with 1,000 nodes and 20,000 waiting jobs: the time of each order, the longest turn.
 
-It is a process with a real queue on disk and a real socket for users. Its nodes are told to it without agents.
+It is a process with a real queue on disk and a real socket for users. Its nodes are added without agents.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 NODES, CORES, WAITING = 1000, 48, 20_000
 TIMES = 40
-"""How often an order is given of which many are."""
+"""The number of times that a repeated order is given."""
 WORDS = ("interval=1", "reservations=nodes", "resolution=1", "max_slowdown=infinite")
 REQUEST_MS, LISTING_MS, ANSWER_MB = 100.0, 200.0, 10.0
-"""What a request may take of the loop, what a listing may take in all, and what memory a request may take."""
+"""Targets: the time of a request in the loop, the total time of a listing, and the memory of a request."""
 
 
 class Timed(Server):
-    """A scheduler that notes how long its longest turn took, in milliseconds."""
+    """A scheduler that records the time of its longest turn, in milliseconds."""
 
     longest = 0.0
 
     def turn(self) -> None:
-        """Take a turn."""
+        """Run a turn and record its time."""
         begin = time.perf_counter()
         super().turn()
         self.longest = max(self.longest, 1e3 * (time.perf_counter() - begin))
@@ -80,13 +80,13 @@ def _fill_nodes(server: Server) -> None:
 
 
 def _memory(name: str = "VmRSS") -> float:
-    """Return what this process has of memory, in bytes."""
+    """Return the memory of this process, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def measure() -> list[dict[str, Any]]:
-    """Return figures of one scheduler. Raises ControlError when it does not answer."""
+    """Return the figures of one scheduler. Raises ControlError if it does not answer."""
     with TemporaryDirectory(prefix="drom-bench-") as scratch, zmq.Context() as context:
         folder = Path(scratch) / "state"
         code = f"from drom.scheduler.bench.large_cluster import serve; serve({str(folder)!r})"
@@ -105,7 +105,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def _orders(client: Client) -> list[tuple[str, list[float], float]]:
-    """Give each order; return its name, the milliseconds of each answer, and what is to be reached."""
+    """Give each order; return its name, the milliseconds of each answer, and the target."""
     found: list[tuple[str, list[float], float]] = []
 
     def timed(name: str, reach: float, times: int, give: Callable[[int], object]) -> None:

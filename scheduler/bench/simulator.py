@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom bench simulate`: how long simulations take and how much memory, each run in a process of its own."""
+"""`drom bench simulate`: the time and the memory of simulations, each in a separate process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CURIE, KTH = "CEA-Curie-2011-primary.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 
 
 class Case(NamedTuple):
-    """A simulation to time: its log (a name, or a recipe), machine, policy, and the seconds and MB it is to reach."""
+    """A simulation to time: its log (a name, or a recipe), machine, policy, and its targets in seconds and MB."""
 
     name: str
     log: str | Recipe
@@ -52,15 +52,15 @@ GROWN = (
     Case("EASY, 200,000 jobs of the Lublin model", replace(SMALL, jobs=10 * SMALL.jobs), 1024, 1, "easy"),
 )
 GROWTH = 12.0
-"""How many times as long ten times the jobs may take."""
+"""The target for the ratio of the times of a simulation with ten times the jobs and of one without."""
 SAMPLES = (Case("`drom simulate`, sample of 200 jobs, in all", SAMPLE, SAMPLE.nodes, 1, "easy", 2),)
 
 
 def measure(runs: int, log: Path | None = None) -> dict[str, Any]:
     """Time every case `runs` times; return medians and extremes.
 
-    `log` is a real log, or a folder of them; without it `DROM_WORKLOADS` names the folder. Cases whose log is not
-    there are left out with a sentence on stderr. Raises SchedulerError when a run fails.
+    `log` is a real log, or a folder of them; without it `DROM_WORKLOADS` names the folder. Cases with a missing log are
+    left out with a sentence on stderr. Raises SchedulerError if a run fails.
     """
     figures = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -80,8 +80,8 @@ def measure(runs: int, log: Path | None = None) -> dict[str, Any]:
 def real_cases(log: Path | None) -> list[tuple[Case, Path]]:
     """Return the cases with real logs: those of a folder, or of one file.
 
-    A file that no case is about is simulated under EASY, Slurm-like and conservative backfilling, on as many one-core
-    nodes as it says its machine has processors. Raises SchedulerError where it does not say so, or is not there.
+    A file without a case is simulated under EASY, Slurm-like and conservative backfilling, on as many one-core nodes as
+    its machine has processors according to its header. Raises SchedulerError if it is missing or does not give them.
     """
     place = log or Path(os.environ.get("DROM_WORKLOADS", "/nonexistent"))
     if log is None or log.is_dir():
@@ -106,7 +106,7 @@ def _cases_of(log: Path) -> list[Case]:
 
 
 def _made(case: Case, scratch: str) -> Path:
-    """Return the file of a case that is made, and make it the first time."""
+    """Return the file of a case with a generated log, which is created the first time."""
     if not isinstance(case.log, Recipe):
         msg = f"{case.name} has a log that is not made."
         raise TypeError(msg)
@@ -117,7 +117,7 @@ def _made(case: Case, scratch: str) -> Path:
 
 
 def _run(case: Case, log: Path) -> dict[str, float]:
-    """Simulate in a process of its own; return its seconds, its peak memory and what it took in all."""
+    """Simulate in a separate process; return its seconds, its peak memory and its total time."""
     options = ["--nodes", str(case.nodes), "--cores", str(case.cores), "--policy", case.policy, "--json"]
     for choice in case.choices:
         options += ["--set", choice]
@@ -141,6 +141,6 @@ def _figures(case: Case, found: list[dict[str, float]]) -> list[dict[str, Any]]:
 
 
 def figure(name: str, unit: str, values: list[float], reach: float | None) -> dict[str, Any]:
-    """Return what a table of measurements says of one quantity, as JSON values; `reach` is what it is to be."""
+    """Return one quantity of a table of measurements as JSON values; `reach` is its target."""
     middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
     return {"name": name, "unit": unit, **middle, "reach": reach, "runs": values}

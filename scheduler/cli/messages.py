@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `drom simulate` tells people: notes on stderr, and a summary as lines of text."""
+"""The messages of `drom simulate`: notes on stderr, and a summary as lines of text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 RIGID = ("fcfs", "firstfit", "easy", "conservative", "slurm", "cp")
-"""The policies under which every job has just what it asks for."""
+"""The policies under which every job gets exactly what it asks for."""
 
 
 def say(sentence: str) -> None:
-    """Tell people, on stderr."""
+    """Print a message on stderr."""
     typer.echo(sentence, err=True)
 
 
 def note_what_is_missing() -> None:
-    """Say which file could not be written."""
+    """Print which file cannot be written."""
     from drom.scheduler.analysis.results import has_parquet
 
     if not has_parquet():
@@ -31,7 +31,7 @@ def note_what_is_missing() -> None:
 
 
 def announce(policy: Policy) -> None:
-    """Say that a policy is to be compiled, where it is."""
+    """Print that a policy is being compiled, if it is."""
     from drom.scheduler.engine.compiler import announcement
 
     if announced := announcement(policy):
@@ -39,7 +39,7 @@ def announce(policy: Policy) -> None:
 
 
 def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
-    """Say where the options do not do with this policy what one might expect."""
+    """Print notes on options that have an unexpected effect with this policy."""
     from drom.scheduler.predictors.knowledge import USER
     from drom.scheduler.simulator.simulation import PLANLESS
 
@@ -54,7 +54,7 @@ def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: 
 
 
 def note_what_jobs_are(run: Simulation) -> None:
-    """Say what was rounded in a log, and which partitions have no job."""
+    """Print what was rounded in a log, and which partitions have no job."""
     from drom.workloads.summary import roundings
 
     for sentence in roundings(run.work):
@@ -65,7 +65,7 @@ def note_what_jobs_are(run: Simulation) -> None:
 
 
 def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
-    """Say what is not there under a policy that allots processors."""
+    """Print what a policy that allots processors does not provide."""
     if run.policy.pooled and cores > 1:
         say(f"note: {run.policy.name} allots the {run.machine.nodes:,} cores as one pool.")
     if run.policy.pooled and plots:
@@ -73,7 +73,7 @@ def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
 
 
 def note_what_changes_nothing(run: Simulation, classes: str | None) -> None:
-    """Say which options change nothing, because the policy resizes no jobs, or lets none share a node."""
+    """Print which options change nothing, because the policy resizes no jobs or lets none share a node."""
     policy = run.policy
     if classes is not None and policy.built_in in RIGID:
         say(f"note: {policy.name} gives all jobs what they ask for: it does the same with any --classes.")
@@ -82,7 +82,7 @@ def note_what_changes_nothing(run: Simulation, classes: str | None) -> None:
 
 
 def lines(told: dict[str, Any]) -> list[str]:
-    """Return a summary for people."""
+    """Return a summary as lines of text."""
     from drom.scheduler.analysis.comparison import number, size_of
 
     jobs, nodes = told["jobs"], size_of(told)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people at a terminal see of work that takes more than two seconds: a line on stderr, gone when it is done."""
+"""The progress, on a terminal, of work that takes more than two seconds: a line on stderr, cleared at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLEAR = "\r\033[K"
 
 
 class Bar:
-    """A bar with the expected time to the end; silent where the stream is no terminal."""
+    """A bar with the expected time to the end; it is not drawn if the stream is not a terminal."""
 
     def __init__(self, stream: TextIO, words: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._words, self._clock = stream, words, clock
@@ -32,7 +32,7 @@ class Bar:
         self._shown = False
 
     def show(self, done: float) -> None:
-        """Draw the bar, if it is time to; `done` is a fraction."""
+        """Draw the bar if an update is due; `done` is a fraction."""
         now = self._clock()
         if now < self._next or done <= 0:
             return
@@ -43,7 +43,7 @@ class Bar:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._shown:
             self._stream.write(_CLEAR)
             self._stream.flush()
@@ -51,7 +51,7 @@ class Bar:
 
 @contextmanager
 def interruptible(words: str, left: str) -> Iterator[Bar]:
-    """Show a bar on stderr meanwhile. On Ctrl-C or SIGTERM say what is left of the work, and exit with 130."""
+    """Show a bar on stderr during a block. On Ctrl-C or SIGTERM print `left` (what was written); exit with 130."""
     bar = Bar(sys.stderr, words)
     try:
         with ended_by_sigterm():
@@ -64,13 +64,13 @@ def interruptible(words: str, left: str) -> Iterator[Bar]:
 
 
 def all_or_nothing(words: str) -> AbstractContextManager[Bar]:
-    """Show a bar on stderr meanwhile. On Ctrl-C say that nothing is written, and exit with 130."""
+    """Show a bar on stderr during a block. On Ctrl-C or SIGTERM print that nothing is written, and exit with 130."""
     return interruptible(words, "nothing is written")
 
 
 @contextmanager
 def saying(words: str) -> Iterator[None]:
-    """Say what is done meanwhile, on a terminal and when it takes long."""
+    """Show `words` during a block, if stderr is a terminal and the block takes more than two seconds."""
     if not sys.stderr.isatty():
         yield
         return

@@ -148,7 +148,7 @@ def simulate(
 
 
 def _prepare(run: Simulation, out: Path | None, save: Path | None, resume: Path | None) -> None:
-    """Be sure that what comes of a simulation can be written, and go on with a saved one."""
+    """Check that the results of a simulation can be written, and resume a saved one."""
     from drom.scheduler.analysis.results import prepare
     from drom.scheduler.simulator.simulation import check_saving
 
@@ -163,7 +163,7 @@ def _prepare(run: Simulation, out: Path | None, save: Path | None, resume: Path 
 def _run(run: Simulation, until: int | None, words: str = "simulating") -> str:
     """Run a simulation and return why it stopped before its end; empty if it did not.
 
-    Ctrl-C stops it between two events, a second one wherever it is: there is no result then.
+    Ctrl-C stops it between two events; a second one stops it immediately, without a result.
     """
     from drom.scheduler.interface import NEVER
 
@@ -195,7 +195,7 @@ def _run(run: Simulation, until: int | None, words: str = "simulating") -> str:
 
 
 def _leave(stopped: str, *, unknown: bool) -> None:
-    """Exit as interrupted programs do, and say what is missing; go on if nothing is."""
+    """Exit like an interrupted program and print what is missing; return if nothing is."""
     if stopped == "interrupted":
         messages.say("drom: interrupted: the results are partial, and marked so.")
     elif unknown:
@@ -213,7 +213,7 @@ def _write(
     window: tuple[int, int] | None,
     filled: Filled | None,
 ) -> None:
-    """Write the results to the folder that is named, if one is."""
+    """Write the results to the given folder, if there is one."""
     from drom.scheduler.analysis import results
 
     if out is None:
@@ -225,7 +225,7 @@ def _write(
 
 
 def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
-    """Refuse predictions where they mean nothing, before anything is compiled, and say what is."""
+    """Raise an error for predictions that cannot be used, before anything is compiled; print what will be compiled."""
     from drom.scheduler.predictors.knowledge import USER
     from drom.scheduler.simulator.simulation import check_predictor
 
@@ -236,7 +236,7 @@ def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bo
 
 
 def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
-    """Return how jobs are that share a pool."""
+    """Return the parameters of jobs that share a pool."""
     from drom.scheduler.simulator.adaptive import parse_adaptive
 
     if (choices or evolving) and not policy.pooled:
@@ -247,7 +247,7 @@ def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
 
 
 def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | None) -> Filling | None:
-    """Return how gaps are filled, None where they are not."""
+    """Return the parameters of gap filling, None if gaps are not filled."""
     if not fill:
         if choices:
             raise typer.BadParameter("--fill-set says how gaps are filled: add --fill.")
@@ -273,7 +273,7 @@ def _filled(run: Simulation, filling: Filling | None, seed: int) -> Filled | Non
 
 
 def _finish(filled: Filled | None, told: dict[str, Any]) -> bool:
-    """Add the figures of filling to a summary, under B beside those without; return whether that was interrupted."""
+    """Add the figures of filling to a summary, under B with those without it; return whether that was interrupted."""
     if filled is None:
         return False
     from drom.scheduler.gap_filling.simulation import shifts, without
@@ -290,7 +290,7 @@ def _finish(filled: Filled | None, told: dict[str, Any]) -> bool:
 
 
 def _window(text: str | None) -> tuple[int, int] | None:
-    """Return the two seconds that an option names."""
+    """Return the two times, in seconds, in an option."""
     if text is None:
         return None
     begin, _, end = text.partition("-")
@@ -300,7 +300,7 @@ def _window(text: str | None) -> tuple[int, int] | None:
 
 
 def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
-    """Refuse pictures that could not be drawn before anything is simulated."""
+    """Raise an error for pictures that could not be drawn, before anything is simulated."""
     from drom.scheduler.analysis.plots import KINDS
     from drom.workloads.figures import require
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part: the policies with their options, and what each supposes that the others do not."""
+"""The contenders: policies with their options, and the assumptions that each makes and others do not."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Contender(NamedTuple):
     """A policy as options of `drom simulate`."""
 
     name: str
-    """That of its row and of its folder of results."""
+    """The name of its row and of its folder of results."""
     options: tuple[str, ...]
     premise: str = ""
-    """What it supposes about jobs or the machine that FCFS and backfilling do not; a sentence without full stop."""
+    """Its assumptions about jobs or the machine that FCFS and backfilling do not make; a sentence without full stop."""
     pool: bool = False
     """Whether all cores are one pool, rather than parts of nodes."""
 
@@ -36,12 +36,12 @@ class Contender(NamedTuple):
         return self.options[self.options.index("--policy") + 1]
 
     def supposing(self, addition: str, options: tuple[str, ...], premise: str) -> Contender:
-        """Return the same with something added that has a name, and is supposed besides."""
+        """Return the contender with a named addition, its options, and its assumption."""
         premise = f"{self.premise}, and {premise}" if self.premise else premise
         return self._replace(name=f"{self.name}+{addition}", options=options, premise=premise)
 
     def run(self, log: Path, nodes: int, cores: int, common: Sequence[str], out: Path) -> Run:
-        """Return the simulation, with options that all have in common, which writes a folder below `out`.
+        """Return the simulation, with the `common` options of all contenders, which writes a folder below `out`.
 
         Raises SchedulerError for a machine that is too large for a pool.
         """
@@ -72,7 +72,7 @@ _FILLED = {
 
 
 def _filled(one: Contender) -> Contender:
-    """Return a contender whose gaps are filled: by policy B, which a pool does not know."""
+    """Return a contender with filled gaps: by policy A if it runs on a pool, which cannot use B, else by policy B."""
     how = "A" if load_policy(one.policy).pooled else "B"
     return one.supposing("fill", (*one.options, "--fill", "--fill-set", f"policy={how}"), _FILLED[how])
 
@@ -100,25 +100,25 @@ _SINGLE = {
     )
 }
 PAYOFF = "payoff"
-"""Who goes by contracts."""
+"""The policy that uses contracts."""
 DEFAULT = "default"
-"""A name for all that take part by default."""
+"""The name that stands for all default contenders."""
 
 
 _USUAL = ("fcfs", "easy", "conservative", "conservative+fill", "slurm", "sd", "firstfit", "equipartition")
 
 
 def usual(*, contracts: bool) -> tuple[str, ...]:
-    """Return those that take part by default, in the order of the table: all but `cp`, which takes long."""
+    """Return the names of the default contenders, in the order of the table: all but `cp`, which takes long."""
     return (*_USUAL, PAYOFF) if contracts else _USUAL
 
 
 def contenders(names: str, *, contracts: bool = False, cores: int = 2) -> list[Contender]:
-    """Return the contenders that a list names: policies that come with drom, and files that hold one.
+    """Return the contenders in a list of names: policies of drom, and files that contain one.
 
-    `cores` are those of a node, of which a single one cannot be shared.
+    `cores` is the number of cores of a node; nodes of a single core cannot be shared.
 
-    Raises SchedulerError for others, for one that is named twice, and for pay-off without contracts.
+    Raises SchedulerError for unknown names, for a name given twice, and for the policy payoff without contracts.
     """
     found: list[Contender] = []
     for name in map(str.strip, names.split(",")):
@@ -136,9 +136,9 @@ def contenders(names: str, *, contracts: bool = False, cores: int = 2) -> list[C
 
 
 def _contender(name: str, cores: int) -> Contender:
-    """Return who has a name: a policy, with ``+recent`` or ``+learned`` for other run times than users ask for.
+    """Return the contender of a name: a policy, optionally with ``+recent`` or ``+learned`` for predicted run times.
 
-    Or with ``+fill``: its gaps are filled.
+    With ``+fill`` its gaps are filled. Raises SchedulerError for an unknown name.
     """
     policy, _, addition = name.partition("+")
     if addition == "fill":

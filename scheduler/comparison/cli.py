@@ -80,9 +80,9 @@ def compare_policies(
 
 
 def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str], bool]:
-    """Make all runs; return why some failed, and whether they were interrupted.
+    """Make all runs; return the reasons of failed ones, and whether the runs were interrupted.
 
-    Raises SchedulerError where all fail for the same reason.
+    Raises SchedulerError if all fail for the same reason.
     """
     from drom.scheduler.analysis.results import prepare
     from drom.scheduler.gap_filling import simulation

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison as one HTML file: the table, what its columns mean, then ratios and pictures of all runs."""
+"""The comparison as one HTML file: the table, the meaning of its columns, then ratios and pictures of all runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def write_contest(title: str, results: Sequence[Result], out: Path, path: Path) -> None:
-    """Write a page about results, whose folders are below `out`; at least one of them has figures.
+    """Write a page about results with folders below `out`, of which at least one must have figures.
 
-    Raises SchedulerError when it cannot be written, WorkloadError when matplotlib is missing.
+    Raises SchedulerError if it cannot be written, WorkloadError if matplotlib is missing.
     """
     whole = [result for result in results if result.figures]
     pieces = [

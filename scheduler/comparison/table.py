@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of each contender: a row of figures, and sentences about what stands beside them."""
+"""The results of all contenders: a table with a row of figures for each, and notes about them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from drom.scheduler.comparison.candidates import Contender
 
 SCHEMA = 2
-"""Version of the JSON value; changes when something in it does."""
+"""The version of the format of the JSON value."""
 
 MILLION = 1_000_000
 UNITS = (
@@ -29,7 +29,7 @@ class Column(NamedTuple):
     head: str
     meaning: str
     of_some: bool = False
-    """Whether it is left out where nobody has it."""
+    """Whether it is left out if no contender has it."""
 
 
 COLUMNS = (
@@ -53,7 +53,7 @@ COLUMNS = (
 
 
 class Result(NamedTuple):
-    """A contender and its figures; none where it has not come to its end."""
+    """A contender and its figures; none if its run did not complete."""
 
     contender: Contender
     figures: Mapping[str, float | None]
@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 def result_of(contender: Contender, told: Mapping[str, Any]) -> Result:
-    """Return the result of a run by its summary."""
+    """Return the result of a run from its summary."""
     if not told["complete"]:
         return Result(contender, {}, str(told["stopped"]))
     figures = dict(told["metrics"])
@@ -73,24 +73,24 @@ def result_of(contender: Contender, told: Mapping[str, Any]) -> Result:
 
 
 def _paid(contracts: Mapping[str, Any] | None) -> float | None:
-    """Return which part of the pay-off there is; None without any."""
+    """Return the fraction of the offered pay-off that was paid; None if none was offered."""
     return contracts["payoff"] / contracts["payoff_offered"] if contracts and contracts["payoff_offered"] else None
 
 
 def columns_of(results: Sequence[Result]) -> list[Column]:
-    """Return the columns of a table of these."""
+    """Return the columns of a table of these results."""
     return [c for c in COLUMNS if not c.of_some or any(one.figures.get(c.key) is not None for one in results)]
 
 
 def cells(result: Result, columns: Sequence[Column]) -> list[str]:
-    """Return the figures of a row for people."""
+    """Return the figures of a row as texts."""
     return [number(result.figures.get(column.key)) for column in columns]
 
 
 def lines(results: Sequence[Result], width: int | None = None) -> list[str]:
-    """Return the lines of a table; who has no figures has no row.
+    """Return the lines of a table; contenders without figures have no row.
 
-    Where they would be longer than `width`, the columns that do not fit follow in tables of their own.
+    If the lines would be longer than `width`, the columns that do not fit follow in further tables.
     """
     whole = [result for result in results if result.figures]
     columns = columns_of(whole)
@@ -108,13 +108,13 @@ def lines(results: Sequence[Result], width: int | None = None) -> list[str]:
 
 
 def _column(head: str, values: Sequence[str], align: Callable[[str, int], str]) -> list[str]:
-    """Return the cells of a column, its head first, all of one width."""
+    """Return the cells of a column, its head first, all of the same width."""
     width = max(map(len, (head, *values)))
     return [align(cell, width) for cell in (head, *values)]
 
 
 def notes(results: Sequence[Result]) -> list[str]:
-    """Return sentences on who has no figures, and on what contenders suppose."""
+    """Return sentences on contenders without figures, and on the assumptions of the others."""
     found = [f"{one.contender.name} has no figures: {one.fault.rstrip('.')}." for one in results if not one.figures]
     return found + [
         f"{one.contender.name}: {one.contender.premise}." for one in results if one.figures and one.contender.premise
@@ -122,7 +122,7 @@ def notes(results: Sequence[Result]) -> list[str]:
 
 
 def to_json(log: str, nodes: int, cores: int, results: Sequence[Result]) -> dict[str, Any]:
-    """Return everything as one value."""
+    """Return all results as one JSON value."""
     return {
         "schema_version": SCHEMA,
         "log": log,

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`drom simulate --policy cp`: a log on equal nodes, planned by constraint programming before each call of the policy.
 
-The search is no loop over arrays that could be compiled with a policy; so the simulation calls a `Guide`, and the
-policy `cp` carries out what that decided. It sees what any policy would: what runs, what waits, and requested times.
+The search is not a loop over arrays that could be compiled with a policy. The simulation therefore calls a `Guide`, and
+the policy `cp` carries out its decisions. A guide sees what any policy sees: running jobs, waiting jobs and requested
+times.
 
-Jobs have whole nodes, so that the machine is one node whose only resource is nodes, and a job one unit of it: exact,
-and fast. Logs say nothing of expected waiting times: all jobs are in one queue, and the objective is the sum of waits.
+Jobs have whole nodes. The machine is therefore modelled as one node whose only resource is nodes, and a job as one unit
+of it, which is exact and fast. Logs have no expected waiting times: all jobs are in one queue, and the objective is the
+sum of waits.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ HOUR = 3600
 
 
 class Guide:
-    """Plans the waiting jobs of a simulation for the policy `cp`. All that it remembers is in `Jobs.planned`."""
+    """Plans the waiting jobs of a simulation for the policy `cp`. Its only memory between calls is `Jobs.planned`."""
 
     def __init__(self, world: World, options: Mapping[str, float]) -> None:
-        """Take the world of the simulation and the options of the policy. Raises SchedulerError without OR-tools."""
+        """Create a guide for a simulation's world and the policy's options. Raises SchedulerError without OR-tools."""
         require()
         nodes = len(world.nodes.up)
         platform = Platform("log", ("nodes",), (Group("all", 1, (nodes,)),), (Queue("all", HOUR, HOUR),))
@@ -46,9 +48,9 @@ class Guide:
         warm_up(self._jobs, self._capacity)
 
     def __call__(self, world: World, now: int) -> Floats:
-        """Return when each job is to start, of shape ``(jobs,)``, planned for a second at which the policy is called.
+        """Return the planned start of each job, of shape ``(jobs,)``, for a second at which the policy is called.
 
-        NEVER for jobs of which nothing is said: all where nobody can start now.
+        It is NEVER for jobs that are not planned, and for all jobs if none can start now.
         """
         state = self._state(world, now)
         if not (len(state.waiting) and compiled().any_fits(state, self._jobs)):
@@ -57,7 +59,7 @@ class Guide:
         return self._scheduler(state, self._jobs).start.astype(np.float64)
 
     def _state(self, world: World, now: int) -> State:
-        """Return who will run and who will wait when all has happened that happens until then."""
+        """Return the jobs that run and wait once all events up to the second `now` have happened."""
         s, everywhere = world.scalars, np.zeros(len(world.queue), np.int64)
         running = world.running[: s[RUNNERS]]
         coming = np.arange(s[SUBMISSIONS], np.searchsorted(world.jobs.submit, now, side="right"))
@@ -66,7 +68,7 @@ class Guide:
 
 
 def _table(world: World) -> Jobs:
-    """Return the jobs as the planner takes them; it learns nothing of real run times."""
+    """Return the jobs for the planner, which does not see real run times."""
     jobs, count = world.jobs, len(world.queue)
     each: Ints = np.arange(count + 1, dtype=np.int64)
     size = jobs.nodes.reshape(-1, 1).copy()

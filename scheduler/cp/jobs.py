@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Chunk(NamedTuple):
-    """So many units that ask for the same: amounts of the platform's resources. They may share a node."""
+    """A number of units with the same request: amounts of the platform's resources. They may share a node."""
 
     units: int
     request: tuple[int, ...]
@@ -48,13 +48,13 @@ class Jobs(NamedTuple):
     request: Ints
     """Shape ``(chunks, resources)``."""
     total: Ints
-    """Shape ``(jobs, resources)``: what all units of a job ask for."""
+    """Shape ``(jobs, resources)``: the sum of the requests of a job's units."""
     nodes: Ints
-    """Shape ``(chunks, nodes)``: nodes by preference, those first with least of what the chunk does not ask for."""
+    """Shape ``(chunks, nodes)``: nodes by preference, first those with least of the resources that it does not use."""
 
 
 def chunk_of(platform: Platform, units: int, request: Mapping[str, int]) -> Chunk:
-    """Return a chunk by names of resources. Raises SchedulerError for a resource that the platform does not have."""
+    """Return a chunk from amounts by resource name. Raises SchedulerError for a resource that the platform lacks."""
     for name in request:
         if name not in platform.resources:
             msg = f"a unit asks for {name!r}: {platform.name} has {', '.join(platform.resources)}."
@@ -88,7 +88,7 @@ def table_of(jobs: Sequence[Job], platform: Platform) -> Jobs:
 
 
 def weights(jobs: Jobs, platform: Platform) -> Floats:
-    """Return what a second of waiting counts in equation (2) of the paper: 1 / the queue's expected wait."""
+    """Return the weight of a second of waiting in equation (2) of the paper: 1 / the queue's expected wait."""
     return 1 / np.array([queue.expected_wait_s for queue in platform.queues], np.float64)[jobs.queue]
 
 
@@ -118,9 +118,9 @@ def _check(job: Job, number: int, platform: Platform) -> None:
 
 
 def _take(left: Ints, chunk: Chunk, order: Ints) -> int:
-    """Take the units of a chunk from what nodes have left, in their `order`, as `placement.pack` does.
+    """Subtract the units of a chunk from what nodes have left, in their `order`, as `placement.pack` does.
 
-    Return how many found no room.
+    Returns the number of units that did not fit.
     """
     rest, rooms = chunk.units, fitting(left, chunk.request)
     for node in order:
@@ -133,7 +133,7 @@ def _take(left: Ints, chunk: Chunk, order: Ints) -> int:
 
 
 def fitting(free: Ints, request: Sequence[int]) -> Ints:
-    """Return how many units of a request fit on nodes with so much free, of shape ``(nodes,)``."""
+    """Return the number of units of a request that fit on nodes with these free amounts, of shape ``(nodes,)``."""
     asked = np.array(request, np.int64)
     which = asked > 0
     return np.asarray((free[:, which] // asked[which]).min(axis=1), np.int64)

@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 
 class Budget(NamedTuple):
-    """How long CP-SAT may look at a model."""
+    """The time that CP-SAT may spend on a model."""
 
     work: float = 0.01
-    """Its deterministic time: the same result on every machine; about a second each."""
+    """The deterministic time, which gives the same result on every machine; a unit is about a second."""
     seconds: float = 60.0
-    """Real time: a guard that is not reached, as results would depend on the machine."""
+    """The real time: a guard that should not be reached, as results would then depend on the machine."""
 
 
 DEFAULT = Budget()
 
 
 class Problem(NamedTuple):
-    """Jobs to be ordered: what runs, which waiting jobs, what a second of each counts, and a plan to begin from."""
+    """Jobs to be ordered: the running jobs, the chosen waiting jobs, the weights of waits, and an initial plan."""
 
     state: State
     jobs: Jobs
@@ -57,19 +57,19 @@ class Problem(NamedTuple):
     weight: Floats
     """By job."""
     plan: Plan
-    """A plan that is known: the chosen jobs begin with its starts, and the other waiting ones keep them."""
+    """A known plan: its starts are the initial solution of the chosen jobs; the other waiting jobs keep them."""
 
 
 def require() -> None:
-    """Raise SchedulerError, with what to do, where OR-tools is missing."""
+    """Raise SchedulerError, with the remedy, if OR-tools is missing."""
     if importlib.util.find_spec("ortools") is None:
         raise SchedulerError("Constraint programming needs OR-tools: run pip install 'drom[cp]'.")
 
 
 def solve(problem: Problem, budget: Budget) -> list[Ints]:
-    """Return the solutions that were found in time, each better than the one before: a start for each chosen job.
+    """Return the solutions found in time, each better than the one before: a start for each chosen job.
 
-    Starts are in the order of `chosen`, in seconds from now on.
+    Starts are in the order of `chosen`, in seconds from now.
     """
     cp_model: Any = importlib.import_module("ortools.sat.python.cp_model")
     model, starts = _build(problem, cp_model.CpModel())
@@ -84,7 +84,7 @@ def solve(problem: Problem, budget: Budget) -> list[Ints]:
     solver.parameters.random_seed = 1
     solver.parameters.max_deterministic_time = budget.work
     solver.parameters.max_time_in_seconds = budget.seconds
-    solver.parameters.catch_sigint_signal = False  # else SIGINT ends this process at once from then on
+    solver.parameters.catch_sigint_signal = False  # otherwise SIGINT ends this process at once from then on
     solver.solve(model, Collect())
     return found
 
@@ -121,7 +121,7 @@ def _is_zero(amount: Any) -> bool:  # noqa: ANN401 - a number or an expression
 
 
 def _units(problem: Problem, model: Any, job: int) -> Iterator[tuple[Ints, list[Any]]]:  # noqa: ANN401 - as above
-    """Give the request of each chunk of a job, and how many of its units are in each group."""
+    """Yield the request of each chunk of a job, and the numbers of its units in each group."""
     jobs, unit = problem.jobs, int(problem.jobs.unit[job])
     for chunk in range(jobs.chunk[job], jobs.chunk[job + 1]):
         request, units = jobs.request[chunk], int(jobs.units[chunk])
@@ -141,7 +141,7 @@ def _units(problem: Problem, model: Any, job: int) -> Iterator[tuple[Ints, list[
 
 
 def _sizes(problem: Problem) -> Iterator[tuple[int, Ints]]:
-    """Give groups and sizes of units that are counted in them: what chunks ask for, as a whole and of each resource."""
+    """Yield groups and the sizes of units counted in them: the requests of chunks, as a whole and of each resource."""
     jobs = problem.jobs
     chunks = np.concatenate([np.arange(jobs.chunk[job], jobs.chunk[job + 1]) for job in problem.chosen])
     requests = np.unique(jobs.request[chunks], axis=0)
@@ -159,13 +159,13 @@ def _sizes(problem: Problem) -> Iterator[tuple[int, Ints]]:
 
 
 def fit(request: Ints, size: Ints) -> int:
-    """Return how many units of a size there would be room for where a unit with this request is."""
+    """Return the number of units of a size that would fit in the place of a unit with this request."""
     which = size > 0
     return int((request[which] // size[which]).min())
 
 
 class Left(NamedTuple):
-    """What is left for the chosen jobs: seconds from now, 0 first, and what each node has free from each of them on."""
+    """The resources left for the chosen jobs: seconds from now, 0 first, and the free amounts of nodes from each on."""
 
     times: Ints
     free: Ints
@@ -173,7 +173,7 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> Left:
-        """Return what the running jobs, and the waiting ones that are not chosen, leave."""
+        """Return the resources that the running jobs, and the waiting jobs that are not chosen, leave."""
         state, jobs, plan = problem.state, problem.jobs, problem.plan
         fixed = np.setdiff1d(state.waiting, problem.chosen)
         begins = np.concatenate((np.zeros(len(state.running), np.int64), plan.start[fixed] - state.now))

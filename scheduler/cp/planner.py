@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans by constraint programming: the best of several greedy ones, improved in a neighbourhood by CP-SAT.
 
-Every candidate is a plan of all waiting jobs in which nodes are never overfull, and the one with the least objective,
-equation (2), counts: so a plan is never worse than that of the better rule. The candidates are the two rules', jobs by
-weighted shortest work (Smith's ratio, with the largest share of a resource as width), and the last plan's order. Of the
-best one CP-SAT gets the jobs that start first, `window` of them, and the others keep their times; what it finds is
-placed on nodes as an order, and counts where that is better. As the last plan is a candidate, what was gained stays.
+Every candidate is a plan of all waiting jobs in which nodes are never overcommitted. The one with the least objective,
+equation (2), is chosen, so that a plan is never worse than that of the better rule. The candidates are those of the two
+rules, jobs by weighted shortest work (Smith's ratio, with the largest share of a resource as width), and the order of
+the last plan. CP-SAT gets the first `window` jobs of the best candidate, and the others keep their times. Its solution
+is placed on nodes as an order, and is used if it is better. As the last plan is a candidate, improvements are kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 TRIED = 4
-"""The most solutions of a model that are tried: the last one, and some on the way there, which change the plan less."""
+"""The most solutions of a model that are tried: the last one, and some earlier ones, which change the plan less."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Planner:
     platform: Platform
     budget: Budget = DEFAULT
     window: int = 8
-    """The most jobs that CP-SAT orders at once; 0: none, greedy plans alone."""
+    """The most jobs that CP-SAT orders at once; 0: only greedy plans."""
     name: str = "CP"
     last: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The starts of the last plan, by job."""
@@ -65,7 +65,7 @@ class Planner:
             yield in_order(state, jobs, state.waiting[np.argsort(self.last[state.waiting], kind="stable")])
 
     def _improved(self, best: Plan, state: State, jobs: Jobs, weight: Floats) -> Plan:
-        """Return the plan that has the first jobs of a plan in the order that CP-SAT finds for them."""
+        """Return the best plan with its first jobs in an order found by CP-SAT; `best` itself if none is better."""
         order = state.waiting[np.argsort(best.start[state.waiting], kind="stable")]
         first, rest = order[: self.window], order[self.window :]
         group = np.repeat(np.arange(len(self.platform.groups)), [group.nodes for group in self.platform.groups])
@@ -78,12 +78,12 @@ class Planner:
 
 
 def in_order(state: State, jobs: Jobs, order: Ints) -> Plan:
-    """Return the plan that gives each job, in an order, its earliest start."""
+    """Return the plan in which each job in turn gets its earliest start."""
     return planned(state, jobs, order, NEVER, whole=True)
 
 
 def objective(plan: Plan, state: State, jobs: Jobs, weight: Floats) -> float:
-    """Return equation (2): what the waiting jobs will have waited, each in expected waiting times of its queue."""
+    """Return equation (2): the sum of the waits of the waiting jobs, each in expected waiting times of its queue."""
     waiting = state.waiting
     return float(((plan.start[waiting] - jobs.submit[waiting]) * weight[waiting]).sum())
 
@@ -97,18 +97,18 @@ def ratio(state: State, jobs: Jobs, weight: Floats) -> Floats:
 
 @dataclass
 class Portfolio:
-    """A rule or constraint programming, by how many jobs wait.
+    """A rule or constraint programming, depending on the number of waiting jobs.
 
-    Where one waits there is nothing to choose between; where very many do, the rule by walltime is far cheaper.
+    For a single job there is nothing to order; for very many jobs the rule by walltime is far cheaper.
     """
 
     planner: Planner
     most: int = 150
-    """With more waiting jobs the rule decides."""
+    """The most waiting jobs for which constraint programming is used."""
     name: str = "portfolio"
 
     def __call__(self, state: State, jobs: Jobs) -> Plan:
-        """Return the plan of the one that is chosen."""
+        """Return the plan of the chosen scheduler."""
         waiting = len(state.waiting)
         if waiting == 1:
             return FIFO(state, jobs)

@@ -26,7 +26,7 @@ MOST = 10**9
 
 
 class Group(NamedTuple):
-    """Nodes that are alike: how many, and how much of each resource one has, in the platform's order."""
+    """Equal nodes: their number, and the amounts of each resource of a node, in the platform's order."""
 
     name: str
     nodes: int
@@ -34,7 +34,7 @@ class Group(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """How long jobs of a queue are expected to wait, and how long at most, in seconds; later they are late."""
+    """A queue: the expected wait of its jobs, and the wait beyond which they are late, in seconds."""
 
     name: str
     expected_wait_s: int
@@ -42,7 +42,7 @@ class Queue(NamedTuple):
 
 
 class Platform(NamedTuple):
-    """A machine. Nodes are numbered from 0, group after group; queues and resources too."""
+    """A machine. Nodes are numbered from 0, group by group; so are queues and resources."""
 
     name: str
     resources: tuple[str, ...]
@@ -51,7 +51,7 @@ class Platform(NamedTuple):
 
     @property
     def capacity(self) -> Ints:
-        """What each node has, of shape ``(nodes, resources)``."""
+        """The amounts of resources of each node, of shape ``(nodes, resources)``."""
         return np.repeat(
             np.array([group.capacity for group in self.groups], np.int64),
             [group.nodes for group in self.groups],
@@ -60,7 +60,7 @@ class Platform(NamedTuple):
 
 
 def load_platform(name: str) -> Platform:
-    """Return a platform that comes with drom, or that of a file whose name ends in ``.toml``. Raises SchedulerError."""
+    """Return a platform of drom by name, or the platform in a file with the suffix ``.toml``. Raises SchedulerError."""
     path = Path(name)
     if path.suffix != ".toml":
         path = SHIPPED / f"{name}.toml"
@@ -79,12 +79,12 @@ def load_platform(name: str) -> Platform:
 
 
 def shipped() -> list[str]:
-    """Return the names of the platforms that come with drom."""
+    """Return the names of the platforms that are included in drom."""
     return sorted(file.stem for file in SHIPPED.glob("*.toml"))
 
 
 def parse_platform(text: str, where: str) -> Platform:
-    """Return the platform that a text in TOML describes; `where` is named in errors. Raises SchedulerError."""
+    """Return the platform in a TOML text. Raises SchedulerError, which names `where`."""
     try:
         told = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -115,7 +115,7 @@ def _resources(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401 - wha
 
 
 def _tables(told: dict[str, Any], name: str, where: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the tables of a kind, each with words for where it is."""
+    """Return the tables of a kind, each with a description of its place."""
     tables = told.get(name)
     if not (isinstance(tables, list) and tables and all(isinstance(table, dict) for table in tables)):
         _refuse(where, f"there is no {name}: write at least one table [[{name}]]")

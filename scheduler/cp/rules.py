@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that Bridi et al. compare with: PBS Professional in two configurations.
+"""The rules with which Bridi et al. compare: PBS Professional in two configurations.
 
-Jobs are taken in an order; the first `depth` of those that have to wait get the earliest start that is left, and later
-ones start now if that delays none of these: what PBS Professional calls `backfill_depth`.
+Jobs are considered in an order. The first `depth` of those that have to wait get the earliest possible start, and later
+ones start now if that delays none of these; PBS Professional calls this number `backfill_depth`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """An order, and how many waiting jobs are not delayed by those after them."""
+    """An order of jobs, and the number of waiting jobs that later ones may not delay."""
 
     name: str
     by_walltime: bool
@@ -32,11 +32,11 @@ class Rule(NamedTuple):
         return state.waiting[np.argsort(jobs.walltime[state.waiting], kind="stable")]
 
     def __call__(self, state: State, jobs: Jobs) -> Plan:
-        """Return a plan in which those jobs start now that the rule starts; others may be left out."""
+        """Return a plan with the jobs that the rule starts now; others may be left out."""
         return planned(state, jobs, self.order(state, jobs), self.depth, whole=False)
 
     def whole(self, state: State, jobs: Jobs) -> Plan:
-        """Return the plan of all waiting jobs: those that the rule leaves out follow as early as they can."""
+        """Return the plan of all waiting jobs: those that the rule leaves out follow as early as possible."""
         return planned(state, jobs, self.order(state, jobs), self.depth, whole=True)
 
 

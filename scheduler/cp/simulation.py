@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs simulated on line under a scheduler, which is asked at each submission and each end.
+"""An online simulation of jobs under a scheduler, which is called at each submission and each end.
 
-It knows walltimes and not how long jobs really take. Ends of a second come before submissions, and one call answers for
-both. What running jobs hold never changes; a plan counts for the jobs that it starts now.
+The scheduler knows the jobs' walltimes but not their run times. In each second, ends come before submissions, and one
+call handles both. The resources of running jobs never change; of a plan, only the jobs that start now are used.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class Scheduler(Protocol):
-    """What plans waiting jobs."""
+    """A scheduler that plans waiting jobs."""
 
     @property
     def name(self) -> str:
-        """What it is called in tables."""
+        """Its name in tables."""
 
     def __call__(self, state: State, jobs: Jobs) -> Plan:
         """Return a plan of at least the waiting jobs that are to start now."""
 
 
 class Outcome(NamedTuple):
-    """What came of the jobs: starts by job and nodes by unit, and what the scheduler took for it."""
+    """The result of a simulation: starts by job, nodes by unit, and the time that the scheduler took."""
 
     start: Ints
     node: Ints
     calls: int
     seconds: float
-    """CPU time, which other programs on the machine change little."""
+    """The CPU time, on which other programs of the machine have little effect."""
     longest: float
-    """The longest call, likewise."""
+    """The CPU time of the longest call."""
 
 
 def simulate(jobs: Jobs, capacity: Ints, scheduler: Scheduler) -> Outcome:
     """Simulate jobs until all have started.
 
-    `capacity` has shape ``(nodes, resources)``. Raises SchedulerError where the scheduler leaves jobs waiting for good.
+    `capacity` has shape ``(nodes, resources)``. Raises SchedulerError if the scheduler leaves jobs waiting forever.
     """
     warm_up(jobs, capacity)
     plan = Outcome(np.full(len(jobs.submit), NEVER, np.int64), np.full(int(jobs.unit[-1]), -1, np.int64), 0, 0.0, 0.0)
@@ -82,7 +82,7 @@ def simulate(jobs: Jobs, capacity: Ints, scheduler: Scheduler) -> Outcome:
 
 
 def _started(plan: Plan, state: State, jobs: Jobs) -> list[int]:
-    """Start the jobs that a plan starts now, and return them."""
+    """Start the jobs that a plan starts now and return them."""
     started: list[int] = state.waiting[plan.start[state.waiting] == state.now].tolist()
     for job in started:
         units = slice(jobs.unit[job], jobs.unit[job + 1])
@@ -91,7 +91,7 @@ def _started(plan: Plan, state: State, jobs: Jobs) -> list[int]:
 
 
 def warm_up(jobs: Jobs, capacity: Ints) -> None:
-    """Have everything compiled, which is no overhead of a scheduler."""
+    """Compile the functions of schedulers, as compilation must not count as their overhead."""
     nobody = np.zeros(0, np.int64)
     blank = np.full(int(jobs.unit[-1]), -1, np.int64)
     state = State(0, nobody, nobody, capacity, np.full(len(jobs.submit), NEVER, np.int64), blank)

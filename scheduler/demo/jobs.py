@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs of the demonstration: what is submitted when. Two long ones, and short ones that arrive behind them."""
+"""The jobs of the demonstration and their times of submission: two long ones, and short ones that arrive later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CORES = 4
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job of so many nodes, submitted at second `at`, that takes `seconds` with all their cores."""
+    """A job of `nodes` nodes, submitted at second `at`, that takes `seconds` with all their cores."""
 
     at: float
     name: str
@@ -22,12 +22,12 @@ class Submission:
 
     @property
     def tasks(self) -> int:
-        """Ranks on each node; those of one node are two, so that every job is one of MPI."""
+        """The ranks on each node; a job of one node has two, so that every job is an MPI job."""
         return 2 if self.nodes == 1 else 1
 
     @property
     def work(self) -> float:
-        """Core-seconds of each rank."""
+        """The core-seconds of each rank."""
         return self.seconds * CORES / self.tasks
 
 
@@ -44,4 +44,4 @@ MIX = (
 KILL_AT = 17.0
 """The second at which the scheduler is killed."""
 DEAD = 2.0
-"""Seconds without a scheduler, beside those that the next one takes to start."""
+"""Seconds without a scheduler, in addition to those that the next one takes to start."""

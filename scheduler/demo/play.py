@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from drom.scheduler.testbed.cluster import Cluster
 
 LOOK = 0.2
-"""Seconds between two looks at the cluster."""
+"""Seconds between two checks of the cluster."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run: the scheduler's account of it, and sentences about what was not as it should be."""
+    """The outcome of a run: the scheduler's history of it, and sentences about errors found."""
 
     history: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     looks: int = 0
-    """How often it was looked up on all nodes who holds which core."""
+    """The number of checks, on all nodes, of the tasks that hold each core."""
     back_s: float = 0.0
-    """Seconds from the start of the scheduler that followed the killed one until it was ready."""
+    """Seconds from the start of the scheduler that replaced the killed one until it was ready."""
 
 
 class Play:
-    """Submits a mix of jobs that run `program` to a cluster, and tells line by line what happens."""
+    """Submits a mix of jobs that run `program` to a cluster, and reports events to `tell` line by line."""
 
     def __init__(self, cluster: Cluster, program: Path, mix: Sequence[Submission], tell: Callable[[str], None]) -> None:
         self._cluster, self._program, self._tell = cluster, program, tell
@@ -48,7 +48,7 @@ class Play:
         self._story = story.Story(time.time(), cluster.cores)
 
     def run(self) -> Outcome:
-        """Return what came of it once all jobs are over. Raises `MachineError` and `ControlError`."""
+        """Run until all jobs are over and return the outcome. Raises `MachineError` and `ControlError`."""
         waiting, killed = list(self._mix), False
         latest = max(job.at for job in self._mix) + 2 * sum(job.limit for job in self._mix) + PATIENCE
         while waiting or not self._all_over():
@@ -75,7 +75,7 @@ class Play:
         return all(job["state"] in FINAL for job in self.outcome.history.get("jobs", [{"state": ""}]))
 
     def _look(self) -> None:
-        """Tell what is new, and compare who holds which core."""
+        """Report new events, and check that no core is held by two tasks."""
         self.outcome.history = self._cluster.ask("history", last=100_000)
         for line in self._story.hear(self.outcome.history["entries"]):
             self._tell(line)
@@ -85,7 +85,7 @@ class Play:
         self.outcome.looks += 1
 
     def _kill_scheduler(self) -> None:
-        """Kill the scheduler, look what goes on without it, and start another one."""
+        """Kill the scheduler, check that jobs continue without it, and start another one."""
         cluster, scheduler = self._cluster, self._cluster.scheduler
         self._look()
         before = self._steps()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration of a cluster: the same jobs under SD-Policy and under static backfill, told, drawn and compared."""
+"""The demonstration of a cluster: the same jobs under SD-Policy and static backfill, reported, drawn and compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 RUNS = {"sd": "SD-Policy: running jobs shrink for others", "slurm": "static backfill: jobs keep their cores"}
-"""The policies in the order in which they run, and what they are called."""
+"""The policies in the order in which they run, with their titles."""
 SHOWN = ("makespan_s", "mean_wait_s", "mean_response_s", "mean_slowdown", "malleable_starts")
 NODES = 4
 VERDICT = (
@@ -42,7 +42,7 @@ VERDICT = (
 
 
 def run(out: Path, *, as_json: bool) -> int:
-    """Play the demonstration; results go below `out`. Return the exit status: 0 when all was as it should be."""
+    """Run the demonstration, with results below `out`. Return the exit status: 0 if no errors were found, else 1."""
     try:
         with _ended_by_signals():
             return _run(out, as_json=as_json)
@@ -53,7 +53,7 @@ def run(out: Path, *, as_json: bool) -> int:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM end the block; the next ones must not leave half of it there."""
+    """End the block by SystemExit at the first SIGINT or SIGTERM; later ones are ignored, so that it is cleaned up."""
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def leave(number: int, _frame: object) -> None:
@@ -122,7 +122,7 @@ def _draw(schedule: Schedule, told: dict[str, Any], picture: Path, paper: Paper)
 
 
 def _compare(value: dict[str, Any], paper: Paper, out: Path) -> None:
-    """Tell the figures of both runs side by side, static backfill first."""
+    """Print the figures of both runs side by side, static backfill first, and add them to `value`."""
     order = ["slurm", "sd"]
     summaries = [value["runs"][policy]["summary"] for policy in order]
     rows = [row for row in comparison.rows_of(summaries) if row.figure in SHOWN]

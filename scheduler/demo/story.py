@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has happened to the jobs of the demonstration, as sentences, as a chart of letters, and judged. Pure."""
+"""The events of the demonstration's jobs as sentences and as a chart of letters, and checks of the results. Pure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _ENDS = {
     NODE_FAIL: "was lost with its node",
 }
 AT_ONCE = 1.0
-"""Seconds of waiting that are not worth a word."""
+"""Seconds of waiting below which a start counts as immediate."""
 
 
 class Story:
-    """Turns entries of jobs' histories into lines. `jobs` are the submissions by number, times count from `begin`."""
+    """Converts entries of jobs' histories to lines. `jobs` are the submissions by number; times count from `begin`."""
 
     def __init__(self, begin: float, cores: int) -> None:
         self.begin, self.cores = begin, cores
@@ -45,7 +45,7 @@ class Story:
         self._started: dict[int, float] = {}
 
     def hear(self, entries: Sequence[dict[str, Any]]) -> list[str]:
-        """Return the lines for what is new in all that has happened so far, in its order."""
+        """Return the lines for the new entries among all entries so far, in their order."""
         new, self._heard = entries[self._heard :], len(entries)
         lines = []
         for (number, what, cores), group in groupby(new, _kind):
@@ -56,7 +56,7 @@ class Story:
         return lines
 
     def line(self, at: float, text: str) -> str:
-        """Return a line about something that happened at a time (unix seconds)."""
+        """Return the line of an event at a time (unix seconds)."""
         return f"{at - self.begin:6.1f} s  {text}"
 
     def _sentence(self, number: int, what: str, cores: int | None, entries: list[dict[str, Any]]) -> str:
@@ -97,11 +97,11 @@ def _and(names: Iterable[str]) -> str:
 
 
 Steps = dict[tuple[int, str, int], int]
-"""Steps that each rank has made, by number of its job, node, and pid there."""
+"""The steps that each rank has made, by number of its job, node, and pid there."""
 
 
 def gone_on(before: Steps, after: Steps, names: Mapping[int, str]) -> list[str]:
-    """Return in words how far the last rank of each job has come between two looks."""
+    """Return the progress of the last rank of each job between two checks, in words."""
     words = []
     for number in sorted({rank[0] for rank in before}):
         ranks = [rank for rank in before if rank[0] == number]
@@ -113,11 +113,11 @@ def gone_on(before: Steps, after: Steps, names: Mapping[int, str]) -> list[str]:
     return words
 
 
-# --- is it true? ---
+# --- checks ---
 
 
 def double(tasks: Iterable[Mapping[str, Any]]) -> str:
-    """Return which CPUs two tasks of a node hold at once, as a sentence; empty: none."""
+    """Return a sentence about a CPU that several tasks of a node hold at once; empty if there is none."""
     holders: Counter[int] = Counter()
     for task in tasks:
         mask = parse_cpulist(task["held"])
@@ -127,7 +127,7 @@ def double(tasks: Iterable[Mapping[str, Any]]) -> str:
 
 
 def judge(submission: Submission, job: Mapping[str, Any], output: str) -> list[str]:
-    """Return in sentences what is wrong with a job that is over."""
+    """Return sentences on the errors of a job that is over."""
     name, found = f"{submission.name} (job {job['job']})", []
     if job["state"] != COMPLETED or job["status"] != 0:
         found.append(f"{name} is {job['state']} with status {job['status']}: {job['reason'] or 'no reason given'}.")
@@ -145,7 +145,7 @@ def judge(submission: Submission, job: Mapping[str, Any], output: str) -> list[s
 
 
 def chart(schedule: Schedule, names: Sequence[str], nodes: Sequence[str], width: int) -> list[str]:
-    """Return who had which core when: a line per core of each node, a letter per job, time to the right."""
+    """Return a chart of jobs' cores over time: a line per core of each node, a letter per job, time to the right."""
     span = span_of(schedule)
     margin = max(map(len, nodes)) + 2
     columns = max(10, width - margin)

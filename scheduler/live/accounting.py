@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has come of the jobs of a cluster, as the simulator tells it: a schedule, and its figures. Pure.
+"""The history of a cluster's jobs in the simulator's formats: a schedule, and its figures. Pure.
 
-How long a job would have run with all its cores is not known of real programs. It is taken as the core-seconds that it
-had, over all cores of its nodes: exact for one that never shared, and for those whose speed is that of their cores.
+The run time of a real program with all its cores is not known. It is estimated as its core-seconds divided by all cores
+of its nodes: exact for a job that never shared, and for jobs whose speed is proportional to their cores.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _state(job: dict[str, Any]) -> str:
 
 
 def _row(job: dict[str, Any], entries: list[dict[str, Any]], cores: int, now: float) -> dict[str, int]:
-    """Return the columns of a job; those of its last attempt, where it had several."""
+    """Return the columns of a job; those of its last attempt if it had several."""
     placed = [at for at, entry in enumerate(entries) if entry["what"] == "placed"]
     last = entries[placed[-1] :] if placed and job["started"] is not None else []
     start = job["started"]
@@ -77,7 +77,7 @@ def _row(job: dict[str, Any], entries: list[dict[str, Any]], cores: int, now: fl
 
 
 def _core_seconds(entries: Iterable[dict[str, Any]], shares: dict[str, int], start: float | None, end: float) -> float:
-    """Return how long a job had how many cores, from its start on."""
+    """Return the core-seconds that a job had from its start to `end`; 0 if it has not started."""
     if start is None:
         return 0.0
     total, since, held = 0.0, start, dict(shares)
@@ -90,7 +90,7 @@ def _core_seconds(entries: Iterable[dict[str, Any]], shares: dict[str, int], sta
 
 
 def _times_lent(entries: Iterable[dict[str, Any]], shares: dict[str, int]) -> int:
-    """Return how often a job gave up cores: of several nodes at once counts once."""
+    """Return how often a job gave up cores; giving up cores of several nodes at once counts once."""
     held, moments = dict(shares), set()
     for entry in entries:
         if entry["what"] == "ordered":
@@ -102,7 +102,7 @@ def _times_lent(entries: Iterable[dict[str, Any]], shares: dict[str, int]) -> in
 
 
 def workload_of(told: dict[str, Any], schedule: Schedule) -> Workload:
-    """Return the jobs as a log, which `drom simulate` reads."""
+    """Return the jobs as a workload log that `drom simulate` reads."""
     table = schedule.table
     users = {name: number for number, name in enumerate(sorted({job["user"] for job in told["jobs"]}), 1)}
     columns = {
@@ -120,7 +120,7 @@ def workload_of(told: dict[str, Any], schedule: Schedule) -> Workload:
 
 
 class Account(NamedTuple):
-    """What has run, as results of a simulation are written down."""
+    """The results of a cluster in the form in which results of a simulation are written."""
 
     schedule: Schedule
     work: Workload
@@ -128,13 +128,13 @@ class Account(NamedTuple):
 
 
 def account(told: dict[str, Any], schedule: Schedule) -> Account:
-    """Return all that there is to say of a scheduler's answer to `history`, whose schedule that is."""
+    """Return the results in a scheduler's answer to `history`, of which `schedule` is the schedule."""
     work = workload_of(told, schedule)
     return Account(schedule, work, summary(told, schedule, work))
 
 
 def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[str, Any]:
-    """Return the summary of a folder of results, as that of a simulation."""
+    """Return the summary for a folder of results, like that of a simulation."""
     power, resized = Power(), sum(entry["what"] == "resized" for entry in told["entries"])
     counts = {name: int((schedule.table["state"] == name).sum()) for name in ("future", "waiting", "running", "ended")}
     classes = {name: int((schedule.table["class"] == number).sum()) for name, number in CLASSES.items()}

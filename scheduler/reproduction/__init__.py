@@ -1,1 +1,1 @@
-"""`drom reproduce`: the experiments of published papers run again, beside the numbers that the papers give."""
+"""`drom reproduce`: the experiments of published papers, run again and compared with the papers' numbers."""

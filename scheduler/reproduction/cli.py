@@ -180,7 +180,7 @@ def constraint_programming(
 
 
 def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
-    """Return the workloads that are asked for."""
+    """Return the numbers of the chosen workloads. Raises BadParameter for unknown ones, and for an unsuitable log."""
     numbers = sorted(set(chosen or _WORKLOADS))
     if not set(numbers) <= set(_WORKLOADS):
         raise typer.BadParameter("--workload is 1, 2, 3, 4 or 5.")
@@ -190,7 +190,7 @@ def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
 
 
 def _check_five(numbers: list[int], parts: list[str] | None, curves: str, given: list[str]) -> None:
-    """Refuse options of workload 5 where it is not run, and parts of it that there are not."""
+    """Raise BadParameter for options of workload 5 if it is not run alone, and for unknown parts of it."""
     if given and numbers != [5]:
         msg = f"--{given[0]} is of workload 5, which is run alone: add --workload 5."
         raise typer.BadParameter(msg)
@@ -201,7 +201,7 @@ def _check_five(numbers: list[int], parts: list[str] | None, curves: str, given:
 
 
 def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json: bool) -> None:
-    """Run workload 5, or what is left of it, and tell."""
+    """Make the remaining runs of workload 5 and print the results."""
     from drom.scheduler.reproduction.sd_policy.real import command
 
     parts = asked.pop("scale") or command.PARTS
@@ -281,7 +281,7 @@ def _print(outcomes: list[Outcome], told: dict[str, Any], *, as_json: bool) -> N
 
 
 def _write(outcomes: list[Outcome], told: dict[str, Any], out: Path, *, draw: bool) -> None:
-    """Write reproduction.json and, where they can be drawn, the pictures."""
+    """Write reproduction.json and, if `draw` and they can be drawn, the pictures."""
     from drom.scheduler.analysis.results import write_value
     from drom.scheduler.reproduction.sd_policy.pictures import write_all
 

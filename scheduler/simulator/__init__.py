@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One simulation as an object: set up, run, saved, resumed; and many at once."""
+"""Simulations as objects that are set up, run, saved and resumed, and many simulations in parallel."""

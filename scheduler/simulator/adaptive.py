@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How adaptive jobs are: how many processors they can use, their speedup, and what a change of processors costs them.
+"""The model of adaptive jobs: their processor ranges, their speedup, and the cost of a change of processors.
 
 Speedup is Downey's (`drom.workloads.speedup`), or linear. The cost is that of `allotment`. Its defaults give what Kale,
 Kumar and DeSouza (CCGRID 2002) measured for 1 MB per processor on 128 processors with Myrinet, taken as 100 MB/s: 86 ms
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SCALE = 10_000
-"""What a job does in a second on one processor."""
+"""The work of a job per second on one processor."""
 LARGEST = 10_000_000
 """The most processors of a pool."""
 LONGEST = 86_400.0
@@ -35,7 +35,7 @@ DEAREST = 31_536_000.0
 
 
 class Adaptive(NamedTuple):
-    """How all adaptive jobs of a simulation are; times in seconds."""
+    """The parameters of all adaptive jobs of a simulation; times are in seconds."""
 
     minimum: float = 0.5
     """The fewest processors, as a fraction of the job's size."""
@@ -46,20 +46,20 @@ class Adaptive(NamedTuple):
     sigma: float = 1.0
     """Downey's sigma."""
     stall: float = 0.0
-    """What any change costs."""
+    """The cost of any change."""
     shrink: float = 0.00059375
-    """What shrinking costs for each processor before it."""
+    """The cost of shrinking per processor before it."""
     expand: float = 0.00045
-    """What expanding costs for each processor after it."""
+    """The cost of expanding per processor after it."""
     memory: float = 128.0
     """Megabytes of data of a job."""
     bandwidth: float = 100.0
-    """Megabytes that a processor sends or receives in a second."""
+    """Megabytes that a processor sends or receives per second."""
     residual: float = 0.0
-    """What a process that is left on a processor takes of it, as a fraction."""
+    """The fraction of a processor that a process left on it takes."""
 
     def by_ticks(self, ticks: int) -> Adaptive:
-        """Return the same for a log in which a second has so many ticks."""
+        """Return the same parameters for a log in which a second has `ticks` ticks."""
         return self._replace(
             stall=self.stall * ticks,
             shrink=self.shrink * ticks,
@@ -68,14 +68,14 @@ class Adaptive(NamedTuple):
         )
 
     def dearest(self, processors: int) -> float:
-        """Return what no change of processors costs more than."""
+        """Return an upper bound of the cost of a change of processors, in seconds."""
         return self.stall + max(self.shrink, self.expand) * processors + self.memory / self.bandwidth
 
     def pool(self, sizes: Ints, seconds: Ints, classes: Ints, processors: int) -> Pool:
-        """Return a pool of so many processors for jobs of these sizes, none of which takes longer than its `seconds`.
+        """Return a pool of `processors` for jobs of these sizes, none of which takes longer than its `seconds`.
 
         Rigid jobs have their size. Others have at least one processor, and at most those of the machine.
-        Raises SchedulerError for a machine that is too large, for jobs that are, and for changes that cost too much.
+        Raises SchedulerError for a machine or jobs that are too large, and for changes that cost too much.
         """
         if processors > LARGEST:
             msg = f"A pool has at most {LARGEST:,} processors, not {processors:,}: choose fewer --nodes or --cores."
@@ -103,7 +103,7 @@ class Adaptive(NamedTuple):
 
 
 def _check_work(sizes: Ints, seconds: Ints, speed: Ints, least: Ints) -> None:
-    """Refuse jobs whose work, or what they do not do of it on their fewest processors, is no number of 64 bits."""
+    """Raise SchedulerError if the work of a job, or the part lost on its fewest processors, exceeds 64 bits."""
     work = seconds.astype(np.float64) * speed[sizes]
     too_much = np.flatnonzero(work * np.maximum(1, speed[sizes] / speed[least]) >= NEVER)
     if len(too_much):
@@ -116,16 +116,16 @@ def _check_work(sizes: Ints, seconds: Ints, speed: Ints, least: Ints) -> None:
 
 
 def speeds(processors: int, parallelism: float, sigma: float) -> Ints:
-    """Return what a job does in a second on 0, 1, ... processors, of shape ``(processors + 1,)``."""
+    """Return the work per second of a job on 0, 1, ... processors, of shape ``(processors + 1,)``."""
     counts = np.arange(1, processors + 1)
     curve = counts if math.isinf(parallelism) else downey(counts, parallelism, sigma)
     return np.concatenate(([0], np.rint(SCALE * curve))).astype(np.int64)
 
 
 def parse_adaptive(choices: Iterable[str]) -> Adaptive:
-    """Return how jobs are by ``NAME=VALUE``, defaults for what is not named.
+    """Return the parameters in texts ``NAME=VALUE``, with defaults for those that are not named.
 
-    Raises SchedulerError for a name that is not there, and for a value that cannot be.
+    Raises SchedulerError for an unknown name and for an invalid value.
     """
     chosen = read_choices("--adaptive", choices, Adaptive._fields, _value, SchedulerError)
     adaptive = Adaptive(**chosen)
@@ -139,14 +139,14 @@ def parse_adaptive(choices: Iterable[str]) -> Adaptive:
 
 
 def _value(name: str, text: str) -> tuple[float | None, str]:
-    """Return a value, None for one that cannot be, and what it has to be."""
+    """Return a value, None for an invalid one, and the rule that it must satisfy."""
     value = number(text)
     wanted = _fault(name, value)
     return (None if wanted else value), wanted
 
 
 def _fault(name: str, value: float) -> str:
-    """Return what a value has to be; empty where it is."""
+    """Return the rule that a value breaks; empty if it is valid."""
     positive, finite = value > 0, abs(value) < math.inf
     good, wanted = {
         "minimum": (positive and finite, "a number above 0"),

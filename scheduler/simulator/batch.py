@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many simulations, several at once, each a process of `drom simulate` with a folder of results."""
+"""Many simulations, several at a time, each a process of `drom simulate` with a folder of results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
 
 def compile_before(policies: Iterable[str], say: Callable[[str], None]) -> None:
-    """Compile policies before simulations run at once, and `say` so: each of them would, and none would say so."""
+    """Compile policies before parallel simulations, and report it by `say`; else each would compile them unreported."""
     for name in policies:
         policy = load_policy(name)
         if announced := announcement(policy):
@@ -44,7 +44,7 @@ def compile_before(policies: Iterable[str], say: Callable[[str], None]) -> None:
 
 
 def stop_all(_run: Run, error: SchedulerError) -> None:
-    """Let a run that fails stop the others."""
+    """Raise the error of a failed run, which stops the others."""
     raise error
 
 
@@ -54,10 +54,10 @@ def run_all(
     show: Callable[[float], None],
     failed: Callable[[Run, SchedulerError], None] = stop_all,
 ) -> None:
-    """Make all these runs, so many at once; `show` gets the fraction that is done, `failed` a run that fails.
+    """Make all these runs, `at_once` at a time; `show` gets the fraction that is done, `failed` a run that fails.
 
-    On Ctrl-C all stop, as `drom simulate` does: results are there in part, marked so, or not at all. What `failed`
-    raises stops the others; by default it raises the SchedulerError with the sentence of the run.
+    On Ctrl-C all stop, as `drom simulate` does: results are partial and marked as such, or missing. An exception raised
+    by `failed` stops the others; by default it raises the SchedulerError with the message of the run.
     """
     crew = _Crew()
     with ThreadPoolExecutor(at_once) as pool:
@@ -77,7 +77,7 @@ def run_all(
 
 
 class _Crew:
-    """The processes at work. They are of sessions of their own, so that Ctrl-C reaches each of them once."""
+    """The running processes. Each has its own session, so that Ctrl-C reaches it only once."""
 
     def __init__(self) -> None:
         self._at_work: set[subprocess.Popen[str]] = set()

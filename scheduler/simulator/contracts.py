@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contracts of the jobs of a simulation: made, checked against what is possible, and what came of them."""
+"""The contracts of the jobs of a simulation: read or drawn, checked for feasibility, and as arrays."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def contracts_of(said: Sequence[str], work: Workload, seed: int) -> Contracts | None:
-    """Return the contracts of a file, or drawn by ``NAME=VALUE``; None where nothing is said.
+    """Return the contracts of a file, or contracts drawn by ``NAME=VALUE``; None if neither is given.
 
-    Drawn ones rest on the run times and sizes of the log, so that they are the same under every policy.
-    Raises SchedulerError for both at once.
+    Drawn contracts depend on the run times and sizes of the log, so that they are the same under every policy.
+    Raises SchedulerError if both are given.
     """
     if not said:
         return None
@@ -34,6 +34,6 @@ def contracts_of(said: Sequence[str], work: Workload, seed: int) -> Contracts | 
 
 
 def table_of(contracts: Contracts, submit: Ints) -> Ints:
-    """Return contracts as policies see them: shape ``(jobs, 4)``, deadlines as seconds of the log."""
+    """Return contracts as policies see them: of shape ``(jobs, 4)``, deadlines in seconds of the log."""
     deadlines = (np.where(when == UNBOUND, NEVER, submit + when) for when in (contracts.soft, contracts.hard))
     return np.stack((*deadlines, contracts.payoff, contracts.penalty), axis=1)

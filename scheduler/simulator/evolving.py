@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def with_phases(pool: Pool, work: Workload, classes: Ints, said: str, seed: int) -> Pool:
-    """Return the pool with jobs that evolve: this fraction of the malleable ones, or those of this file.
+    """Return the pool with evolving jobs: a fraction of the malleable ones, or those of a file.
 
-    A phase that begins at once replaces the range that a job has otherwise. Raises SchedulerError for phases that
-    cannot be, and WorkloadError for a file that cannot be read.
+    A phase that begins at once replaces the initial range of a job. Raises SchedulerError for impossible phases, and
+    WorkloadError for a file that cannot be read.
     """
     processors = len(pool.speed) - 1
     share = _fraction(said)
@@ -53,7 +53,7 @@ def with_phases(pool: Pool, work: Workload, classes: Ints, said: str, seed: int)
 
 
 def _fraction(said: str) -> float | None:
-    """Return the fraction that an option says; None for the name of a file."""
+    """Return the fraction that an option gives; None for the name of a file."""
     try:
         share = float(said)
     except ValueError:
@@ -71,7 +71,7 @@ def _check(number: int, first: Phase, malleable: bool) -> None:  # noqa: FBT001 
 
 
 def _left(phase: Phase, run_time: int, rate: int) -> int:
-    """Return how much of its work a job has left when a phase begins; 0 or less if it ends before."""
+    """Return the work that a job has left when a phase begins; 0 or less if it ends before."""
     if phase.in_seconds:
         return math.ceil((run_time - phase.progress) * rate)
     return math.ceil((1 - phase.progress) * run_time * rate)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulation measures of its jobs for policies that go by it: their speed, at the sizes at which they run.
+"""The measurements of a simulation for policies that use them: the speed of jobs, at the sizes at which they run.
 
-Nothing is known of a size at which a job has not run so far. A job that has fewer cores on some of its nodes is not
+The speed at a size at which a job has not run so far is unknown. A job with fewer cores on some of its nodes is not
 measured, as on real nodes.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def measure(world: World) -> None:
-    """Write down how fast the running jobs of a simulation are: in proportion to their cores, in both its models."""
+    """Record the speed of the running jobs of a simulation: in both its models, proportional to their cores."""
     running, cores = world.running[: world.scalars[RUNNERS]], world.scalars[CORES]
     whole = world.rate[running] == world.jobs.nodes[running] * cores
     world.rates[running[whole], cores] = SCALE
@@ -31,7 +31,7 @@ def measure(world: World) -> None:
 
 
 def size_of(world: World, job: int) -> int:
-    """Return how many cores a job has on each of its nodes; 0 where these are not as many on all."""
+    """Return the number of cores that a job has on each of its nodes; 0 if it is not the same on all."""
     house = world.nodes
     nodes = house.place[house.first[job] : house.first[job + 1]]
     shares = set(house.share[nodes][house.resident[nodes] == job].tolist())
@@ -39,7 +39,7 @@ def size_of(world: World, job: int) -> int:
 
 
 def row_of(known: Mapping[int, float], cores: int) -> Ints:
-    """Return rates by cores as policies read them; the greatest is SCALE."""
+    """Return rates by cores as policies read them, scaled so that the greatest is SCALE."""
     row = np.zeros(cores + 1, np.int64)
     most = max(known.values(), default=0.0)
     for size, rate in known.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions: the nodes on which the jobs of a partition of the log may be, as ``NUMBER=NODES``."""
+"""Partitions: the nodes on which the jobs of a partition of the log may run, as ``NUMBER=NODES``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from drom.workloads.workload import Workload
 
 Partitions = tuple[tuple[int, str], ...]
-"""Numbers as in the log, and their nodes as they were written."""
+"""The partitions' numbers in the log, and the texts of their nodes."""
 
 
 def parse_partitions(texts: Iterable[str]) -> Partitions:
-    """Return partitions from ``2=0-99,120``. Raises SchedulerError for anything else, and for one said twice."""
+    """Return partitions from ``2=0-99,120``. Raises SchedulerError for any other text and for a repeated number."""
     found: dict[int, str] = {}
     for text in texts:
         match = re.fullmatch(r"(\d{1,15})=(\d{1,8}(?:-\d{1,8})?(?:,\d{1,8}(?:-\d{1,8})?)*)", text)
@@ -37,7 +37,7 @@ def parse_partitions(texts: Iterable[str]) -> Partitions:
 
 
 def nodes_of_partitions(partitions: Partitions, nodes: int) -> Ints:
-    """Return a row per partition with 1 for each of its nodes. Raises SchedulerError for nodes that are not there."""
+    """Return a row per partition with 1 for each of its nodes. Raises SchedulerError for nodes that do not exist."""
     allowed = np.zeros((len(partitions), nodes), np.int64)
     for row, (number, text) in zip(allowed, partitions, strict=True):
         for part in text.split(","):
@@ -51,9 +51,9 @@ def nodes_of_partitions(partitions: Partitions, nodes: int) -> Ints:
 
 
 def partition_of_jobs(partitions: Partitions, allowed: Ints, work: Workload, need: Ints) -> Ints:
-    """Return the row of each job's partition; NOBODY for one whose partition is not said, which may have all nodes.
+    """Return the row of each job's partition; NOBODY for a job of any other partition, which may use all nodes.
 
-    `need` are the nodes of each job. Raises SchedulerError for a job of more nodes than its partition has.
+    `need` are the numbers of nodes of jobs. Raises SchedulerError for a job of more nodes than its partition has.
     """
     rows = np.full(len(work), NOBODY, np.int64)
     for row, (number, _) in enumerate(partitions):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulation from a cleaned workload to a schedule; it can stop at a time, be saved, and go on to the same result."""
+"""A simulation from a cleaned workload to a schedule; it can stop, be saved, and resume to the same result."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
 
 
 BUDGET = 5000
-"""The most instants between two looks at progress and at Ctrl-C."""
+"""The most instants between two checks of progress and of Ctrl-C."""
 SLICE_S = 0.2
-"""How long they are to take, where a policy is slow."""
+"""The seconds that these instants may take if a policy is slow."""
 
 FAULTS = {
     TOO_MANY_ROWS: "wants more done at one call than there is room for",
@@ -87,25 +87,25 @@ FAULTS = {
 
 
 class Machine(NamedTuple):
-    """What is simulated beside the jobs: so many nodes of so many cores, and under which rules."""
+    """The simulated machine: its nodes, their cores, and the rules of the simulation."""
 
     nodes: int
     cores: int = 1
     event_rule: str = "instant"
     runtime_model: str = "worst"
     layers: int = 2
-    """Jobs that may share a node, at least 2."""
+    """The number of jobs that may share a node, at least 2."""
     partitions: Partitions = ()
-    """On which nodes the jobs of a partition of the log may be; of others on all."""
+    """The nodes on which the jobs of partitions of the log may run; jobs of other partitions may run on all."""
     slot: int = 1
-    """The policy is called at multiples of so many seconds, and requested times count in whole slots."""
+    """The policy is called at multiples of this number of seconds, and requested times are rounded to whole slots."""
 
 
 @dataclass
 class Simulation:
-    """A simulation that can be run on. `work` is cleaned, in order of submission, then of job number.
+    """A simulation that can be continued. `work` is cleaned, in order of submission, then of job number.
 
-    The machine of a policy that allots processors is a pool of all its cores, as nodes of one core.
+    For a policy that allots processors the machine is a pool of all its cores, represented as nodes of one core.
     """
 
     work: Workload
@@ -117,19 +117,19 @@ class Simulation:
     """The machine before its cores became a pool."""
     seconds: float = 0.0
     adaptive: Adaptive | None = None
-    """How jobs are that share a pool."""
+    """The parameters of jobs that share a pool."""
     evolving: str = ""
-    """Which of them evolve."""
+    """The jobs that evolve: a fraction or the name of a file; empty for none."""
     predictor: str = USER
-    """Whose run times the policy plans with."""
+    """The predictor of the run times with which the policy plans."""
     guide: Callable[[World, int], Floats] | None = None
-    """What is told to the policy beside its parameters, asked before each call with its second."""
+    """A function of the world and of the second of a call of the policy; it returns more parameters for the call."""
     observer: Callable[[Simulation], None] | None = None
-    """Who looks at the world after each call."""
+    """A function that is called after each call of the policy."""
     measure: Callable[[World], None] = measure
-    """What is measured of running jobs after each call, for a policy that goes by it."""
+    """The function that measures running jobs after each call, for a policy that uses measurements."""
     budget: int = 1
-    """Instants until the next look at progress and at Ctrl-C."""
+    """Instants until the next check of progress and of Ctrl-C."""
 
     @classmethod
     def of(
@@ -148,9 +148,9 @@ class Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
         `classes` and `contracts` are in the order of `work`; by default all jobs are malleable. `adaptive` and
-        `evolving`, a fraction of the jobs by `seed` or a file, are for policies that allot processors.
-        Raises SchedulerError for rules and predictors that are not there or not for this policy, and for a policy that
-        cannot be compiled.
+        `evolving`, a fraction of the jobs drawn by `seed` or a file, are for policies that allot processors.
+        Raises SchedulerError for rules and predictors that are unknown or unsuitable for this policy, and for a policy
+        that cannot be compiled.
         """
         check_predictor(predictor, machine, policy)
         _check_machine(machine, policy)
@@ -203,15 +203,15 @@ class Simulation:
 
     @property
     def done(self) -> int:
-        """How many jobs have ended."""
+        """The number of jobs that have ended."""
         return int(self.world.scalars[STARTS] - self.world.scalars[PENDING])
 
     def run(self, until: int = NEVER - 1, progress: Callable[[float], None] | None = None) -> None:
-        """Handle all events until a time (included).
+        """Handle all events up to and including a time.
 
-        `progress` is called now and then with the fraction of the jobs that have ended; where it raises, the simulation
-        stays at a point from which it can go on. Raises SchedulerError when the policy wants
-        something impossible, or leaves jobs waiting for good.
+        `progress` is called regularly with the fraction of the jobs that have ended; if it raises, the simulation stays
+        at a point from which it can continue. Raises SchedulerError if the policy makes an impossible decision or
+        leaves jobs waiting forever.
         """
         options, actions, outcome = values(self.policy.options), make_actions(self.world), MORE
         begun = time.perf_counter()
@@ -234,7 +234,7 @@ class Simulation:
             raise SchedulerError(msg)
 
     def _advance(self, options: Floats, actions: Actions, until: int) -> int:
-        """Go on; where somebody is asked before a call of the policy, or looks after it, as far as that."""
+        """Continue up to `until`; only to the next call of the policy if there is a guide, an observer or measuring."""
         advance, decide, predict, _ = self.program
         turn = next_turn(self) if self.guide or self.observer or self.policy.measures else NEVER
         if turn > until or turn == NEVER:
@@ -255,12 +255,12 @@ class Simulation:
         return f"Policy {self.policy.name}, at {self.now} s: it {FAULTS[int(s[FAULT])]}{about}."
 
     def digest(self) -> str:
-        """Return a name for the jobs as they are simulated: their numbers, times and sizes."""
+        """Return a digest of the simulated jobs: of their numbers, times and sizes."""
         work = self.work
         return _digest(work.job, work.submit, work.run_time, work.requested_time, work.allocated)
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same for a saved run to go on."""
+        """Return the values that must be the same for a saved run to be resumed."""
         return {
             "machine": self.machine._asdict(),
             "policy": self.policy.name,
@@ -277,7 +277,7 @@ class Simulation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the simulation to a file, whole or not at all. Raises SchedulerError where that cannot be written."""
+        """Write the simulation to a file, completely or not at all. Raises SchedulerError if that is not possible."""
         check_saving(Path(path))
         text = json.dumps(self.identity())
         arrays: dict[str, Any] = dict(_arrays(self.world))
@@ -288,7 +288,7 @@ class Simulation:
             raise _not_saved(path, error.strerror) from error
 
     def resume(self, path: str | os.PathLike[str]) -> None:
-        """Go on where a saved simulation of the same jobs, machine and policy stopped.
+        """Load the state of a saved simulation of the same jobs, machine and policy, to continue from it.
 
         Raises SchedulerError for any other file.
         """
@@ -315,12 +315,12 @@ class Simulation:
 
 
 def next_budget(budget: int, seconds: float) -> int:
-    """Return how many instants to handle next, where the last `budget` took so long: at most twice as many."""
+    """Return how many instants to handle next if the last `budget` took `seconds`: at most twice as many."""
     return max(1, min(BUDGET, 2 * budget, int(budget * SLICE_S / max(seconds, SLICE_S / BUDGET))))
 
 
 def check_saving(path: Path) -> None:
-    """Raise SchedulerError where a simulation cannot be saved."""
+    """Raise SchedulerError if a simulation cannot be saved to a path."""
     if path.suffix == ".gz":
         raise _not_saved(path, "its format is not gzip")
     try:
@@ -340,9 +340,9 @@ def next_turn(run: Simulation) -> int:
 
 
 def guide_of(run: Simulation) -> Callable[[World, int], Floats] | None:
-    """Return what is called before each call of the policy; None for a policy that decides by itself.
+    """Return the function to call before each call of the policy; None for a policy that decides by itself.
 
-    Raises SchedulerError where OR-tools is missing, for partitions, and for event rules other than `instant`.
+    Raises SchedulerError if OR-tools is missing, for partitions, and for event rules other than `instant`.
     """
     if run.policy.built_in != "cp":
         return None
@@ -354,7 +354,7 @@ def guide_of(run: Simulation) -> Callable[[World, int], Floats] | None:
 
 
 def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 - values of JSON
-    """Return the first thing that is not the same, with both values; empty if all is."""
+    """Return the first difference, with both values; empty if there is none."""
     if not (isinstance(saved, dict) and isinstance(mine, dict)):
         return "" if saved == mine else f"{name} {saved}, not {mine}"
     found = (_difference(saved.get(key), value, f"{name} {key}".strip()) for key, value in mine.items())
@@ -362,12 +362,12 @@ def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 -
 
 
 def _digest(*columns: Ints | Floats) -> str:
-    """Return a short name for what arrays hold."""
+    """Return a short digest of the contents of arrays."""
     return hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()[:16]
 
 
 def _check_machine(machine: Machine, policy: Policy) -> None:
-    """Refuse a machine and its rules where a policy cannot be simulated on it."""
+    """Raise SchedulerError if a policy cannot be simulated on a machine with its rules."""
     _choice("event rule", machine.event_rule, EVENT_RULES)
     _choice("runtime model", machine.runtime_model, RUNTIME_MODELS)
     _check_slot(machine, policy)
@@ -386,7 +386,7 @@ def _check_machine(machine: Machine, policy: Policy) -> None:
 
 
 def _check_slot(machine: Machine, policy: Policy) -> None:
-    """Refuse time slots in which a policy with passes of its own would make none."""
+    """Raise SchedulerError for time slots in which a policy with its own passes would make none."""
     interval, phase = (int(policy.options.get(name, 0)) for name in ("interval", "phase"))
     if machine.slot > 1 and interval and (machine.slot % interval or phase % interval):
         msg = (
@@ -403,7 +403,7 @@ def _choice(what: str, name: str, known: dict[str, int]) -> None:
 
 
 def _arrays(value: Any, name: str = "world") -> Iterator[tuple[str, Ints]]:  # noqa: ANN401 - tuples of tuples
-    """Give every array of a world with its name."""
+    """Yield every array of a world with its name."""
     for field in value._fields:
         inner = getattr(value, field)
         if isinstance(inner, tuple):
@@ -413,11 +413,11 @@ def _arrays(value: Any, name: str = "world") -> Iterator[tuple[str, Ints]]:  # n
 
 
 PLANLESS = ("fcfs", "firstfit")
-"""The policies that do the same with any prediction."""
+"""The policies whose decisions do not depend on predictions."""
 
 
 def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
-    """Raise SchedulerError for a predictor that is not there, and where predictions mean nothing."""
+    """Raise SchedulerError for an unknown predictor, and for one that this machine or policy cannot use."""
     if name not in PREDICTORS:
         msg = f"{name!r} is no prediction: choose {', '.join(PREDICTORS)}."
     elif name == USER:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulations in processes of their own, so many at once."""
+"""Simulations in separate processes, several at a time."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def run_each(
 ) -> None:
     """Call a function of a module with each of these tuples; `take` gets each one's number and result as it ends.
 
-    On Ctrl-C all stop at once. Raises SchedulerError where one of the processes is killed.
+    On Ctrl-C all stop at once. Raises SchedulerError if one of the processes is killed.
     """
     running: dict[Future[Result], int] = {}
     left = deque(enumerate(tasks))
     with ProcessPoolExecutor(min(at_once, len(tasks)), multiprocessing.get_context("spawn"), _end_by_signals) as pool:
         try:
             while left or running:
-                # No more are handed in than run: what waited there would have to be cancelled at the end, and a pool
-                # whose processes end at that moment cannot bear it in every Python.
+                # No more calls are submitted than run: waiting ones would have to be cancelled at the end, and in some
+                # versions of Python that fails for a pool whose processes end at that moment.
                 while left and len(running) < at_once:
                     number, task = left.popleft()
                     running[pool.submit(function, *task)] = number
@@ -49,5 +49,5 @@ def run_each(
 
 
 def _end_by_signals() -> None:
-    """End at Ctrl-C without a word: the process that waits has one."""
+    """End at Ctrl-C without a message; the waiting process prints one."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters of one's own on this machine: local processes, or machines of namespaces."""
+"""Private clusters on this machine: local processes, or machines made of namespaces."""

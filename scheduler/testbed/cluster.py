@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler and an agent per node on machines of namespaces, with CURVE keys between them; all gone at the end.
+"""A scheduler and an agent per node on machines of namespaces, with CURVE keys between them; all removed at the end.
 
-The scheduler is on a machine of its own, `HEAD`. Its users come by its folder, from outside.
+The scheduler has its own machine, `HEAD`. Its users connect through its folder, from outside.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 HEAD = "head"
 PORT = 9466
 LOOK = 0.02
-"""Seconds between two looks at something that nobody tells of."""
+"""Seconds between two checks of a condition that is polled."""
 SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users")
 
 
 class Cluster:
-    """Nodes called n1 and so on, of `cores` emulated cores; `options` are those of the scheduler.
+    """Nodes with the names n1, n2, ... and `cores` emulated cores each; `options` are those of the scheduler.
 
-    `folder` is made, and whatever is in it stays. Raises `MachineError` with a sentence for what does not work here.
+    `folder` is created, and its contents stay. Raises `MachineError` with a sentence about what does not work here.
     """
 
     def __init__(self, folder: Path, *options: str, nodes: int = 4, cores: int = 4) -> None:
@@ -72,14 +72,14 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End everything at once."""
+        """Kill all machines and their processes."""
         self.network.close()
         for process in filter(None, (self.scheduler, *self.agents.values())):
             with suppress(subprocess.TimeoutExpired):
                 process.end(signal.SIGKILL)
 
     def stop(self) -> list[str]:
-        """Stop agents and scheduler as an admin would; return in sentences what they leave behind."""
+        """Stop agents and scheduler as an administrator would; return sentences on what they leave behind."""
         complaints = []
         for name, process in {**self.agents, HEAD: self.scheduler}.items():
             status = process.end(signal.SIGTERM) if process else 0
@@ -97,7 +97,7 @@ class Cluster:
     # --- scheduler and agents ---
 
     def _make_keys(self) -> None:
-        """Give each machine keys of its own: the scheduler knows those of the agents by name, and they know its."""
+        """Create keys for each machine: the scheduler trusts those of the agents by name, and they trust its key."""
         head = keys.make(self.keys_of(HEAD))
         for name in self.names:
             own = keys.make(self.keys_of(name))
@@ -109,16 +109,16 @@ class Cluster:
         return self.folder / "keys" / name
 
     def log_of(self, name: str) -> Path:
-        """Return the file with what scheduler or agent of a machine have said."""
+        """Return the log file of the scheduler or agent of a machine."""
         return self.folder / f"{name}.log"
 
     def said(self, name: str) -> str:
-        """Return what scheduler or agent of a machine have said."""
+        """Return the log of the scheduler or agent of a machine."""
         log = self.log_of(name)
         return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
     def last_words(self, name: str) -> str:
-        """Return the last line that scheduler or agent of a machine have said."""
+        """Return the last line in the log of the scheduler or agent of a machine."""
         lines = self.said(name).splitlines()
         return lines[-1].removeprefix("drom: ") if lines else "it said nothing."
 
@@ -130,13 +130,13 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where agents find the scheduler."""
+        """The address of the scheduler for agents."""
         return f"tcp://{HEAD}:{PORT}"
 
     def start_agent(self, name: str, *more: str, within: Iterable[str] = (), **variables: str) -> None:
         """Start the agent of a node `within` another command, and wait until it is ready.
 
-        It emulates its cores, unless `more` options say what it has.
+        It emulates its cores, unless `more` options give its hardware.
         """
         home = self.folder / name
         (home / "claims").mkdir(parents=True, exist_ok=True)
@@ -169,12 +169,12 @@ class Cluster:
         variables: Mapping[str, str] | None = None,
     ) -> Process:
         """Start a `drom` command on a machine, `within` another command."""
-        # The policy as plain Python gives the same answers, and starts at once on a machine that never compiled it.
+        # The policy as plain Python gives the same answers, and starts immediately on a machine that never compiled it.
         environment = clean_environment() | {"NUMBA_DISABLE_JIT": "1"} | dict(variables or {})
         return Process(self.network[name], [*within, *python_command.drom(*words)], log, environment)
 
     def await_nodes(self, *, up: Iterable[str]) -> None:
-        """Wait until exactly these nodes take jobs."""
+        """Wait until exactly these nodes accept jobs."""
         wanted = sorted(up)
         self.wait_until(
             lambda: sorted(node["name"] for node in self.ask("nodes")["nodes"] if node["state"] == "up") == wanted,
@@ -184,11 +184,11 @@ class Cluster:
     # --- users ---
 
     def ask(self, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-        """Give the scheduler an order. Raises `ControlError`."""
+        """Give the scheduler an order and return its answer. Raises `ControlError`."""
         return client.order(self.state, order, server=SERVICE, **fields)
 
     def spec(self, *command: str, **fields: Any) -> Spec:  # noqa: ANN401 - of any field
-        """Return a job that runs in the folder `work`, with no more of our environment than it needs."""
+        """Return a job that runs in the folder `work`, with only the environment that it needs."""
         environment = clean_environment() | {"TMPDIR": str(self.folder / "tmp")}
         return replace(Spec(command=command, folder=str(self.work), environment=environment), **fields)
 
@@ -203,7 +203,7 @@ class Cluster:
         return rows
 
     def wait_until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-        """Look until a condition holds. Raises `MachineError` when it does not for so long."""
+        """Wait until a condition holds. Raises `MachineError` if it does not in time."""
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -213,7 +213,7 @@ class Cluster:
 
 
 def why_no_mpi() -> str:
-    """Return in a sentence why MPI jobs cannot be shown here; empty: they can."""
+    """Return a sentence with the reason why MPI jobs cannot be shown here; empty if they can."""
     tools = ("mpicc", "mpirun")
     return (
         "" if all(map(shutil.which, tools)) else "MPI jobs need Open MPI: apt-get install openmpi-bin libopenmpi-dev."
@@ -221,7 +221,7 @@ def why_no_mpi() -> str:
 
 
 def build_ring(folder: Path) -> Path:
-    """Compile `ring.c` there, and return the program. Raises `MachineError`."""
+    """Compile `ring.c` in a folder and return the program. Raises `MachineError`."""
     program, source = folder / "ring", Path(__file__).with_name("ring.c")
     include, library = native.include_dir(), native.library_path().parent
     flags = ["-O2", f"-I{include}", f"-L{library}", f"-Wl,-rpath,{library}"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster of one's own on this machine: a scheduler, an agent with emulated or real cores per node, and a client.
+"""A private cluster on this machine: a scheduler, an agent with emulated or real cores per node, and a client.
 
-Whatever happens to us its processes are ended, but for those of jobs if we are killed. They are of sessions of their
-own, so that Ctrl-C reaches only who runs it.
+Its processes end with this process in any case; those of jobs stay if this process is killed. They have their own
+sessions, so that Ctrl-C reaches only the process that runs the cluster.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 Process = subprocess.Popen[bytes]
 PATIENCE = 300.0
-"""Seconds until a part that does not answer is given up."""
+"""Seconds after which a part that does not answer counts as failed."""
 LOOK_S, ANSWER_MS = 0.01, 200
-"""Between two looks at a condition, and while an answer is awaited."""
+"""Seconds between two checks of a condition, and milliseconds of one wait for an answer."""
 
 
 class Client:
-    """One connection to a scheduler, for many orders. Raises ControlError where it has ended, is silent, or refuses."""
+    """One connection to a scheduler, for many orders. Raises ControlError if it has ended, is silent, or refuses."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], state: Path, process: Process) -> None:
         self._context, self._state, self._process = context, state, process
@@ -59,7 +59,7 @@ class Client:
             self._sock.send(messages.request(name, LONGEST_REQUEST, **fields))
             await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
             answer = json.loads(self._sock.recv())
-        except BaseException:  # the answer is yet to come, and would be taken for that of the next order
+        except BaseException:  # a late answer would be taken for that of the next order
             self._sock.close()
             self._sock = self._connect()
             raise
@@ -68,7 +68,7 @@ class Client:
         return answer["value"]
 
     def is_served(self) -> bool:
-        """Return whether the scheduler takes orders: it does not while it compiles its policy."""
+        """Return whether the scheduler accepts orders, which it does not while it compiles its policy."""
         try:
             self.ask("nodes")
         except NotYetError:
@@ -82,11 +82,11 @@ class Client:
         return int(jobs[0])
 
     def await_nodes(self, count: int, agents: Sequence[Process] = ()) -> None:
-        """Wait until so many nodes are up, as long as all these agents run."""
+        """Wait until `count` nodes are up. Raises ControlError after `PATIENCE`, or if one of the agents has ended."""
         await_that(lambda: sum(node["state"] == "up" for node in self.ask("nodes")["nodes"]) == count, agents)
 
     def await_end(self, job: int) -> None:
-        """Wait until a job is over. Raises ControlError if it did not end well."""
+        """Wait until a job is over. Raises ControlError if it did not complete."""
         await_that(lambda: self.ask("job", job=job)["ended"] is not None)
         state = self.ask("job", job=job)["state"]
         if state != COMPLETED:
@@ -94,12 +94,12 @@ class Client:
             raise ControlError(msg)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._sock.close()
 
 
 def await_that(predicate: Callable[[], bool], processes: Sequence[Process] = ()) -> None:
-    """Wait until something is so. Raises ControlError if it does not come to be, or one of the processes has ended."""
+    """Wait until a condition holds. Raises ControlError after `PATIENCE`, or if one of the processes has ended."""
     deadline = time.monotonic() + PATIENCE
     while not predicate():
         if time.monotonic() > deadline:
@@ -111,7 +111,7 @@ def await_that(predicate: Callable[[], bool], processes: Sequence[Process] = ())
 
 @contextlib.contextmanager
 def scheduler(home: Path, *options: str) -> Iterator[Client]:
-    """Run a scheduler with its state in the new folder `home` and give a connection to it."""
+    """Run a scheduler with its state in the new folder `home` and yield a connection to it."""
     home.mkdir()
     words = ["scheduler", "--state", str(home), *options]
     with _process(home / "scheduler.log", *words) as process, zmq.Context() as context:
@@ -126,9 +126,9 @@ def scheduler(home: Path, *options: str) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def agents(home: Path, count: int, options: Sequence[str]) -> Iterator[list[Process]]:
-    """Run the agents of the nodes n0, n1, ... for the scheduler whose state is in `home`, all with these options.
+    """Run the agents of the nodes n0, n1, ..., with these options, for the scheduler with its state in `home`.
 
-    Those of emulated cores claim none of this machine's.
+    Agents with emulated cores lock no cores of this machine.
     """
     claimed = home / "claims"
     claimed.mkdir()
@@ -142,7 +142,7 @@ def agents(home: Path, count: int, options: Sequence[str]) -> Iterator[list[Proc
         try:
             yield started
         finally:
-            for process in started:  # all at once: each takes a while
+            for process in started:  # in parallel: each takes a while
                 process.terminate()
 
 

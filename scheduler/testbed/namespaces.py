@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines made of namespaces: each has a name, an address, processes and a network card of its own, at one switch.
+"""Machines made of namespaces at one switch: each has its own name, address, processes and network card.
 
-A machine is a process that is its number 1: when that ends, the kernel ends all others and takes the network card away.
-It ends with us in any case, however we end. Nothing has a name outside, so networks do not meet each other.
+A machine is its process number 1: when that ends, the kernel ends all others and removes the network card. It ends
+with this process, however that ends. Nothing has a name outside, so that networks do not conflict.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TOOLS = {
     "setpriv": "util-linux",
     "unshare": "util-linux",
 }
-"""Programs that machines are made with, and Debian's packages that have them."""
+"""The programs that create machines, and the packages of Debian that contain them."""
 PATIENCE = 60.0
-"""Seconds that a step may take on a machine that does other things as well."""
+"""Seconds that a step may take on a busy machine."""
 NETWORK = "10.99.0"
 _SPACES = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 ALONE = ("setpriv", "--pdeathsig", "KILL", "unshare", *_SPACES)
-"""What runs a command as number 1 of a new machine, which does not outlive us."""
+"""The command line that runs a command as process 1 of a new machine, which ends with this process."""
 BOOT = """
 set -e
 hostname "$1"
@@ -45,15 +45,15 @@ ip link set lo up
 echo up
 sleep inf & wait
 """
-"""What number 1 does; as it waits, it takes in the children of those who have died."""
+"""The script of process 1; as it waits, it reaps orphaned processes."""
 
 
 class MachineError(Exception):
-    """Raised when machines cannot be made here; the message is a sentence for people."""
+    """Raised when machines cannot be created here; the message is a sentence for users."""
 
 
 def why_not() -> str:
-    """Return in a sentence why this process cannot make machines; empty: it can."""
+    """Return a sentence with the reason why this process cannot create machines; empty if it can."""
     missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
     if sys.platform != "linux":
         return "a cluster of namespaces needs Linux."
@@ -76,7 +76,7 @@ def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 class Machine:
-    """A machine at `address` whose /etc/hosts is the file `hosts`. Raises `MachineError` when there can be none."""
+    """A machine at `address` with the file `hosts` as /etc/hosts. Raises `MachineError` if it cannot be created."""
 
     def __init__(self, name: str, address: str, hosts: Path) -> None:
         self.name, self.address = name, address
@@ -91,22 +91,25 @@ class Machine:
         said = self._keeper.stdout.readline() if self._keeper.stdout else ""
         found = _children(self._keeper.pid)
         self.first = found[0] if found and said == "up\n" else 0
-        """The process that is number 1 there, by our numbers."""
+        """The pid of its process 1, in this process's namespace."""
         if not self.first:
             self.close()
             msg = f"no machine can be made of namespaces here: {said.strip() or 'unshare failed'}."
             raise MachineError(msg)
 
     def within(self, *words: str, spaces: Sequence[str] = ("--net", "--uts", "--mount", "--pid")) -> list[str]:
-        """Return a command line that runs one there, in these of its namespaces."""
+        """Return a command line that runs `words` on the machine, in these of its namespaces."""
         return ["nsenter", "--target", str(self.first), *spaces, "--", *words]
 
     def do(self, *words: str) -> str:
-        """Run a command there, and return what it says. Raises `MachineError` when it fails."""
+        """Run a command on the machine and return its output. Raises `MachineError` if it fails."""
         return self._done(words, self.within(*words))
 
     def do_from_here(self, *words: str) -> str:
-        """Run a command there that sees our processes: of the machine it has the network alone."""
+        """Run a command in the network namespace of the machine alone, so that it sees this process's pids.
+
+        Returns its output. Raises `MachineError` if it fails.
+        """
         return self._done(words, self.within(*words, spaces=("--net",)))
 
     def _done(self, words: Sequence[str], command: Sequence[str]) -> str:
@@ -117,7 +120,7 @@ class Machine:
         return done.stdout
 
     def close(self) -> None:
-        """End it and everything on it, which is gone then."""
+        """End the machine and all its processes."""
         with suppress(ProcessLookupError):
             os.kill(self.first or self._keeper.pid, signal.SIGKILL)
         self._keeper.wait()
@@ -152,7 +155,7 @@ class Network:
         return self.machines[name]
 
     def power_on(self, name: str) -> Machine:
-        """Have a machine that is not there, at the switch."""
+        """Create a machine of the network and connect it to the switch. Raises `MachineError` if that fails."""
         machine = Machine(name, self._addresses[name], self._hosts)
         self.machines[name] = machine
         address = f"{machine.address}/24"
@@ -169,17 +172,17 @@ class Network:
         return machine
 
     def power_off(self, name: str) -> None:
-        """Cut the power of a machine: nothing of what runs on it gets to do anything any more."""
+        """Kill a machine like a power cut: its processes cannot react."""
         self.machines.pop(name).close()
         with suppress(MachineError):  # the kernel may have been faster
             self.machines[self._first].do("ip", "link", "delete", name)
 
     def connect(self, name: str) -> None:
-        """Plug the cable of a machine in."""
+        """Connect a machine to the switch."""
         self.machines[self._first].do("ip", "link", "set", name, "master", "switch", "up")
 
     def disconnect(self, name: str) -> None:
-        """Pull the cable of a machine."""
+        """Disconnect a machine from the switch."""
         self.machines[self._first].do("ip", "link", "set", name, "down")
 
     def close(self) -> None:
@@ -189,7 +192,7 @@ class Network:
 
 
 class Process:
-    """A command that runs on a machine; what it says goes to the end of the file `log`."""
+    """A command that runs on a machine; its output is appended to the file `log`."""
 
     def __init__(self, machine: Machine, words: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
@@ -205,7 +208,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The command's own pid, by our numbers."""
+        """The pid of the command, in this process's namespace."""
         deadline = time.monotonic() + PATIENCE
         while not (found := _children(self._outer.pid)):
             if self._outer.poll() is not None or time.monotonic() > deadline:
@@ -218,7 +221,10 @@ class Process:
         return self._outer.poll()
 
     def end(self, number: int, seconds: float = PATIENCE) -> int:
-        """Send it a signal, and return its exit code once it has ended. Raises `subprocess.TimeoutExpired`."""
+        """Send the command a signal, wait until it has ended and return its exit code.
+
+        Raises `subprocess.TimeoutExpired` after `seconds`.
+        """
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)

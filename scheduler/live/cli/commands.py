@@ -54,7 +54,10 @@ SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users", LON
 
 
 def _where(text: str) -> Path | Remote:
-    """Return the scheduler at ``HOST:PORT``, which ``tcp://`` may precede, or the one whose queue is in a folder."""
+    """Return the scheduler at ``HOST:PORT``, optionally after ``tcp://``, or the folder of its queue.
+
+    Raises SchedulerError for any other text with a colon.
+    """
     address = text.removeprefix("tcp://")
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in address:
@@ -78,7 +81,7 @@ Where = Annotated[
     ),
 ]
 MOST_LISTED = 10_000_000
-"""The largest --limit of `drom queue`: more than a scheduler can have."""
+"""The largest --limit of `drom queue`: more jobs than a scheduler can have."""
 Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.", parser=reader(parse_job))]
 
 
@@ -100,7 +103,7 @@ def _print(
 
 
 _OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}
-"""What belongs to the place from which a job is submitted."""
+"""Variables that belong to the place of submission, and are not passed to a job."""
 
 
 def _chosen(text: str) -> dict[str, str]:
@@ -282,14 +285,14 @@ def _submitted(numbers: list[int], *, parsable: bool) -> str:
 
 
 def _umask() -> int:
-    """Return the umask of this process, which can be read by setting it alone."""
+    """Return the umask of this process, which can only be read by setting it."""
     found = os.umask(0o077)
     os.umask(found)
     return found
 
 
 def _picture(text: str) -> Path:
-    """Return the path of a picture. Raises ValueError for one of no kind that is known."""
+    """Return the path of a picture. Raises ValueError for an unknown kind of picture."""
     from drom.scheduler.analysis.plots import KINDS
 
     if Path(text).suffix[1:] not in KINDS:
@@ -386,7 +389,7 @@ def queue(
 
 
 FIRST = 1000
-"""Jobs that are listed where nobody says how many."""
+"""The number of jobs that are listed by default."""
 _FILES = "--gantt, --html and --out are about all jobs that have run: leave out --watch, --json and what chooses jobs."
 
 
@@ -402,7 +405,7 @@ def _queue(where: str, choice: Choice, **fields: object) -> dict[str, Any]:
 
 
 def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:
-    """Draw and write what has run."""
+    """Draw and write the history of the jobs that have run. Raises SchedulerError if none has."""
     from drom.scheduler.analysis import plots, report, results
     from drom.scheduler.live import accounting
 
@@ -457,7 +460,7 @@ def hold(
 
 
 def _each(numbers: list[int], give: Callable[[int], dict[str, Any]], done: str, *, as_json: bool) -> None:
-    """Give an order for each job, and say what was done. Raises SchedulerError with a line for each reason why not."""
+    """Give an order for each job, and print the results. Raises SchedulerError with a line per reason of a refusal."""
     reasons: dict[str, None] = {}
     told: list[dict[str, Any]] = []
     for number in numbers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that a script asks for in its ``#DROM`` lines, as sbatch reads ``#SBATCH`` ones. Pure."""
+"""The options in the ``#DROM`` lines of a script, which are read as sbatch reads ``#SBATCH`` lines. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MARK = "#DROM"
 _PART = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\\s])"""
 """A character of a word, or several in quotes."""
 _COMMENT = re.compile(rf"(#.*)|({_PART}+)")
-"""A comment, or else a word, in which a # means itself."""
+"""A comment, or else a word, in which a # is an ordinary character."""
 
 
 def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
     """Return the options in the comments before the first command of a script, each line with its number.
 
-    Raises SchedulerError with the line of one that cannot be read; `name` is the script's.
+    Raises SchedulerError with the number of a line that cannot be read; `name` is the script's name.
     """
     found: list[tuple[int, list[str]]] = []
     for number, line in enumerate(script.splitlines(), 1):

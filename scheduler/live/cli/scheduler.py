@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom scheduler`: the scheduler of a cluster, as its options want it."""
+"""`drom scheduler`: the command that runs the scheduler of a cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def default_state(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def default_queue(environ: Mapping[str, str], uid: int) -> Path:
-    """Return where the queue is when nobody says: in /var/lib/drom if a scheduler of the system is there, else ours."""
+    """Return the default folder of the queue: /var/lib/drom if a system scheduler is there, else `default_state`."""
     return SYSTEM_STATE if (SYSTEM_STATE / "control").exists() else default_state(environ, uid)
 
 
@@ -161,7 +161,7 @@ def scheduler(
         typer.echo(failure(f"drom: the scheduler ends, and jobs go on: {error}"), err=True)
         raise typer.Exit(EXIT_STATUS) from error
     stop()
-    if server.starting:  # a compilation cannot be stopped, and nothing of it has to be waited for
+    if server.starting:  # a compilation cannot be stopped, and need not be waited for
         os._exit(0)
 
 
@@ -183,7 +183,7 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
 
 
 def _given(parse: Callable[[str], int], text: str) -> int:
-    """Return what an option says, 0 where it was not given."""
+    """Return the value of an option, 0 if it was not given."""
     return reader(parse)(text) if text else 0
 
 
@@ -191,4 +191,4 @@ LIVE = {
     "sd": ("interval=1", "reservations=nodes", "resolution=1"),
     "slurm": ("interval=1", "reservations=nodes", "resolution=1"),
 }
-"""Parameters of policies that differ in a live cluster, where passes cost little and starts should not wait for one."""
+"""Policy parameters that differ in a live cluster: passes cost little there, and starts should not wait for one."""

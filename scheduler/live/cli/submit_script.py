@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of `drom submit`: a script's options are read before those beside it, which are stronger."""
+"""The command line of `drom submit`: its options override those in the script."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _OF_SBATCH = {
     "-p": _PARTITION,
     "--wrap": "write the command after --, as drom submit -- sh -c 'COMMAND'",
 }
-"""What to do instead of options that we have not."""
+"""What to use instead of options of sbatch that drom lacks."""
 
 
 class Submission(typer.core.TyperCommand):
-    """Reads the options in the #DROM lines of a script before those of the command line, which are stronger."""
+    """A command that reads the options in the #DROM lines of a script, which those of the command line override."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
-        """Read the options. Raises SchedulerError for a script that is not there, or has a line that cannot be read."""
+        """Read the options. Raises SchedulerError for a missing script, or for a line of it that cannot be read."""
         given = list(args)
         rest = self._read_options(ctx, given)
         words = ctx.params.get("command") or []
@@ -56,7 +56,7 @@ class Submission(typer.core.TyperCommand):
         return self._read_options(ctx, [*self._asked_by(text, words[0], ctx), *options, "--", *words])
 
     def _asked_by(self, text: str, path: str, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
-        """Return the options in a script. Raises SchedulerError with the line of what is none."""
+        """Return the options in a script. Raises SchedulerError with the line of a wrong one."""
         lines = directives(text, path)
         if any(line.startswith("#SBATCH") for line in text.splitlines()):
             typer.echo(f"drom: the #SBATCH lines of {path} are not read: write {MARK} for those that are to.", err=True)
@@ -72,7 +72,7 @@ class Submission(typer.core.TyperCommand):
         return [word for _, words in lines for word in words]
 
     def _read_options(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
-        """Read options; of one that sbatch has and we have not it is said what there is."""
+        """Read options; the error for an option that only sbatch has names the replacement."""
         try:
             return super().parse_args(ctx, list(args))
         except _UsageError as error:
@@ -83,7 +83,7 @@ class Submission(typer.core.TyperCommand):
             raise
 
     def _alone(self, words: list[str], ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
-        """Read the options of one line, in which nothing is a script; return what is none."""
+        """Read the options of one line, which names no script; return the words that are not options."""
         line = type(ctx)(self, parent=ctx.parent, info_name=ctx.info_name, **self.context_settings)
         with line.scope(cleanup=False):
             self._read_options(line, words)
@@ -91,7 +91,7 @@ class Submission(typer.core.TyperCommand):
 
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
-"""What typer raises for any wrong use of a command line, under a name that differs between its versions."""
+"""The exception that typer raises for any wrong command line; its name differs between versions of typer."""
 
 
 def _read(path: str) -> str:

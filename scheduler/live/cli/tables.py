@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler answers: for scripts, and as lines for people, where users cannot have terminals obey them. Pure."""
+"""A scheduler's answers for scripts, and as lines for terminals, with control characters escaped. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOMENTS = ("time", "submitted", "started", "ended", "expected_start", "at", "hea
 
 
 def for_scripts(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer as `--json` prints it: moments, also of its jobs, nodes and history, as ISO-8601 UTC."""
+    """Return an answer as `--json` prints it: times, also of its jobs, nodes and history, in ISO 8601 and UTC."""
     tables = {name: value[name] for name in ("jobs", "nodes", "history") if isinstance(value.get(name), list)}
     return _dated(value) | {name: list(map(_dated, rows)) for name, rows in tables.items()}
 
@@ -33,7 +33,7 @@ def _dated(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def queue(value: dict[str, Any]) -> list[str]:
-    """Return the jobs of a queue, one a line."""
+    """Return the jobs of a queue, one per line."""
     if not value["jobs"]:
         return [EMPTY]
     rows = [
@@ -53,7 +53,7 @@ def queue(value: dict[str, Any]) -> list[str]:
 
 
 def job(value: dict[str, Any]) -> list[str]:
-    """Return all about a job."""
+    """Return the lines that describe a job."""
     spec = value["spec"]
     about = [
         f"job {value['job']} {value['name']} of {value['user']}: {value['state']}",
@@ -70,7 +70,7 @@ def job(value: dict[str, Any]) -> list[str]:
 
 
 def _came_of(value: dict[str, Any]) -> Iterator[str]:
-    """Yield where a job ran and what it used, once it is over."""
+    """Yield the nodes of a job and the resources that it used, once it is over."""
     if value["started"] is None or value["ended"] is None:
         return
     yield f"ran on: {', '.join(value['shares'])}"
@@ -79,7 +79,7 @@ def _came_of(value: dict[str, Any]) -> Iterator[str]:
 
 
 def _command(name: str, spec: dict[str, Any]) -> str:
-    """Return what a job runs; of another's script nothing is told."""
+    """Return the command or script of a job; of another user's script only that it is one."""
     if "script" not in spec:
         return "command: a script of its user"
     return (
@@ -103,12 +103,12 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
 
 
 def _files(spec: dict[str, Any]) -> Iterator[str]:
-    """Yield the files of a job, and the folder in which it runs and from which their names count."""
+    """Yield the files of a job, and the folder in which it runs and to which their names are relative."""
     yield from (f"{name}: {spec[name]}" for name in ("output", "error", "input", "folder") if spec[name])
 
 
 def nodes(value: dict[str, Any]) -> list[str]:
-    """Return the nodes of a cluster, one a line; columns of what no node has are left out."""
+    """Return the nodes of a cluster, one per line; columns without any value are left out."""
     if not value["nodes"]:
         return [NO_NODES]
     rows = sorted(value["nodes"], key=lambda node: _natural(node["name"]))
@@ -128,18 +128,18 @@ def nodes(value: dict[str, Any]) -> list[str]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return by what names are sorted, so that n2 is before n10."""
+    """Return the key that sorts names so that n2 is before n10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.findall("[0-9]+|[^0-9]+", name)]
 
 
 def _on_it(node: dict[str, Any]) -> str:
-    """Return the jobs on a node; without any it is free if it takes some."""
+    """Return the jobs on a node, ``free`` if it has none and accepts jobs, or else ``-``."""
     jobs = ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items())
     return jobs or ("free" if node["state"] == "up" else "-")
 
 
 def _away(node: dict[str, Any], now: float) -> str:
-    """Return why no job starts on a node."""
+    """Return why no job starts on a node; empty if jobs may."""
     reasons = [reason for reason in (node["drained"], node["busy"]) if reason]
     since = node["heard"] or node["gone_since"]
     if node["state"] in ("gone", "down"):
@@ -168,7 +168,7 @@ def _where(job: dict[str, Any], now: float) -> str:
 
 
 def _moment(at: float, now: float) -> str:
-    """Return a moment as a clock on the wall here says it, with its day unless that is today."""
+    """Return a time in the local time zone, with its date unless that is today."""
     when, today = (datetime.fromtimestamp(min(one, LAST_MOMENT), timezone.utc).astimezone() for one in (at, now))
     return when.strftime("%H:%M:%S" if when.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
@@ -189,7 +189,7 @@ NONE = "No such job is in the queue: see drom queue without --user, --me, --stat
 
 
 def lines(choice: Choice, value: dict[str, Any]) -> list[str]:
-    """Return the jobs that were chosen of a queue, one a line."""
+    """Return the chosen jobs of a queue, one per line."""
     if any(choice) and not value["jobs"]:
         return [NONE]
     shown = queue(value)

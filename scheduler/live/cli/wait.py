@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for jobs until they are over, for `drom submit --wait`."""
+"""Waiting until jobs are over, for `drom submit --wait`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def await_all(numbers: Iterable[int], ask: Callable[[int], dict[str, Any]]) -> int:
-    """Return the largest exit status of some jobs once all are over; `ask` returns what is told of one.
+    """Wait until some jobs are over and return their largest exit status; `ask` returns a job's description.
 
-    A scheduler that does not answer may be started again. Raises RefusedError where it will not tell.
+    A scheduler that does not answer is asked again. Raises RefusedError if it refuses to answer.
     """
     return max(exit_status(_await(number, ask)) for number in numbers)
 
 
 def _await(number: int, ask: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Return what is told of a job once it is over."""
+    """Wait until a job is over and return its description."""
     from drom.scheduler.live.cluster.jobs import FINAL
 
     told = ""
@@ -43,7 +43,7 @@ def _await(number: int, ask: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
 
 
 def exit_status(job: dict[str, Any]) -> int:
-    """Return what a shell would call the status of a job that is over, as sbatch does: 1 where it has none."""
+    """Return the exit status of a job that is over as a shell reports it, like sbatch; 1 if it failed without one."""
     status = job["status"]
     if job["state"] == "completed":
         return 0

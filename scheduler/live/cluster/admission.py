@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.spec import Dependency, Spec
 
 MOST_KNOWN = 4096
-"""Kinds of jobs of which it is remembered whether they may share nodes."""
+"""Kinds of jobs for which the result of `may_share` is cached."""
 
 
 def group_of(spec: Spec) -> str:
@@ -46,7 +46,7 @@ def hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
 
 
 def _lacks(spec: Spec, node: Node) -> Iterator[str]:
-    """Yield what a node lacks for a job; one whose memory nobody knows has enough."""
+    """Yield what a node lacks for a job; a node of unknown memory has enough."""
     for feature in spec.constraint:
         if feature not in node.features:
             yield f"feature {feature}"
@@ -58,14 +58,14 @@ def _lacks(spec: Spec, node: Node) -> Iterator[str]:
 
 
 def why_not_under(policy: Policy, spec: Spec) -> str:
-    """Return why a policy cannot be asked about a job, which one before it may have let in; empty if it can."""
+    """Return why a policy cannot place a job, which an earlier policy may have accepted; empty if it can."""
     if group_of(spec) == ANYWHERE or policy.knows_nodes:
         return ""
     return f"policy {policy.name} takes all nodes as equal"
 
 
 def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
-    """Raise SchedulerError, with what is in the way, for a job that can never run on the nodes that `fit` it."""
+    """Raise SchedulerError, with the reason, for a job that can never run on the nodes that `fit` it."""
     if why_not := why_not_under(policy, spec):
         msg = f"{why_not}: leave out --constraint, --mem and --resources, or have the scheduler run with --policy sd."
         raise SchedulerError(msg)
@@ -87,14 +87,14 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
 
 
 def warnings(specs: Iterable[Spec], nodes: Iterable[Node]) -> list[str]:
-    """Return what the user of jobs that are taken in should know, each a sentence."""
+    """Return warnings for the user of accepted jobs, each a sentence."""
     if any(spec.memory for spec in specs) and not any(node.memory for node in nodes):
         return ["no node here says how much memory it has, so that --mem does not keep a job from any."]
     return []
 
 
 _BOUNDS = ("least_factor", "most_factor")
-"""Parameters between which a policy that measures chooses the SharingFactor."""
+"""Parameters that bound the SharingFactor chosen by a policy that measures."""
 
 
 def may_share(spec: Spec, fit: Iterable[Node], policy: Policy, cores: int) -> bool:
@@ -118,19 +118,19 @@ def may_share(spec: Spec, fit: Iterable[Node], policy: Policy, cores: int) -> bo
 
 
 class Fitting:
-    """Which nodes fit jobs, and which jobs may share them: found out once for those that ask for the same.
+    """A cache of the nodes that fit jobs and of the jobs that may share nodes, by what the jobs ask for.
 
-    To be cleared when a node comes, changes or goes.
+    The caller clears it when a node joins, changes or goes.
     """
 
     def __init__(self) -> None:
         self._hosts: tuple[str | None, list[Node]] = (None, [])
-        """The nodes that fit the jobs of the group that was asked about last."""
+        """The group asked about last, and the nodes that fit its jobs."""
         self._sharing: dict[tuple[str, int], bool] = {}
         """Whether jobs may share nodes, by group and by tasks on each node."""
 
     def clear(self) -> None:
-        """Forget what was found out."""
+        """Clear the cache."""
         self._hosts = (None, [])
         self._sharing.clear()
 
@@ -152,9 +152,9 @@ class Fitting:
 
 
 def dependencies(after: Iterable[Dependency], state_of: Callable[[int], str | None]) -> tuple[list[int], str]:
-    """Return the jobs that one which is to start `after` some still waits for, and why it will do so for good.
+    """Return the jobs for which a job with the dependencies `after` still waits, and why it can never start.
 
-    The reason is empty if it need not.
+    The reason is empty if it can.
     """
     blocking = []
     for dependency in after:
@@ -168,7 +168,7 @@ def dependencies(after: Iterable[Dependency], state_of: Callable[[int], str | No
 
 
 def check_dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> None:
-    """Raise SchedulerError, with the reason, for a job that waits for one that never was, or would wait for good."""
+    """Raise SchedulerError, with the reason, for a job that waits for a job that never existed, or waits forever."""
     for dependency in spec.after:
         if state_of(dependency.job) is None:
             msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
@@ -183,7 +183,7 @@ _WORDS = {"after": "after", "afterany": "after", "afterok": "after success of", 
 
 
 def _met(dependency: Dependency, state: str | None) -> bool | None:
-    """Return whether a dependency is fulfilled; None while that is open."""
+    """Return whether a dependency is met; None while that is open."""
     if dependency.kind == "after":
         return None if state in (PENDING, STARTING) else True
     if state is not None and state not in FINAL:

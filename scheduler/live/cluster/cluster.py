@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state machine of a live cluster: what users, agents and the clock say goes in; messages and records come out.
+"""The state machine of a live cluster: users' orders, agents' messages and times in, messages and records out.
 
-No I/O: times are unix seconds that never fall, and come in as arguments.
+No I/O: times are unix seconds that never decrease, and come in as arguments.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 
 
 ARRANGE = 10.0
-"""Seconds after which the queue is put into the order of shares anew, as some jobs run on."""
+"""Seconds after which the queue is reordered by shares even if nothing happens: running jobs change them."""
 HUNG = "its program had not begun by then: check that somebody opens the pipes in --input, --output and --error"
 
 
 class Cluster(Membership):
-    """Jobs, nodes, and the policy that brings them together. Raises SchedulerError as `Controller`."""
+    """Jobs, nodes, and the policy that places the jobs on the nodes. Raises SchedulerError as `Controller`."""
 
     # --- users ----------------------------------------------------------------------------------------------------
 
     def submit(self, spec: Spec, user: User, now: float) -> Job:
-        """Take a job in. Raises SchedulerError for one that can never run here."""
+        """Add a job and return it. Raises SchedulerError for one that can never run here."""
         (job,) = self.submit_many(spec, user, now, 1)
         return job
 
     def submit_many(self, spec: Spec, user: User, now: float, count: int) -> list[Job]:
-        """Take so many such jobs in. Raises SchedulerError for such as can never run here."""
+        """Add `count` equal jobs and return them. Raises SchedulerError for jobs that can never run here."""
         if self.controller is None:
             raise SchedulerError("no node has joined yet: start one with drom agent --scheduler, then submit again.")
         spec = sized(spec, self.controller.cores)
@@ -75,7 +75,7 @@ class Cluster(Membership):
         return job
 
     def discard(self, jobs: Sequence[Job]) -> None:
-        """Take back the submissions of the newest jobs, which could not be written down."""
+        """Undo the submission of the newest jobs, which could not be stored."""
         if not jobs:
             return
         self._next = jobs[0].number
@@ -90,7 +90,7 @@ class Cluster(Membership):
         self._affected = deque(one for one in self._affected if one[0] < self._next)
 
     def cancel(self, number: int, now: float, reason: str) -> None:
-        """End a job. Raises SchedulerError for one that is over or was never there."""
+        """End a job. Raises SchedulerError for one that is over or never existed."""
         job = self._living(number)
         if job.state == PENDING:
             self._withdraw(job)
@@ -100,7 +100,7 @@ class Cluster(Membership):
             self._end(job, CANCELLED, now)
 
     def hold(self, number: int, now: float, by: str, *, held: bool) -> None:
-        """Keep a waiting job from starting, or let it, as `by` says. Raises SchedulerError if it does not wait."""
+        """Hold or release a waiting job, on the order of the user `by`. Raises SchedulerError if it does not wait."""
         job = self._living(number)
         if job.state != PENDING:
             msg = f"job {number} has started: only waiting jobs can be held or released."
@@ -116,7 +116,7 @@ class Cluster(Membership):
     # --- time -----------------------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
-        """Do what is due: look for silent agents, ask the policy, and order what it wants."""
+        """Do what is due: check for silent agents, call the policy, and give orders for its decisions."""
         self._look_at_nodes(now)
         self._look_for_survivors(now)
         self._steps = STEPS
@@ -139,12 +139,12 @@ class Cluster(Membership):
                     job.shares[self._names[index]] = cores
                     self._note_limit(job, controller.limit(number), now)
                     self.unsaved[number] = job
-                    if number in self.dispatch.placed:  # its mate has ended before it had shrunk
+                    if number in self.dispatch.placed:  # its mate ended before it had shrunk
                         self.dispatch.place(number, self.dispatch.placed[number] | {index: cores})
         self._give_orders(now)
 
     def _warn_of_faults(self, controller: Controller) -> None:
-        """Warn of what the policy wanted and could not have, unless it was the same when it was asked before."""
+        """Warn of decisions of the policy that could not be carried out, unless its previous call had the same."""
         for fault in controller.faults:
             if fault not in self._faults:
                 about = {} if fault.job is None else {"job": fault.job}
@@ -152,7 +152,7 @@ class Cluster(Membership):
         self._faults = controller.faults
 
     def _share_out(self, controller: Controller, now: float) -> None:
-        """Put the queue into the order of shares, where users have such: with each news, and sometimes between."""
+        """Order the queue by shares, if users have shares: after each event, and when `ARRANGE` seconds have passed."""
         if self.usage is None or not (controller.has_news or now - self._arranged >= ARRANGE):
             return
         self._arranged = now
@@ -170,7 +170,7 @@ class Cluster(Membership):
         controller.arrange([numbers[place] for place in found])
 
     def _end_late(self, controller: Controller, now: float) -> None:
-        """End who is at his limit, to which he comes within the second that the controller has said."""
+        """End jobs that have reached their limits; the controller reports each within the second of its limit."""
         late, controller.late = controller.late, []
         for number in late:
             job = self.jobs.get(number)
@@ -185,16 +185,16 @@ class Cluster(Membership):
             self._end(job, TIMEOUT, now)
 
     def _due(self, controller: Controller, job: Job) -> float:
-        """Return when a job that is late is to be ended: one that has not begun is never too early."""
+        """Return when a late job is to be ended; for a job that has not started that is always in the past."""
         return (job.started or 0.0) + controller.limit(job.number)
 
     def _hangs(self, job: Job) -> bool:
-        """Return whether all nodes of a job have been asked to start it, and none is merely silent."""
+        """Return whether all nodes of a starting job were asked to start it and none of them is silent."""
         asked = job.state == STARTING and job.number not in self.dispatch.placed
         return asked and all(self.nodes[name].speaks for name in job.left)
 
     def next_look(self) -> float:
-        """Return when `turn` has something to do at the latest."""
+        """Return the time by which `turn` must be called again."""
         if self.is_behind:
             return 0.0
         looks = [self.dispatch.wake, self._nodes_due, self.survivors.next_look]
@@ -205,9 +205,9 @@ class Cluster(Membership):
         return min(looks)
 
     def _placed(self, job: Job, now: float) -> None:
-        """Write down where the policy has put a job, before anybody is asked to start it."""
+        """Record where the policy has placed a job, before any node is asked to start it."""
         controller = self.controller
-        assert controller is not None  # noqa: S101 - who placed it
+        assert controller is not None  # noqa: S101 - it placed the job
         nodes = controller.nodes_of(job.number)
         cores = {node: controller.cores_on(job.number, node) for node in nodes}
         job.shares = {self._names[node]: amount for node, amount in cores.items()}
@@ -221,7 +221,7 @@ class Cluster(Membership):
         self.dispatch.place(job.number, cores)
 
     def _note_limit(self, job: Job, limit: int, now: float) -> None:
-        """Take in how long a job may take, which is history where it changes."""
+        """Record how long a job may take, with a history entry if that has changed."""
         if job.limit != limit:
             job.limit = limit
             self._record(job, now, "limit", seconds=limit)
@@ -239,7 +239,7 @@ class Cluster(Membership):
             self._record(job, now, "ordered", node=name, cores=order.cores, **self._guest_of(order))
 
     def _guest_of(self, order: Resize) -> dict[str, int]:
-        """Return for whom a job shrinks, if it does: the newest of those that wait for room on its node."""
+        """Return the job for which a job shrinks, if it does: the newest that waits for room on its node."""
         share = self.dispatch.share(order.node, order.job)
         waiting = [number for number, cores in self.dispatch.placed.items() if order.node in cores]
         return {"for": waiting[-1]} if waiting and share and share.held > order.cores else {}
@@ -247,7 +247,7 @@ class Cluster(Membership):
     # --- restart --------------------------------------------------------------------------------------------------
 
     def restore(self, nodes: Iterable[Node], jobs: Iterable[Job], next_number: int, now: float) -> None:
-        """Take over what an earlier scheduler wrote down: jobs in order of number, nodes in order of index."""
+        """Restore the state that an earlier scheduler stored: jobs in order of number, nodes in order of index."""
         self._next, self._began = next_number, now
         for node in nodes:
             node.heard, node.gone_since = None, None
@@ -268,7 +268,7 @@ class Cluster(Membership):
         self._regroup()
 
     def _resume(self, job: Job, now: float) -> None:
-        """Put a job where it was, as far as it is known."""
+        """Put a job back on its nodes, as far as they are known."""
         controller = self.controller
         assert controller is not None  # noqa: S101 - it is on nodes
         left, job.left = job.left, []

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a policy in real time: what happens goes in, who is to be where with how many cores comes out. No I/O.
+"""The driver of a policy in real time: events go in; the jobs of each node and their cores come out. No I/O.
 
-It carries out what the policy answers with the simulator's own functions, on a world without the ends of jobs: those
-are told to it. Times are whole seconds that never fall. Jobs are known by their numbers, nodes by 0-based indices.
+It carries out the policy's answers with the simulator's own functions, on a world that does not know when jobs end: the
+caller reports their ends. Times are whole seconds that never decrease. Jobs are identified by their numbers, nodes by
+0-based indices.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ if TYPE_CHECKING:
     from drom.scheduler.interface import Ints
 
 ROOM = 256
-"""Jobs, places and nodes there is room for at first."""
+"""Initial capacity for jobs, places and nodes."""
 GROUPS = 8
-"""Groups there is room for at first."""
+"""Initial capacity for groups."""
 MOST_FAULTS = 16
-"""Things that one answer of the policy has wrong and that are told."""
+"""The most faults of one answer of the policy that are reported."""
 OVERRUN = 30
 """Seconds within which a job that is past its limit is expected to end."""
 ANYWHERE = ""
@@ -66,7 +67,7 @@ ANYWHERE = ""
 
 
 class Demand(NamedTuple):
-    """What a policy knows of a job. `requested` are seconds; `group` is the name of the nodes that it may be on."""
+    """What a policy knows of a job. `requested` is in seconds; `group` names the set of nodes on which it may run."""
 
     nodes: int
     requested: int
@@ -76,14 +77,14 @@ class Demand(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something that the policy wanted and could not have: the job that it is about, if any, and a clause."""
+    """A decision of the policy that could not be carried out: the job that it concerns, if any, and a clause."""
 
     job: int | None
     text: str
 
 
 class Controller:
-    """The cluster as a policy sees it. `cores` are those of every node.
+    """The cluster as a policy sees it. Every node has `cores` cores.
 
     Raises SchedulerError for a policy that cannot decide here, and for one that cannot be compiled.
     """
@@ -94,9 +95,9 @@ class Controller:
         self.cores = cores
         self.program = compiler.compile_program(policy)
         self.faults: list[Fault] = []
-        """What the policy wanted and could not have when it was asked last."""
+        """Decisions of the policy's last call that could not be carried out."""
         self.late: list[int] = []
-        """Jobs that come to their limits within this second, until somebody empties it."""
+        """Jobs that reach their limits within this second, until the caller empties the list."""
         self._options = compiler.values(policy.options)
         self._world = live_state.vacant(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)
         self._actions = make_actions(self._world)
@@ -104,33 +105,33 @@ class Controller:
         self._numbers: list[int] = []
         self._index: dict[int, int] = {}
         self._limits: dict[int, int] = {}
-        """The limits of jobs that have come to them, and are expected to end soon."""
+        """The limits of jobs that have reached them and are expected to end soon."""
         self._groups: dict[str, int] = {}
-        """The row of each group in what the policy sees."""
+        """The row of each group in the policy's table of allowed nodes."""
         self._rows: list[int] = []
-        """Rows that no group has."""
+        """Rows that no group uses."""
         self._kinds, self._subject, self._count = 0, NOBODY, 0
         self._told = self._shares()
         self._pending: set[int] = set()
-        self._ask(TICK, NOBODY)  # compiles what is not in the cache, before anybody waits for it
+        self._ask(TICK, NOBODY)  # compiles what is not in the cache, before a request waits for it
 
     # --- looking --------------------------------------------------------------------------------------------------
 
     @property
     def world(self) -> World:
-        """The state, for reading. Jobs are known there by index: see `number`."""
+        """The state, for reading. It identifies jobs by index: see `number`."""
         return self._world
 
     @property
     def wake(self) -> int:
-        """The second at which the policy is to be called at the latest, or a job comes to its limit; NEVER: unsaid."""
+        """The second by which the policy must be called or a job reaches its limit; NEVER if neither is set."""
         world = self._world
         first = world.running[0] if world.scalars[RUNNERS] else NOBODY
         return int(min(world.scalars[WAKE], NEVER if first == NOBODY else world.jobs.ends[first]))
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many jobs wait, and how many run."""
+        """The numbers of waiting and of running jobs."""
         return int(self._world.scalars[QUEUED]), int(self._world.scalars[RUNNERS])
 
     def is_first(self, number: int) -> bool:
@@ -154,11 +155,11 @@ class Controller:
 
     @property
     def has_news(self) -> bool:
-        """Whether something has happened since the policy was asked last."""
+        """Whether an event has happened since the policy was last called."""
         return bool(self._kinds)
 
     def fault_of(self, number: int) -> str:
-        """Return what was wrong with what the policy wanted for a job when it was asked last; empty if nothing was."""
+        """Return what was wrong with the policy's last decision for a job; empty if nothing was."""
         return next((fault.text for fault in self.faults if fault.job == number), "")
 
     def waits(self, number: int) -> bool:
@@ -170,13 +171,14 @@ class Controller:
         return number in self._index and self._world.jobs.state[self._index[number]] == RUNNING
 
     def planned(self, number: int) -> int:
-        """Return when the policy expects a waiting job to start; NEVER if it has not said."""
+        """Return when the policy expects a waiting job to start; NEVER if it has planned no start."""
         return int(self._world.jobs.planned[self._index[number]])
 
     def soonest(self) -> Callable[[int], int]:
-        """Return what says when enough nodes for a waiting job are left by who is on them, as long as nothing happens.
+        """Return a function from a waiting job's number to the second at which enough nodes for it are free.
 
-        That is NEVER for jobs which may start on too few nodes. Nodes are looked at once for all jobs of a group.
+        That holds as long as nothing else happens. The function returns NEVER for jobs that may start on too few nodes.
+        It reads the nodes once for all jobs of a group.
         """
         left: dict[int, Ints] = {}
 
@@ -190,7 +192,7 @@ class Controller:
         return soonest_of
 
     def _ends(self, group: int) -> Ints:
-        """Return when the nodes of a group are left by who is on them, in order."""
+        """Return the seconds at which the last jobs of the nodes of a group end, in order."""
         world, house = self._world, self._world.nodes
         usable = house.up if group == NOBODY else house.up * house.allowed[group]
         residents = house.resident[np.flatnonzero(usable)]
@@ -207,12 +209,12 @@ class Controller:
         return [int(node) for node in house.place[house.first[job] : house.first[job + 1]]]
 
     def cores_on(self, number: int, node: int) -> int:
-        """Return the cores that a running job is to have on one of its nodes."""
+        """Return the cores planned for a running job on one of its nodes."""
         house, job = self._world.nodes, self._index[number]
         return int(house.share[node][house.resident[node] == job].sum())
 
     def residents(self, node: int) -> dict[int, int]:
-        """Return the jobs on a node with the cores they are to have, the owner first."""
+        """Return the jobs on a node with the cores planned for them, the owner first."""
         house = self._world.nodes
         rows = zip(house.resident[node], house.share[node], strict=True)
         return {self._numbers[job]: int(cores) for job, cores in rows if job != NOBODY}
@@ -220,13 +222,13 @@ class Controller:
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def submit(self, number: int, demand: Demand, now: int) -> None:
-        """Let a job join the queue, behind all of its priority with smaller numbers."""
+        """Put a job into the queue, behind all jobs of its priority with smaller numbers."""
         job = self._enter(number, demand, now)
         self._join(job)
         self._note(SUBMITTED, job)
 
     def withdraw(self, number: int) -> None:
-        """Take a waiting job out of the queue, for good."""
+        """Remove a waiting job from the queue for good."""
         job, s = self._index.pop(number), self._world.scalars
         queue = self._world.queue
         rest = queue[: s[QUEUED]][queue[: s[QUEUED]] != job]
@@ -236,14 +238,14 @@ class Controller:
         self._note(JOB_ENDED, job)
 
     def ended(self, number: int, now: int) -> None:
-        """Take in that a job has left all of its nodes: the owners of these have what it had, if they can."""
+        """Record that a job has left all its nodes; the owners of these get the cores that it had, if they can."""
         job = self._index.pop(number)
         self._limits.pop(number, None)
         self._leave(job, now)
         self._note(JOB_ENDED, job)
 
     def refused(self, number: int, now: int) -> None:
-        """Take in that the mates of a job have not shrunk for it: it waits again, and is nobody's guest any more."""
+        """Record that the mates of a job have not shrunk for it: it waits again, now as a rigid job, never a guest."""
         job, jobs = self._index[number], self._world.jobs
         self._limits.pop(number, None)
         self._leave(job, now)
@@ -256,12 +258,12 @@ class Controller:
         self._note(RESIZE_FAILED, job)
 
     def measured(self, number: int, rates: Mapping[int, float]) -> None:
-        """Take in what a job was measured to do in a second, by the cores that it had of each of its nodes."""
+        """Record the work that a job was measured to do per second, by its number of cores on each of its nodes."""
         if self.policy.measures and number in self._index:
             self._world.rates[self._index[number]] = row_of(rates, self.cores)
 
     def launched(self, number: int, now: int) -> None:
-        """Take in that a job is asked to begin, or has really begun: its time counts from now on."""
+        """Record that a job was asked to start, or has really started: its time counts from now on."""
         job, world = self._index[number], self._world
         if world.jobs.start[job] >= now:
             return
@@ -274,7 +276,7 @@ class Controller:
         update_ends(world, now)
 
     def node_up(self, node: int) -> None:
-        """Let jobs start on a node from now on."""
+        """Record that jobs may start on a node from now on."""
         self._reach(node)
         if not self._world.nodes.up[node]:
             self._world.nodes.up[node] = 1
@@ -282,7 +284,7 @@ class Controller:
             self._note(NODE_UP, node)
 
     def node_down(self, node: int, kind: int = NODE_DOWN) -> None:
-        """Let no job start on a node from now on, for which `kind` says why; who is there stays."""
+        """Record that no job may start on a node from now on; `kind` is the reason. The jobs on the node stay."""
         self._reach(node)
         if self._world.nodes.up[node]:
             self._count_free(node, -1)
@@ -290,7 +292,7 @@ class Controller:
             self._note(kind, node)
 
     def allow(self, group: str, nodes: Iterable[int]) -> list[str]:
-        """Say which nodes the jobs of a group may be on; return the groups that are forgotten, as no job is of them."""
+        """Set the nodes on which the jobs of a group may run; return the groups dropped because they have no jobs."""
         allowed_nodes = list(nodes)
         self._reach(max(allowed_nodes, default=0))
         forgotten = [] if group in self._groups or self._rows else self._reuse_rows()
@@ -302,14 +304,14 @@ class Controller:
         return forgotten
 
     def allow_on(self, node: int, groups: Iterable[str]) -> None:
-        """Say for one node the jobs of which groups may be on it: of no others."""
+        """Set the groups of jobs that may run on a node; jobs of other groups may not."""
         self._reach(node)
         allowed = self._world.nodes.allowed
         allowed[:, node] = 0
         allowed[[self._groups[group] for group in groups if group in self._groups], node] = 1
 
     def restore(self, number: int, demand: Demand, cores: dict[int, int], start: int, limit: int) -> None:
-        """Take in, after a restart, a job that has run since `start`; `cores` are those it has by node.
+        """Restore a job that has run since `start`, after a restart of the scheduler; `cores` are its cores by node.
 
         The owner of a node comes before its guests.
         """
@@ -322,7 +324,7 @@ class Controller:
             settle(world, job, node, share)
         world.scalars[NOW] = max(world.scalars[NOW], start)
         set_off(world, job, min(cores.values()), start)
-        # What was lost is not written down, but that its limit was stretched for at most as much.
+        # The work that it lost is not stored; its limit was extended by at most as much.
         world.jobs.lost[job] = max(0, limit - demand.requested) * full_rate(world, job)
         note_neighbours(world, job)
         update_ends(world, int(world.scalars[NOW]))
@@ -330,7 +332,7 @@ class Controller:
     # --- the policy -----------------------------------------------------------------------------------------------
 
     def turn(self, now: int) -> list[int]:
-        """Ask the policy if something has happened or it wanted to be asked by now; return who has started."""
+        """Call the policy if there were events or its wake-up is due; return the jobs that it has started."""
         world = self._world
         s = world.scalars
         now = max(now, int(s[NOW]))
@@ -351,7 +353,7 @@ class Controller:
         return [self._numbers[job] for job in running[world.order[running] >= before]]
 
     def changes(self) -> dict[int, dict[int, int]]:
-        """Return each node on which somebody is to have other cores than at the last call, with all that are there."""
+        """Return each node on which the planned cores of a job have changed since the last call, with all its jobs."""
         changed = self._pending | self._changed()
         self._pending, self._told = set(), self._shares()
         return {node: self.residents(node) for node in sorted(changed)}
@@ -370,9 +372,9 @@ class Controller:
         return Fault(number, f"policy {self.policy.name} {FAULTS[fault]}")
 
     def _give_back(self, before: Ints) -> None:
-        """Let jobs have again what the policy took from them for a job that it then could not place.
+        """Return to jobs the cores that the policy took from them for a job that it then could not place.
 
-        `before` is how many cores of each node jobs had when the policy was asked.
+        `before` is the number of cores of each node that jobs had when the policy was called.
         """
         world, house = self._world, self._world.nodes
         taken = before - house.share.sum(axis=1)
@@ -391,7 +393,7 @@ class Controller:
     # --- keeping the arrays ---------------------------------------------------------------------------------------
 
     def _enter(self, number: int, demand: Demand, now: int) -> int:
-        """Write down what is known of a job and return its index."""
+        """Store what is known of a job and return its index."""
         self._make_room(demand.nodes)
         world, job = self._world, len(self._numbers)
         jobs, first = world.jobs, world.nodes.first
@@ -406,7 +408,7 @@ class Controller:
         return job
 
     def _join(self, job: int) -> None:
-        """Put a job into the queue, by falling priority, then by number."""
+        """Put a job into the queue, which is ordered by descending priority, then by number."""
         queue, s = self._world.queue, self._world.scalars
         last, rank = int(s[QUEUED]), self._rank(job)
         is_last = not last or self._rank(int(queue[last - 1])) <= rank
@@ -417,7 +419,7 @@ class Controller:
         self._world.jobs.state[job] = WAITING
 
     def arrange(self, numbers: Sequence[int]) -> None:
-        """Put the jobs of the queue, which these are, into this order."""
+        """Reorder the queue; `numbers` are all its jobs in the new order."""
         queue = self._world.queue[: self._world.scalars[QUEUED]]
         new = [self._index[number] for number in numbers]
         if (queue != new).any():
@@ -428,10 +430,10 @@ class Controller:
         return -int(self._world.jobs.priority[job]), self._numbers[job]
 
     def _leave(self, job: int, now: int) -> None:
-        """Let a job leave its nodes."""
+        """Remove a job from its nodes."""
         world, house = self._world, self._world.nodes
         nodes = house.place[house.first[job] : house.first[job + 1]].copy()
-        move(world, job, -1)  # to the top, from where it is taken
+        move(world, job, -1)  # to the top, for pop
         pop(world)
         end_job(world, job, now)
         update_ends(world, now)
@@ -439,7 +441,7 @@ class Controller:
             self._uncounted(int(node), -1)
 
     def _uncounted(self, node: int, change: int) -> None:
-        """Count a node that is down as the functions of the simulator, to which all are up, have not done."""
+        """Correct the count of free nodes for a node that is down, which the simulator's functions count as up."""
         if not self._world.nodes.up[node]:
             self._count_free(node, change)
 
@@ -454,7 +456,7 @@ class Controller:
         self._count += 1
 
     def _extend_overrun(self, now: int) -> None:
-        """Expect jobs that have come to their limits, and are being ended, to end soon."""
+        """Extend the expected ends of jobs that have reached their limits, and list these jobs as late."""
         world = self._world
         while world.scalars[RUNNERS] and world.jobs.ends[world.running[0]] <= now:
             job = int(world.running[0])
@@ -472,12 +474,12 @@ class Controller:
         return {int(node) for node in np.flatnonzero(differs)}
 
     def _reach(self, node: int) -> None:
-        """Have room for a node."""
+        """Enlarge the arrays until they have room for a node."""
         while node >= len(self._world.nodes.up):
             self._move(2 * len(self._world.nodes.up))
 
     def _reuse_rows(self) -> list[str]:
-        """Take the rows of groups of which no job waits or runs, which are returned; make more if those are few."""
+        """Drop and return the groups of which no job waits or runs, to reuse their rows; add rows if few remain."""
         house = self._world.nodes
         active = live_state.active_jobs(self._world, len(self._numbers))
         used, size = set(self._world.jobs.partition[active].tolist()), len(house.allowed)
@@ -495,14 +497,14 @@ class Controller:
             self._move(len(world.nodes.up), nodes)
 
     def _move(self, nodes: int, more: int = 0) -> None:
-        """Move to arrays with an eighth more room than jobs need now, and `more` places, for so many nodes."""
+        """Move to arrays for `nodes` nodes, with an eighth more room than jobs need now and `more` places."""
         world = self._world
         self._pending |= self._changed()
         active = live_state.active_jobs(world, len(self._numbers))
         places = int(world.jobs.nodes[active].sum()) + more
         self._world = live_state.moved(world, active, _roomy(len(active)), _roomy(places), nodes)
         if self._count == 1 and self._kinds & ~(NODE_UP | NODE_DOWN | AGENT_GONE):
-            self._count += 1  # whom it was about has another index now
+            self._count += 1  # the subject of the event has another index now
         self._numbers = [self._numbers[job] for job in active]
         self._index = {number: job for job, number in enumerate(self._numbers)}
         self._actions = make_actions(self._world)
@@ -510,12 +512,12 @@ class Controller:
 
 
 def _roomy(count: int) -> int:
-    """Return how much room is made for so many: little more, as a request that comes upon it pays for all of it."""
+    """Return the capacity for `count` entries: slightly more, as one request pays for the whole move."""
     return count + max(ROOM, count // 8)
 
 
 def prepare(policy: Policy) -> None:
-    """Compile a policy, which may take a minute, before anybody waits for it. Raises as `Controller`."""
+    """Compile a policy, which may take a minute, before requests wait for it. Raises as `Controller`."""
     Controller(policy, 1)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which waiting jobs wait for which others, kept once for all jobs of a submission. No I/O."""
+"""Dependencies between jobs, kept once for all jobs of a submission. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Wait:
-    """What jobs of one submission, `jobs`, still wait for, by the number of the other job."""
+    """The open dependencies of the `jobs` of one submission, by the number of the other job."""
 
     spec: Spec
     open: dict[int, tuple[Dependency, ...]]
@@ -23,16 +23,16 @@ class Wait:
 
 
 class Dependencies:
-    """The waiting jobs that wait for others.
+    """The jobs that wait for others.
 
-    A job that was put back into the queue waits on its own: what it waits for may have changed since its submission.
+    A job that was put back into the queue waits on its own: its dependencies may have changed since its submission.
     """
 
     def __init__(self) -> None:
         self._waits: dict[int, Wait] = {}
-        """By the identity of what its jobs ask for, or by the number of its only job, below 0."""
+        """Keyed by the identity of its jobs' specification, or by the negated number of its only job."""
         self._dependents: dict[int, set[int]] = {}
-        """Keys of those that wait for a job, by its number."""
+        """The keys of the waits for a job, by its number."""
 
     def of(self, job: Job) -> list[int]:
         """Return the jobs for which a job still waits."""
@@ -40,14 +40,14 @@ class Dependencies:
         return list(wait.open) if wait and job.number in wait.jobs else []
 
     def join(self, job: Job) -> bool:
-        """Let a job wait as others of its submission do; return whether there are such."""
+        """Add a job to the wait of its submission; return whether there is one."""
         wait = self._waits.get(_key(job))
         if wait:
             wait.jobs[job.number] = None
         return wait is not None
 
     def begin(self, job: Job, others: Iterable[int]) -> None:
-        """Let a job wait for these others, if there are any."""
+        """Record that a job waits for `others`, if there are any."""
         about: dict[int, list[Dependency]] = {other: [] for other in others}
         for dependency in job.spec.after:
             if dependency.job in about:
@@ -59,12 +59,12 @@ class Dependencies:
                 self._dependents.setdefault(other, set()).add(_key(job))
 
     def on(self, other: int) -> list[Wait]:
-        """Return who waits for a job, in the order of their first jobs."""
+        """Return the waits for a job, in the order of their first jobs."""
         found = [self._waits[key] for key in self._dependents.get(other, ())]
         return sorted(found, key=lambda wait: min(wait.jobs))
 
     def met(self, wait: Wait, other: int, job: Job) -> bool:
-        """Record that what `wait`, to which `job` belongs, wanted of another is fulfilled; return whether all is."""
+        """Record that what `wait`, to which `job` belongs, required of another job is met; return whether all is."""
         del wait.open[other]
         self._forget(other, _key(job))
         if not wait.open:
@@ -72,7 +72,7 @@ class Dependencies:
         return not wait.open
 
     def leave(self, job: Job) -> None:
-        """Let a job wait no longer."""
+        """Record that a job no longer waits."""
         key = _key(job)
         wait = self._waits.get(key)
         if wait is None or job.number not in wait.jobs:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When what the policy wants may be asked of the nodes: shrinks first, then growth, and starts where there is room.
+"""The order in which nodes receive the policy's decisions: shrinks first, then growth, and starts where there is room.
 
 Pure: no socket, and times come in as arguments.
 
-On each node a job may hold the most that was confirmed or ordered since; what all may hold together is never more than
-the node has. A job of several nodes is started on all of them at once, when each has room for it (Listing 3 of the
+A job may hold on a node the most that was confirmed, or ordered since; all jobs together never hold more cores than the
+node has. A job of several nodes is started on all of them at once, when each has room for it (Listing 3 of the
 SD-Policy paper).
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Resize(NamedTuple):
-    """Have a job hold so many cores on a node."""
+    """The order that a job hold `cores` cores of a node."""
 
     node: int
     job: int
@@ -24,7 +24,7 @@ class Resize(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Start a job with so many cores of its nodes."""
+    """The order to start a job with these cores, by node."""
 
     job: int
     cores: dict[int, int]
@@ -33,15 +33,15 @@ class Start(NamedTuple):
 Order = Resize | Start
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds until an order that was refused is given again; each time twice as many."""
+"""Seconds until a refused order is repeated, and their upper bound; they double each time."""
 
 
 @dataclass(slots=True)
 class Share:
-    """What a job may hold on a node: what was confirmed last, or any of the orders that are under way.
+    """The cores that a job may hold on a node: those confirmed last, or those of any order that is under way.
 
-    `refused` is what it could not be resized to when that was ordered last (0: it could), which is not ordered again
-    before `again`, after a `pause`.
+    `refused` are the cores to which the last order could not resize it (0: it could). They are not ordered again before
+    the time `again`, which is `pause` seconds later.
     """
 
     confirmed: int
@@ -52,21 +52,21 @@ class Share:
 
     @property
     def held(self) -> int:
-        """The most that it may hold."""
+        """The most cores that it may hold."""
         return max(self.confirmed, *self.ordered) if self.ordered else self.confirmed
 
     @property
     def latest(self) -> int:
-        """What it holds once all orders are carried out."""
+        """The cores that it holds once all orders are carried out."""
         return self.ordered[-1] if self.ordered else self.confirmed
 
     def may_be(self, cores: int, now: float) -> bool:
-        """Return whether it may be ordered to hold so many; of two equal orders nobody knows which was answered."""
+        """Return whether it may be ordered to hold `cores`; answers to two equal orders could not be told apart."""
         return cores not in self.ordered and (self.refused != cores or self.again <= now)
 
 
 class Dispatch:
-    """The shares of all nodes, each of which has so many `cores`."""
+    """The shares of all nodes, each of which has `cores` cores."""
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
@@ -75,14 +75,14 @@ class Dispatch:
         self._placed: dict[int, dict[int, int]] = {}
         self._touched: set[int] = set()
         self.wake = math.inf
-        """When an order that was refused may be given again."""
+        """When a refused order may be repeated."""
 
     def held(self, node: int) -> int:
-        """Return how many cores of a node its jobs may hold together."""
+        """Return the number of cores that the jobs of a node may hold together."""
         return sum(share.held for share in self._shares.get(node, {}).values())
 
     def share(self, node: int, job: int) -> Share | None:
-        """Return what a job may hold on a node."""
+        """Return the cores that a job may hold on a node; None if it holds none."""
         return self._shares.get(node, {}).get(job)
 
     def waiting_for(self, job: int) -> list[int]:
@@ -92,31 +92,34 @@ class Dispatch:
         return sorted({other for node in full for other in self._shares[node]})
 
     def want(self, node: int, residents: dict[int, int]) -> None:
-        """Take in the cores that jobs are to have on a node; those that are not named are on their way out."""
+        """Record the cores planned for the jobs of a node; jobs that are not named are leaving it."""
         self._targets[node] = residents
         self._touched.add(node)
 
     def place(self, job: int, cores: dict[int, int]) -> None:
-        """Take in where a job is to start."""
+        """Record the nodes on which a job is to start, with its cores on each."""
         self._placed[job] = cores
         self._touched.update(cores)
 
     @property
     def placed(self) -> dict[int, dict[int, int]]:
-        """The jobs that wait for room, and the cores that they are to have by node."""
+        """The jobs that wait for room, with the cores planned for them by node."""
         return self._placed
 
     def unplace(self, job: int) -> None:
-        """Take in that a placed job is not to start after all."""
+        """Record that a placed job is not to start after all."""
         self._touched.update(self._placed.pop(job, {}))
 
     def holds(self, node: int, job: int, cores: int) -> None:
-        """Take in that a job holds so many cores and no order is under way: at a restart, or as an agent comes back."""
+        """Record that a job holds `cores` and no order is under way: after a restart, or when an agent comes back."""
         self._shares.setdefault(node, {})[job] = Share(cores)
         self._touched.add(node)
 
     def refused(self, node: int, job: int, cores: int, now: float) -> None:
-        """Take in that a job could not be resized and holds so many cores; of several orders nobody knows which."""
+        """Record that a job could not be resized and holds `cores`.
+
+        If several orders are under way, the refused one is unknown, and none is delayed.
+        """
         share = self.share(node, job)
         self.holds(node, job, cores)
         if share and len(share.ordered) == 1:
@@ -125,7 +128,7 @@ class Dispatch:
             self._shares[node][job] = Share(cores, [], wanted, pause, now + pause)
 
     def applied(self, node: int, job: int, cores: int) -> None:
-        """Take in that an order has been carried out, and with it those given before."""
+        """Record that an order has been carried out, and with it those given before."""
         share = self.share(node, job)
         if share is None or cores not in share.ordered:
             return
@@ -134,12 +137,12 @@ class Dispatch:
         self._touched.add(node)
 
     def gone(self, node: int, job: int) -> None:
-        """Take in that a job holds nothing on a node any more."""
+        """Record that a job no longer holds cores of a node."""
         self._shares.get(node, {}).pop(job, None)
         self._touched.add(node)
 
     def orders(self, now: float) -> list[Order]:
-        """Return what may be asked for now that was not asked for yet."""
+        """Return the orders that may be given now and were not given yet."""
         nodes = sorted(self._touched)
         orders: list[Order] = [order for node in nodes for order in self._resizes(node, now)]
         pauses = [(share.again, node) for node in nodes for share in self._shares.get(node, {}).values()]
@@ -154,7 +157,7 @@ class Dispatch:
         return orders
 
     def _resizes(self, node: int, now: float) -> list[Order]:
-        """Return orders for one node: who is to have less, then who is to have more and can."""
+        """Return orders for one node: jobs that are to shrink, then jobs that are to grow and can."""
         targets, shares = self._targets.get(node, {}), self._shares.get(node, {})
         unequal = [job for job, share in shares.items() if targets.get(job, share.latest) != share.latest]
         orders: list[Order] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a job waits or has the cores it has, in sentences. Pure."""
+"""Explanations, in sentences, of why a job waits or has the cores that it has. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def why(job: Job, cluster: Cluster) -> str:
-    """Return a few words on why a job is in its state."""
+    """Return in a few words why a job is in its state."""
     if job.state != PENDING:
         return _survives(job, cluster) or job.reason or _ended(job)
     if job.held:
@@ -47,7 +47,7 @@ def why(job: Job, cluster: Cluster) -> str:
 
 
 def _outside(job: Job, cluster: Cluster) -> str:
-    """Return why a job is not before the policy, where its user may not run more; empty if it is."""
+    """Return why a job was not submitted to the policy, if its user may not run more jobs; empty if it was."""
     if not cluster.turns.waits(job):
         return ""
     inside = cluster.turns.inside(job.user)
@@ -58,12 +58,12 @@ def _outside(job: Job, cluster: Cluster) -> str:
 
 
 def _survives(job: Job, cluster: Cluster) -> str:
-    """Return where a job does not end although it was killed; empty if it does."""
+    """Return on which nodes a job does not end although it was killed; empty if it does."""
     return f"it was killed and does not end on {', '.join(job.left)}" if job.number in cluster.survivors.jobs else ""
 
 
 def _ended(job: Job) -> str:
-    """Return why a job that is over has not ended well, where its program or its limit says so."""
+    """Return why a job that is over failed, if its program or its limit is the reason; else empty."""
     if job.state == TIMEOUT:
         killed = ", and it was killed, as it did not heed SIGTERM" if job.status == -signal.SIGKILL else ""
         return f"its limit of {_limit(job)} was over{killed}"
@@ -75,7 +75,7 @@ def _limit(job: Job) -> str:
 
 
 def _held(job: Job) -> str:
-    """Return why a job is held: by somebody, or as it was lost too often."""
+    """Return why a job is held: by a user, or because it was lost too often."""
     lost = f", as it was lost {job.losses} times soon after its start" if job.losses >= MOST_LOSSES else ""
     by = f" by {job.holder}" if job.holder not in ("", job.user.name) else ""
     return f"held{lost or by}: release it with drom hold --release {job.number}"
@@ -102,7 +102,7 @@ def _away(nodes: Sequence[Node]) -> int:
 
 
 MOST_NAMED = 4
-"""Jobs that a sentence names; of more, it names the first and counts the others."""
+"""Jobs that a sentence names at most; if there are more, it names the first and counts the others."""
 
 
 def _named(jobs: Sequence[int]) -> str:
@@ -114,13 +114,13 @@ def _named(jobs: Sequence[int]) -> str:
 def expected_start(
     job: Job, cluster: Cluster, now: float, soonest_of: Callable[[int], int] | None = None
 ) -> float | None:
-    """Return when a waiting job starts if nothing changes, None where nobody can say.
+    """Return when a waiting job starts if nothing changes; None if that is unknown.
 
-    `soonest_of` is what `Controller.soonest` returned, for who asks about many jobs.
+    `soonest_of` is the function that `Controller.soonest` returned; callers with many jobs pass it to share its work.
 
-    That is as the policy has planned it. A policy plans anew only when it could start somebody, so that a plan may be
-    older than the ends of running jobs are now: the first job starts no earlier than these let it, and with what was
-    planned before that for others nobody is served.
+    The time is the policy's plan. A policy replans only when it could start a job, so that the plan may be older than
+    the expected ends of running jobs. The first job therefore starts no earlier than these ends allow, and for the
+    others a planned time before them is not returned.
     """
     controller = cluster.controller
     if controller is None or not controller.waits(job.number):
@@ -163,7 +163,7 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
 
 
 def _place(job: Job, controller: Controller) -> str:
-    """Return which place in the queue a job has."""
+    """Return a sentence with a job's place in the queue."""
     waiting, _ = controller.counts
     if waiting == 1:
         return "It is the only job that waits."
@@ -171,7 +171,7 @@ def _place(job: Job, controller: Controller) -> str:
 
 
 def _share(job: Job, cluster: Cluster) -> list[str]:
-    """Say what the user of a waiting job has used, where that decides who goes first."""
+    """Return how much the user of a waiting job has used, if that decides the order of the queue."""
     usage, controller = cluster.usage, cluster.controller
     if usage is None or controller is None:
         return []
@@ -184,7 +184,7 @@ def _share(job: Job, cluster: Cluster) -> list[str]:
 
 
 def _room(job: Job, cluster: Cluster) -> str:
-    """Return how many nodes a job needs, and how many it could have now."""
+    """Return a sentence with the number of nodes that a job needs, and of those that it could have now."""
     mine = admission.hosts(job.spec, cluster.nodes.values())
     free = sum(node.state == "up" and not cluster.jobs_on(node.name) for node in mine)
     where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
@@ -196,7 +196,7 @@ def _room(job: Job, cluster: Cluster) -> str:
 
 
 def _measured(known: Mapping[int, float], total: int) -> list[str]:
-    """Say how fast a job was with fewer cores, where it was measured with more than one number of them."""
+    """Return how fast a job was with fewer cores, if it was measured with more than one number of cores."""
     if len(known) < 2:
         return []
     most = max(known)
@@ -205,13 +205,13 @@ def _measured(known: Mapping[int, float], total: int) -> list[str]:
 
 
 def _has(job: Job, cluster: Cluster) -> str:
-    """Return what a job has of the nodes that it has not left."""
+    """Return the cores that a job has of the nodes that it has not left."""
     parts = [f"{job.shares[name]} of {cluster.dispatch.cores} cores of {name}" for name in job.left]
     return f"It has {', '.join(parts)}."
 
 
 def _ending(job: Job, cluster: Cluster) -> str:
-    """Return why a job ends, and how it is brought to that."""
+    """Return why a job ends, and how it is ended."""
     if job.verdict == CANCELLED:
         ends = f"It was {job.reason}"
     elif job.verdict == TIMEOUT:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs of a queue somebody wants to see. Pure."""
+"""A filter for the jobs of a queue that a user wants to see. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Choice(NamedTuple):
-    """What jobs have in common; an empty one is had by all."""
+    """The users, states and names of the jobs to show; an empty collection admits all."""
 
     users: Collection[str] = ()
     states: Collection[str] = ()
@@ -24,7 +24,7 @@ class Choice(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether jobs that are over are wanted by their state."""
+        """Whether the states include one of jobs that are over."""
         if not self.states:
             return False
         from drom.scheduler.live.cluster.jobs import FINAL
@@ -32,18 +32,18 @@ class Choice(NamedTuple):
         return not FINAL.isdisjoint(self.states)
 
     def has(self, job: Job) -> bool:
-        """Return whether a job is one of them."""
+        """Return whether a job is admitted."""
         return self._has(job.user.name, job.state, lambda: name_of(job.spec))
 
     def of(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Return a queue with these jobs only."""
+        """Return a queue with the admitted jobs only."""
         return value | {"jobs": [job for job in value["jobs"] if self._has_row(job)]}
 
     def _has_row(self, job: dict[str, Any]) -> bool:
         return self._has(job["user"], job["state"], lambda: str(job["name"]))
 
     def _has(self, user: str, state: str, name: Callable[[], str]) -> bool:
-        """Return whether such a job is one of them; `name` is asked for where it counts."""
+        """Return whether a job with these values is admitted; `name` is called only if names are filtered."""
         is_so = (not self.users or user in self.users) and (not self.states or state in self.states)
         return is_so and (not self.names or name() in self.names)
 
@@ -53,7 +53,7 @@ MOST_CHOSEN = 1000
 
 
 def choice_of(order: dict[str, Any]) -> Choice:
-    """Return the jobs that an order is about. Raises ControlError for one that does not say so with lists of texts."""
+    """Return the filter in an order. Raises ControlError if its fields are not lists of strings."""
     lists = [order.get(name, []) for name in Choice._fields]
     for given in lists:
         if not isinstance(given, list) or len(given) > MOST_CHOSEN or any(type(one) is not str for one in given):

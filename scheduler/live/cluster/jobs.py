@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs and nodes of a live cluster as values: what is written down of them, and the words for their states."""
+"""Jobs and nodes of a live cluster as values: their stored fields, and the names of their states."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PENDING, STARTING, RUNNING, ENDING = "pending", "starting", "running", "ending"
 COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL = "completed", "failed", "cancelled", "timeout", "node_fail"
 STATES = (PENDING, STARTING, RUNNING, ENDING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL)
 CLASSES = {"rigid": RIGID, "moldable": MOLDABLE, "malleable": MALLEABLE}
-"""The policy's numbers of the classes of jobs."""
+"""The policy's numbers for the classes of jobs."""
 FINAL = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL})
 ON_NODES = frozenset({STARTING, RUNNING, ENDING})
 REQUEUE = "requeue"
-"""What is to become of a job that is being ended: a final state, or back into the queue."""
+"""The verdict on a job that returns to the queue once it has ended; any other verdict is a final state."""
 
 
 def how_it_ended(status: int) -> str:
-    """Return in words the end of a program: ``returned 3``, ``was ended by SIGKILL``."""
+    """Return how a program ended, in words: ``returned 3``, ``was ended by SIGKILL``."""
     if status >= 0:
         return f"returned {status}"
     known = -status in set(signal.Signals)
@@ -32,7 +32,7 @@ def how_it_ended(status: int) -> str:
 
 
 class User(NamedTuple):
-    """Whose job it is: numbers and name of the user on the scheduler's node."""
+    """The user of a job: uid, gid and name on the scheduler's node."""
 
     uid: int
     gid: int
@@ -41,13 +41,14 @@ class User(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A job and what became of it. Times are unix seconds, None before they are known; `limit` is in seconds.
+    """A job and its state. Times are unix seconds, None before they are known; `limit` is in seconds.
 
-    `shares` are the cores it is to have by name of node, in the order in which it got them: the first starts it. `left`
-    are the nodes that it has not left yet, `acknowledged` those that have said that they started it. `sizes` are the
-    cores by node that its history says it has. `verdict` is what is to become of it once it has left all, where that is
-    decided before. Its own program was `over` at that second, though it may not have left all nodes. `losses` is how
-    often it was lost soon after its start, since somebody released it last. `holder` is the name of who held it last.
+    `shares` are the cores planned for it, by name of node, in the order in which it got the nodes: the first one starts
+    it. `left` are the nodes that it has not left yet, `acknowledged` those that have reported that they started it.
+    `sizes` are its cores by node according to its history. `verdict` is its state once it has left all nodes, if that
+    is decided before. Its own program ended at the time `over`, although it may not have left all nodes. `losses`
+    counts its losses soon after its start since it was last released. `holder` is the name of the last user who held
+    it.
     """
 
     number: int
@@ -76,7 +77,7 @@ class Job:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing will happen to it any more."""
+        """Whether its state is final."""
         return self.state in FINAL
 
     @property
@@ -89,9 +90,10 @@ class Job:
 class Node:
     """A node as its agent describes it. `index` is its place in the policy's arrays; memory is in bytes (0: unknown).
 
-    `heard` is when its agent spoke last (None: not since this scheduler began), `skew` by how many seconds its clock
-    is ahead. `drained` says why no job is to start there; empty: one may. `busy` says why it could not start one just
-    now: it gets none until `again`, after a `pause` in seconds that grows until it starts one.
+    `heard` is the time of its agent's last message (None: none since this scheduler started), `skew` the seconds by
+    which its clock is ahead. `drained` is the reason why no job may start there; empty if jobs may. `busy` is the
+    reason why it recently could not start one: it gets none until `again`, after a `pause` in seconds that grows until
+    it starts one.
     """
 
     name: str
@@ -115,12 +117,12 @@ class Node:
 
     @property
     def speaks(self) -> bool:
-        """Whether its agent has spoken lately."""
+        """Whether its agent has sent a message recently."""
         return not self.down and self.heard is not None and self.gone_since is None
 
     @property
     def state(self) -> str:
-        """One word: up, drained, busy, gone (its agent is silent), down (for so long that its jobs are given up)."""
+        """One of up, drained, busy, gone (its agent is silent), down (silent so long that its jobs were given up)."""
         if self.down:
             return "down"
         if not self.speaks:
@@ -128,7 +130,7 @@ class Node:
         return "drained" if self.drained else "busy" if self.busy else "up"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what people may want to know."""
+        """Return all fields, and the state, as JSON values."""
         return {name: getattr(self, name) for name in _OF_NODE} | {"state": self.state}
 
 
@@ -136,7 +138,7 @@ _OF_NODE = tuple(item.name for item in fields(Node))
 
 
 class Entry(NamedTuple):
-    """A line of a job's history: when what happened to it, as one JSON object."""
+    """An entry of a job's history: the time `at` which an event `what` happened, with its `detail` as a JSON object."""
 
     job: int
     at: float

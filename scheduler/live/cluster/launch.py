@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent is asked to start for a job: the program itself, or mpirun with it. Pure."""
+"""The request to an agent to start a job: the program itself, or mpirun with it. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""Open MPI starts nothing for root who does not insist; a cluster's root has done so by submitting."""
+"""Open MPI refuses to run as root without these variables; root has confirmed that by submitting the job."""
 
 
 def start_of(job: Job, node: str, cores: int) -> say.Start:
-    """Return the message that starts a job on one of its nodes, each of which has so many cores."""
+    """Return the message that starts a job on one of its nodes, each of which has `cores` cores."""
     spec, launches = job.spec, node == job.launcher
     mode = "hold" if not launches else "launch" if spec.by_mpirun else "run"
     return say.Start(
@@ -51,7 +51,7 @@ def start_of(job: Job, node: str, cores: int) -> say.Start:
 
 
 def check(spec: Spec, user: User) -> None:
-    """Raise SchedulerError for a job whose start no agent would take for a message."""
+    """Raise SchedulerError for a job with a start message that agents would reject."""
     job = Job(1, spec, user, 0.0, attempt=1, shares={"node": max(1, spec.tasks)})
     try:
         say.to_agent(say.encode(start_of(job, "node", 1)))
@@ -63,7 +63,7 @@ def check(spec: Spec, user: User) -> None:
 def mpi_command(job: Job) -> tuple[str, ...]:
     """Return the command line that starts the tasks of a job with Open MPI, each under drom-run.
 
-    Of one node mpirun runs there itself, whatever the node is called.
+    On a single node, mpirun addresses it as localhost, whatever its name is.
     """
     names = mpi_hosts(tuple(job.shares)) if len(job.shares) > 1 else ["localhost"]
     hosts = ",".join(f"{name}:{job.spec.tasks}" for name in names)

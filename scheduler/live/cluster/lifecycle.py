@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a job, from the queue to its end: what is known of all jobs and nodes, and each step between states.
+"""The life of a job, from the queue to its end: the state of all jobs and nodes, and each transition between states.
 
-No I/O. What has to be written down is collected in `unsaved` and `entries`, what has to be sent in `messages`. Whoever
-drives it writes first and sends then, so that nothing is asked of a node that a successor would not know of.
+No I/O. Changes to be stored are collected in `unsaved` and `entries`, messages to be sent in `messages`. The caller
+stores first and sends afterwards, so that a node never receives a request that a successor would not know of.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 
 
 SOON = 600.0
-"""Seconds from its start within which a loss counts."""
+"""Seconds after a job's start within which a loss counts."""
 MOST_LOSSES = 5
-"""How often a job may be lost soon after its start before it is held: it may have been its own doing."""
+"""Losses soon after its start after which a job is held: it may have caused them itself."""
 STEPS = 200
-"""Jobs that wait for others and are dealt with in one turn: nobody else is heard meanwhile."""
+"""Jobs waiting for others that are handled in one turn: no message is read meanwhile."""
 
 
 class Lifecycle:
-    """Jobs by number and nodes by name, and the policy that brings them together.
+    """Jobs by number and nodes by name, and the policy that places the jobs on the nodes.
 
-    `past` returns the final state of a job that is not kept any more, or None.
+    `past` returns the final state of a job that is no longer kept, or None.
     """
 
     _steps = STEPS
-    """How many jobs that wait for others may be dealt with before the next turn."""
+    """The number of jobs waiting for others that may still be handled before the next turn."""
 
     def __init__(self, policy: Policy, settings: Settings, past: Callable[[int], str | None] = lambda _: None) -> None:
         self.policy = policy
@@ -73,48 +73,48 @@ class Lifecycle:
         self.holdings = Holdings()
         self.turns = Turns(settings.max_running, settings.operators)
         self.usage = Usage(settings.half_life) if settings.half_life else None
-        """What users have used, where they have equal shares."""
+        """What users have used, if the site gives them equal shares."""
         self._arranged = 0.0
-        """When the queue was put into their order last."""
+        """When the queue was last put into the order of these shares."""
         self.nodes: dict[str, Node] = {}
         self.messages: list[tuple[str, say.ToAgent]] = []
-        """What is to be sent to which node, once all is written down."""
+        """Messages to be sent once all changes are stored, with the names of their nodes."""
         self.unsaved: dict[int, Job] = {}
         self.entries: list[Entry] = []
         self.unsaved_nodes: dict[str, Node] = {}
         self.gone_nodes: list[str] = []
         """Nodes that are to be deleted from the queue."""
         self.warnings: list[tuple[str, dict[str, object]]] = []
-        """Events for the log that are no job's, with their fields."""
+        """Events for the log that concern no job, with their fields."""
         self.controller: Controller | None = None
         self.dispatch = Dispatch(0)
         self._past = past
         self._next = 1
         self._names: list[str] = []
-        """The nodes by index; empty where none has it."""
+        """The names of nodes by index; empty for an index that no node has."""
         self._groups: dict[str, Spec] = {}
-        """One job of each group of those that may be on the same nodes."""
+        """The specification of one job of each group; the jobs of a group may run on the same nodes."""
         self._dependencies = Dependencies()
         self.rates: dict[int, Rates] = {}
-        """What running jobs were measured to do, by job, as far as this scheduler has heard."""
+        """The measured rates of running jobs, by job, as far as this scheduler has received them."""
         self._unsure: dict[int, set[str]] = {}
-        """Jobs of which a restarted scheduler does not know whether they were started, with the nodes yet to say so."""
+        """Jobs that may or may not have been started before this scheduler, with the nodes that have yet to report."""
         self._on: dict[str, dict[int, Job]] = {}
-        """The jobs that have not left a node yet, by its name and their numbers: `left` of all jobs as an index."""
+        """The jobs that have not left a node yet, by its name and their numbers: an index of `left` of all jobs."""
         self._fitting = admission.Fitting()
         self._faults: list[Fault] = []
-        """What the policy wanted and could not have, as far as somebody was warned of it."""
+        """Decisions of the policy that could not be carried out and that were reported in the log."""
         self._nodes_due = 0.0
-        """When something may follow from the silence of a node, or one is no longer put off: not before."""
+        """The earliest time at which the silence of a node has a consequence, or a node is no longer put off."""
         self._changed: deque[int] = deque()
-        """Jobs that have started or are over, and those that wait for them have yet to be looked at."""
+        """Jobs that have started or are over and whose dependents have not been checked yet."""
         self._affected: deque[tuple[int, str]] = deque()
-        """Jobs that wait for nothing any more, or of which a clause says why they never start."""
+        """Jobs that no longer wait for others, or that never start: then with a clause that gives the reason."""
         self._began = 0.0
-        """When this scheduler took over, from when on the silence of nodes counts that it has not heard yet."""
+        """When this scheduler took over; the silence of nodes that have sent it nothing yet counts from then."""
         self.survivors = Survivors(settings.kill_wait)
         self._strangers: dict[str, set[tuple[int, int]]] = {}
-        """Attempts, by node, that were given up while it was silent and are killed there: no job starts before."""
+        """Attempts, by node, given up while the node was silent; no job starts there until they are killed."""
 
     def _living(self, number: int) -> Job:
         job = self.jobs.get(number)
@@ -125,7 +125,7 @@ class Lifecycle:
         return job
 
     def known_rates(self, number: int) -> dict[int, float]:
-        """Return what a running job was measured to do in a second, by cores of each of its nodes, as far as known."""
+        """Return the measured work per second of a running job, by its cores on each node, as far as it is known."""
         return self.rates[number].known() if number in self.rates else {}
 
     def jobs_on(self, name: str) -> list[Job]:
@@ -133,7 +133,7 @@ class Lifecycle:
         return [job for _, job in sorted(self._on.get(name, {}).items())]
 
     def _be_on(self, job: Job, names: Iterable[str]) -> None:
-        """Let a job be on these nodes, and on no others."""
+        """Record that a job is on these nodes and on no others."""
         for name in list(job.left):
             self._be_off(job, name)
         job.left = list(names)
@@ -141,7 +141,7 @@ class Lifecycle:
             self._on.setdefault(name, {})[job.number] = job
 
     def _be_off(self, job: Job, name: str) -> None:
-        """Let a job have left one of its nodes."""
+        """Record that a job has left one of its nodes."""
         job.left.remove(name)
         there = self._on[name]
         del there[job.number]
@@ -151,12 +151,12 @@ class Lifecycle:
     # --- the queue ------------------------------------------------------------------------------------------------
 
     def _consider(self, job: Job, now: float) -> None:
-        """Put a waiting job before the policy if it may start, or say that it never will."""
+        """Submit a waiting job to the policy if it may start, or end it if it never can."""
         if self._offer(job, now):
             self._tell_dependents(job, now)
 
     def _offer(self, job: Job, now: float) -> bool:
-        """Put a waiting job before the policy if it may start; return whether it is over now, as it never will."""
+        """Submit a waiting job to the policy if it may start; return whether it was ended because it never can."""
         if job.spec.after and not self._dependencies.join(job):
             blocking, hopeless = admission.dependencies(job.spec.after, self.state_of)
             if hopeless:
@@ -167,25 +167,25 @@ class Lifecycle:
         return False
 
     def _admit(self, job: Job, now: float) -> None:
-        """Put a waiting job before the policy unless something keeps it from starting."""
+        """Submit a waiting job to the policy unless something keeps it from starting."""
         could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
         if self.controller and could and not self.controller.waits(job.number) and self.turns.enter(job):
             self.controller.submit(job.number, self._demand(job), int(now))
 
     def _look_again(self, other: int, wait: Wait) -> None:
-        """Note which jobs may start, or never will, as another has started or is over that they wait for."""
+        """Record which jobs of `wait` may start, or never can, after the job `other` has started or ended."""
         blocking, hopeless = admission.dependencies(wait.open[other], self.state_of)
         numbers = list(wait.jobs)
         if hopeless or (not blocking and self._dependencies.met(wait, other, self.jobs[numbers[0]])):
             self._affected.extend((number, hopeless) for number in numbers)
 
     def _tell_dependents(self, job: Job, now: float) -> None:
-        """Consider those that wait for a job which has started or is over, and those that wait for what ends by it."""
+        """Check the jobs that wait for a job that has started or is over, and those waiting for jobs that end by it."""
         self._changed.append(job.number)
         self._follow(now)
 
     def _follow(self, now: float) -> None:
-        """Do what follows for jobs that wait for others, as much of it as a turn allows: the next one goes on."""
+        """Update jobs that wait for others, as many as a turn allows; the next turn continues."""
         while self._steps > 0 and (self._affected or self._changed):
             if not self._affected:
                 other = self._changed.popleft()
@@ -205,15 +205,15 @@ class Lifecycle:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is left to do for jobs that wait for others."""
+        """Whether jobs that wait for others have yet to be updated."""
         return bool(self._affected or self._changed)
 
     def waits_for(self, number: int) -> list[int]:
-        """Return the jobs that a job is to start after and still waits for."""
+        """Return the jobs after which a job is to start and for which it still waits."""
         return self._dependencies.of(self.jobs[number])
 
     def why_not(self, spec: Spec) -> str:
-        """Return why the policy cannot be asked about a job that was let in before; empty if it can."""
+        """Return why the policy cannot place a job that was accepted before; empty if it can."""
         if why_not := admission.why_not_under(self.policy, spec):
             return f"{why_not}, and it asks for certain ones: cancel it, or have the scheduler run with --policy sd"
         threads = max(1, spec.threads)
@@ -224,7 +224,7 @@ class Lifecycle:
         return ""
 
     def _demand(self, job: Job) -> Demand:
-        """Return what the policy is told of a job; from now on it knows the nodes on which such jobs may be."""
+        """Return the description of a job for the policy, which from then on knows the nodes of the job's group."""
         group = admission.group_of(job.spec)
         if group not in self._groups:
             self._groups[group] = job.spec
@@ -238,14 +238,14 @@ class Lifecycle:
         return self._fitting.hosts(spec, self.nodes.values())
 
     def _allow(self, group: str) -> None:
-        """Tell the policy on which nodes the jobs of a group may be, unless it is any."""
+        """Send the policy the nodes on which the jobs of a group may run, unless they may run on any."""
         if self.controller and group != ANYWHERE:
             could = [node.index for node in self._hosts(self._groups[group])]
             for unused in self.controller.allow(group, could):
                 self._groups.pop(unused)
 
     def state_of(self, number: int) -> str | None:
-        """Return the state of a job, None if there is none of that number."""
+        """Return the state of a job; None if no job has that number."""
         job = self.jobs.get(number)
         return job.state if job else self._past(number)
 
@@ -256,18 +256,18 @@ class Lifecycle:
             self.controller.withdraw(job.number)
 
     def _count_from(self, job: Job, now: float) -> None:
-        """Let the time that a job may take begin now."""
+        """Count the time that a job may take from now on."""
         if self.controller:
             self.controller.launched(job.number, int(now))
 
     def _start_on(self, name: str, job: Job) -> None:
-        """Have a node start its part of a job."""
+        """Send a node the request to start its part of a job."""
         self.messages.append((name, start_of(job, name, self.dispatch.cores)))
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def _end(self, job: Job, verdict: str, now: float) -> None:
-        """Have a job leave its nodes, with a verdict; the first that was given counts."""
+        """End a job on its nodes, with a verdict; the first verdict given counts."""
         job.verdict = job.verdict or verdict
         self.unsaved[job.number] = job
         if job.number in self.dispatch.placed:
@@ -287,7 +287,7 @@ class Lifecycle:
             self._left_all(job, now)
 
     def _leave_where_it_is_not(self, job: Job) -> None:
-        """Have a job that may have been started leave the nodes that have said that it was not; the others will say."""
+        """Remove a job that may have been started from the nodes that reported that it was not; others will report."""
         silent = self._unsure.pop(job.number, None)
         if silent is not None:
             for name in [name for name in job.left if name not in silent]:
@@ -295,7 +295,7 @@ class Lifecycle:
                 self.dispatch.gone(self.nodes[name].index, job.number)
 
     def _kill(self, name: str, job: Job) -> None:
-        """End a job on a node: asked first, then for good; at once where its first node has been left already."""
+        """End a job on a node: by SIGTERM, then by SIGKILL; by SIGKILL at once if it has left its first node."""
         if name == job.launcher or job.launcher in job.left:
             message = say.Signal(job.number, job.attempt, signal.SIGTERM, self.settings.kill_wait)
         else:
@@ -344,11 +344,11 @@ class Lifecycle:
         self._record(job, now, "requeued", reason=reason)
 
     def _after_loss(self, job: Job) -> str:
-        """Return what becomes of a job that its nodes have lost; one that no node was asked to start can begin anew."""
+        """Return the verdict on a job that its nodes have lost; one that no node was asked to start is requeued."""
         return REQUEUE if job.spec.requeue or job.number in self.dispatch.placed else NODE_FAIL
 
     def _lose(self, job: Job, reason: str, now: float) -> None:
-        """Take in why a job has lost its part on a node: where its launcher has failed meanwhile, that is why."""
+        """Record why a job has lost its part on a node; this also replaces the verdict that its launcher failed."""
         if job.verdict not in ("", FAILED):
             return
         job.reason, job.verdict = reason, self._after_loss(job)
@@ -356,7 +356,7 @@ class Lifecycle:
         job.losses += asked and job.verdict == REQUEUE and now - (job.started or now) < SOON
 
     def _lost_on(self, node: Node, job: Job, now: float) -> None:
-        """A node does not know a job any more that ran there."""
+        """Record that a node no longer knows a job that ran there, and end the job."""
         self._lose(job, f"node {node.name} has lost it", now)
         self._leave(node, job)
         self._end(job, job.verdict, now)
@@ -367,7 +367,7 @@ class Lifecycle:
         self.warnings.append((event, fields))
 
     def _holds(self, name: str, job: Job, cores: int, now: float) -> None:
-        """Take in how many cores of a node a job holds, which is written down where its history says otherwise."""
+        """Record how many cores of a node a job holds, with a history entry if that differs from the last one."""
         if job.sizes.get(name) != cores:
             job.sizes[name] = cores
             self._record(job, now, "resized", node=name, cores=cores)
@@ -377,17 +377,17 @@ class Lifecycle:
         self.entries.append(Entry(job.number, now, what, detail))
 
     def needed(self) -> set[int]:
-        """Return the jobs for which others wait, or once waited that may have to know again how they ended."""
+        """Return the jobs named in dependencies of unfinished jobs; their final states may be needed again."""
         wanted = {id(job.spec): job.spec.after for job in self.jobs.values() if job.spec.after and not job.is_final}
         return {dependency.job for after in wanted.values() for dependency in after}
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Drop jobs that are over and were deleted from the queue."""
+        """Drop jobs that are over and were deleted from the stored queue."""
         for number in numbers:
             self.jobs.pop(number, None)
 
     def forget_final(self, keep: int) -> None:
-        """Drop all but the newest `keep` jobs that are over and written down."""
+        """Drop all but the newest `keep` of the jobs that are over and stored."""
         over = [number for number, job in self.jobs.items() if job.state in FINAL and number not in self.unsaved]
         for number in over[: max(0, len(over) - keep)]:
             del self.jobs[number]

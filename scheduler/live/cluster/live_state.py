@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A world whose jobs and nodes come and go: made empty, and moved to larger arrays when they are full.
+"""A world in which jobs and nodes come and go: made empty, and moved to larger arrays when they are full.
 
-The simulator knows all jobs beforehand. A live scheduler does not, so its arrays have room to spare, and only jobs that
-wait or run are kept when they are made anew. A node that is not there is one that is down.
+The simulator knows all jobs beforehand. A live scheduler does not, so its arrays have spare room, and only jobs that
+wait or run are kept when the arrays are replaced. A node that has not joined is represented as one that is down.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PER_JOB = ("run", "end", "at", "order", "left", "rate", "cause", "given")
 
 
 def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measured: bool) -> World:
-    """Return a world without jobs, whose nodes are all down; `measured`: with what jobs are measured to do.
+    """Return a world without jobs in which all nodes are down; `measured`: with the measured rates of jobs.
 
-    It has room for so many `jobs`, which together are on `places` nodes, on `nodes` nodes of so many `cores` that as
-    many as `layers` jobs share.
+    It has room for `jobs` jobs with `places` places on nodes together, and for `nodes` nodes of `cores` cores, each
+    shared by at most `layers` jobs.
     """
     one = np.ones(jobs, np.int64)
     work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": cores * one})
@@ -37,9 +37,9 @@ def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measu
 
 
 def moved(world: World, active: Ints, jobs: int, places: int, nodes: int) -> World:
-    """Return a world of another size with the jobs in `active`, in this order, and with all that happens on nodes."""
+    """Return a world of another size with the jobs in `active`, in this order, and with the state of all nodes."""
     blank = vacant(1, places, nodes, int(world.scalars[CORES]), world.nodes.resident.shape[1], measured=False)
-    number = np.full(len(world.queue) + 1, NOBODY, np.int64)  # what the jobs are called then; the last is nobody
+    number = np.full(len(world.queue) + 1, NOBODY, np.int64)  # the new indices of jobs; the last is NOBODY
     number[active] = np.arange(len(active))
 
     def column(values: Ints, fill: Ints) -> Ints:
@@ -86,7 +86,7 @@ def _moved_nodes(world: World, house: Nodes, active: Ints, number: Ints, jobs: i
 
 
 def _moved_rates(rates: Ints, number: Ints, jobs: int) -> Ints:
-    """Copy what was measured; most jobs have not run yet, and their rows take no memory."""
+    """Copy the measured rates; most jobs have not run yet, and their rows take no memory."""
     made = np.zeros((jobs if len(rates) else 0, rates.shape[1]), np.int64)
     measured = np.flatnonzero(rates.any(axis=1) & (number[: len(rates)] != NOBODY))
     made[number[measured]] = rates[measured]
@@ -100,5 +100,5 @@ def active_jobs(world: World, known: int) -> Ints:
 
 
 def is_vacant(world: World, node: int) -> bool:
-    """Return whether nobody is on a node."""
+    """Return whether no job is on a node."""
     return bool(world.nodes.resident[node, 0] == NOBODY)

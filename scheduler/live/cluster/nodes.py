@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of a cluster: agents that join, speak and fall silent, and what becomes of the jobs on their nodes."""
+"""The nodes of a cluster: agents that join, report and fall silent, and the consequences for their nodes' jobs."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized
 
 
 class Membership(Lifecycle):
-    """What agents say of their nodes and jobs, and what their silence means."""
+    """Handling of agents' reports on their nodes and jobs, and of agents that send nothing."""
 
     def hello(self, message: say.Hello, now: float) -> None:
-        """Let a node join, or come back. Raises SchedulerError with the reason where it may not."""
+        """Add a node, or one that comes back. Raises SchedulerError with the reason if it may not join."""
         if message.protocol != say.PROTOCOL:
             raise SchedulerError(say.other_version(message.protocol))
         if not re.fullmatch(NODE, message.node):
@@ -83,7 +83,7 @@ class Membership(Lifecycle):
         return self._names.index("")
 
     def _open(self, cores: int, now: float) -> None:
-        """Begin with the first node: from now on it is known what nodes are like, and jobs that wait may start."""
+        """Start scheduling with the first node: the size of all nodes is known from now on, and jobs may start."""
         if self.controller is not None:
             return
         self.controller, self.dispatch = Controller(self.policy, cores), Dispatch(cores)
@@ -91,27 +91,27 @@ class Membership(Lifecycle):
             self._admit(job, now)
 
     def _regroup(self) -> None:
-        """Say anew which nodes jobs may be on, and find out anew which may share them."""
+        """Recompute the nodes on which jobs may run, and the jobs that may share nodes."""
         self._fitting.clear()
         for group in self._groups:
             self._allow(group)
 
     def _regroup_by(self, node: Node, *, is_there: bool) -> None:
-        """Do the same where one node has come, has changed or has gone."""
+        """Do as `_regroup` for one node that has joined, changed or gone."""
         self._fitting.clear()
         if self.controller:
             hosted = (group for group, spec in self._groups.items() if is_there and admission.hosts(spec, [node]))
             self.controller.allow_on(node.index, hosted)
 
     def _refresh(self, node: Node) -> None:
-        """Tell the policy whether jobs may start on a node."""
+        """Send the policy whether jobs may start on a node."""
         if self.controller and node.state == "up" and not self._strangers.get(node.name):
             self.controller.node_up(node.index)
         elif self.controller:
             self.controller.node_down(node.index, AGENT_GONE if node.state == "gone" else NODE_DOWN)
 
     def _reconcile(self, node: Node, there: Iterable[say.Known], now: float) -> None:
-        """Compare the jobs of a node as it knows them with what is known here."""
+        """Compare the jobs that a node reports with those that the scheduler has recorded on it."""
         known = {one.job: one for one in there if self._is_on(node, one.job, one.attempt)}
         strangers = [one for one in there if one.state == "running" and not self._is_on(node, one.job, one.attempt)]
         self._strangers[node.name] = {(one.job, one.attempt) for one in strangers}
@@ -136,15 +136,15 @@ class Membership(Lifecycle):
         self.messages.append((node.name, say.Signal(number, attempt, signal.SIGKILL, None)))
 
     def _is_on(self, node: Node, number: int, attempt: int) -> bool:
-        """Return whether an attempt of a job is to be on a node."""
+        """Return whether an attempt of a job belongs on a node."""
         job = self.jobs.get(number)
         return job is not None and job.attempt == attempt and node.name in job.left
 
     def _missing(self, node: Node, job: Job, now: float) -> None:
-        """Take in that a node does not know a job that is to be there."""
+        """Handle a node's report that it does not know a job that belongs there."""
         if node.name in job.acknowledged:
             self._lost_on(node, job, now)
-        elif job.verdict:  # it is over before it has begun here
+        elif job.verdict:  # it ended before it started here
             self._leave(node, job)
             self._end(job, job.verdict, now)
         elif job.number not in self.dispatch.placed:
@@ -152,7 +152,7 @@ class Membership(Lifecycle):
             self._start_on(node.name, job)
 
     def _be_sure(self, number: int, node: Node, *, is_there: bool) -> None:
-        """Find out whether a job was started before this scheduler was, from what its nodes say."""
+        """Determine from its nodes' reports whether a job was started before this scheduler was."""
         job, waiting = self.jobs[number], self._unsure[number]
         waiting.discard(node.name)
         if is_there:
@@ -166,14 +166,14 @@ class Membership(Lifecycle):
             self.dispatch.place(number, {self.nodes[name].index: cores for name, cores in job.shares.items()})
 
     def drain(self, name: str, reason: str) -> None:
-        """Let no job start on a node any more; without a reason let them again. Raises SchedulerError for no node."""
+        """Drain a node: no job starts there; an empty reason undoes it. Raises SchedulerError for an unknown node."""
         node = self._known(name)
         node.drained = reason
         self.unsaved_nodes[name] = node
         self._refresh(node)
 
     def forget_node(self, name: str) -> None:
-        """Count a node no longer that is down and has no job. Raises SchedulerError for any other."""
+        """Remove a node that is down and has no job. Raises SchedulerError for any other."""
         node = self._known(name)
         if not node.down:
             msg = f"node {name} is {node.state}: stop its agent, and forget it once drom nodes says that it is down."
@@ -197,7 +197,7 @@ class Membership(Lifecycle):
         return node
 
     def alive(self, name: str, now: float) -> bool:
-        """Take in that an agent lives; return whether it is known: else it is to say hello."""
+        """Record that an agent is alive; return whether it is known. An unknown agent has to send Hello."""
         node = self.nodes.get(name)
         if node is None or not node.speaks:
             return False
@@ -205,7 +205,7 @@ class Membership(Lifecycle):
         return True
 
     def heard(self, name: str, message: say.FromAgent, now: float) -> None:
-        """Take in what an agent that has been welcomed says of its jobs."""
+        """Handle a message of an agent that has been welcomed."""
         node = self.nodes[name]
         node.heard = now
         if isinstance(message, say.Post):
@@ -236,7 +236,7 @@ class Membership(Lifecycle):
                 self._not_resized(node, job, message, now)
 
     def _heard_of_stranger(self, node: Node, message: _OfJob) -> None:
-        """Have an attempt that is not to be on a node leave it: its cores are not free before."""
+        """Kill or forget an attempt that does not belong on a node; its cores are not free until it has left."""
         attempt, strangers = (message.job, message.attempt), self._strangers.setdefault(node.name, set())
         if isinstance(message, say.Started) and attempt not in strangers:
             strangers.add(attempt)
@@ -250,7 +250,7 @@ class Membership(Lifecycle):
         self._refresh(node)
 
     def _measured(self, name: str, paces: Iterable[say.Pace]) -> None:
-        """Take in how jobs get on; it counts for a job that has as many cores on all of its nodes."""
+        """Record the progress of jobs; it counts for jobs that have equally many cores on all their nodes."""
         for pace in paces:
             if not self._is_on(self.nodes[name], pace.job, pace.attempt) or not pace.seconds:
                 continue
@@ -262,7 +262,7 @@ class Membership(Lifecycle):
                     self.controller.measured(job.number, rates.known())
 
     def _forward(self, name: str, post: say.Post) -> None:
-        """Hand a post on to another node of its job; to a silent one none goes, and who asked will ask again."""
+        """Relay a post to another node of its job. None is sent to a silent node; the sender will repeat it."""
         job = self.jobs.get(post.job)
         if not job or job.attempt != post.attempt or not {name, post.to} <= set(job.left):
             self.messages.append((name, say.Lost(post.job, post.attempt, post.to, post.body)))
@@ -270,7 +270,7 @@ class Membership(Lifecycle):
             self.messages.append((post.to, say.Post(post.job, post.attempt, name, post.to, post.body)))
 
     def _acknowledge(self, node: Node, job: Job, now: float) -> None:
-        """Take in that a node has started its part of a job; it runs once all have."""
+        """Record that a node has started its part of a job, which runs once all its nodes have."""
         if node.name in job.acknowledged:
             return
         job.acknowledged.append(node.name)
@@ -283,7 +283,7 @@ class Membership(Lifecycle):
             self._tell_dependents(job, now)
 
     def _refused(self, node: Node, job: Job, message: say.Refused, now: float) -> None:
-        """A node has not started a job: the job fails, or waits again while the node is looked after or put off."""
+        """Handle a node's refusal to start a job: the job fails, or waits again; the node may be drained or put off."""
         if job.verdict in ("", FAILED):
             job.reason = f"node {node.name}: {message.reason}"
         if message.fault == "node":
@@ -291,12 +291,12 @@ class Membership(Lifecycle):
             self._warn("node_drained", node=node.name, job=job.number, reason=message.reason)
         if message.fault == "busy":
             self._put_off(node, message.reason, now)
-        again = message.fault != "job" and (job.spec.requeue or node.name == job.launcher)  # else it may have begun
+        again = message.fault != "job" and (job.spec.requeue or node.name == job.launcher)  # else it may have started
         self._leave(node, job)
         self._end(job, REQUEUE if again else FAILED, now)
 
     def _put_off(self, node: Node, reason: str, now: float) -> None:
-        """Let no job start for a while on a node that could not start one, each time for twice as long."""
+        """Start no job for a while on a node that could not start one; the pause doubles each time."""
         if node.busy:
             return
         node.pause = min(2 * node.pause, LONGEST_PAUSE) or FIRST_PAUSE
@@ -306,7 +306,7 @@ class Membership(Lifecycle):
         self._refresh(node)
 
     def _look_for_survivors(self, now: float) -> None:
-        """Let no job start on nodes where one was killed and does not end, until it has."""
+        """Start no job on nodes where one was killed and does not end, until it has ended."""
         for number in self.survivors.find(now):
             job = self.jobs[number]
             self._record(job, now, "kill_failed", nodes=list(job.left))
@@ -320,7 +320,7 @@ class Membership(Lifecycle):
         self.survivors.kept = kept
 
     def _try_again(self, now: float) -> None:
-        """Let jobs start again on nodes that have been put off for long enough."""
+        """Allow jobs to start again on nodes after their pause."""
         for node in self.nodes.values():
             if node.again is not None and node.again <= now:
                 node.busy, node.again = "", None
@@ -331,7 +331,7 @@ class Membership(Lifecycle):
         job.max_rss = max(job.max_rss, message.max_rss)
         launcher = node.name == job.launcher
         if launcher and job.verdict == TIMEOUT and message.time - node.skew < (job.started or 0.0) + job.limit:
-            job.verdict = ""  # it has ended in time, while nobody could say so
+            job.verdict = ""  # it had ended in time, but its agent could not report that
         if launcher:
             job.over = min(now, max(job.started or 0.0, message.time - node.skew))
             job.status = message.status
@@ -343,7 +343,7 @@ class Membership(Lifecycle):
         self._end(job, job.verdict or (COMPLETED if message.status == 0 else FAILED), now)
 
     def _not_resized(self, node: Node, job: Job, message: say.NotResized, now: float) -> None:
-        """A job has not followed: whoever was to start where it is waits again."""
+        """Handle a job that could not be resized: jobs that were to start on its node wait again."""
         self.dispatch.refused(node.index, job.number, message.cores, now)
         self._record(job, now, "resize_failed", node=node.name, cores=message.cores, reason=message.reason)
         self._holds(node.name, job, message.cores, now)
@@ -357,7 +357,7 @@ class Membership(Lifecycle):
     # --- silence --------------------------------------------------------------------------------------------------
 
     def _patience(self, node: Node) -> float:
-        """Return until when nothing follows from the silence of a node."""
+        """Return the time until which the silence of a node has no consequence."""
         if node.down:
             return math.inf
         if node.gone_since is not None:
@@ -365,7 +365,7 @@ class Membership(Lifecycle):
         return (self._began if node.heard is None else node.heard) + self.settings.silence
 
     def _look_at_nodes(self, now: float) -> None:
-        """Do what is due for nodes that are silent or put off: nothing follows from one before `_nodes_due`."""
+        """Handle nodes that are silent or put off, once `_nodes_due` has come."""
         if now < self._nodes_due:
             return
         self._look_for_silence(now)
@@ -397,5 +397,5 @@ class Membership(Lifecycle):
 
 
 def _how_its_part_ended(node: Node, status: int) -> str:
-    """Say how a part of a job has ended on a node that was to have it until its launcher has ended."""
+    """Return how a part of a job ended on a node that should have kept it until the job's launcher ended."""
     return f"its part on {node.name} {how_it_ended(status)}"

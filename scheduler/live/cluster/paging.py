@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long answers, which a scheduler gives a page at a time, as nobody else is heard meanwhile."""
+"""Long answers, which a scheduler gives a page at a time, as it reads no other message meanwhile."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 SCHEMA_VERSION = 1
-"""Of every answer."""
+"""The schema version of every answer."""
 PAGE = 1000
 """Jobs or nodes of one answer."""
 PAGE_BYTES = 1 << 19
 PAGE_SECONDS = 0.03
-"""What one answer may take, in bytes and in time of the processor: it has one row at least."""
+"""The bytes and the processor time that one answer may take; it has at least one row."""
 _TABLES = ("jobs", "nodes", "entries")
 """Fields of which each page has a part."""
 
 
 def fill(rows: Iterable[dict[str, Any]], most: int = PAGE) -> list[dict[str, Any]]:
-    """Return the first rows, as many as one answer may have: `most`, and no more than its bytes and its time allow."""
+    """Return the first rows, as many as one answer may have: at most `most`, within its bytes and its time."""
     page: list[dict[str, Any]] = []
     left, until = PAGE_BYTES, time.thread_time() + PAGE_SECONDS
     for row in rows:
@@ -38,8 +38,8 @@ def fill(rows: Iterable[dict[str, Any]], most: int = PAGE) -> list[dict[str, Any
 def whole(ask: Callable[..., Any], order: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
     """Give an order and return its answer, put together from its pages.
 
-    A page says `before` which job the next one ends, or `after` which job or node it begins; the last one says neither.
-    An order for so many of the `last` jobs, or with a `limit`, has no more than these.
+    A page names in `before` the job before which the next page ends, or in `after` the job or node after which it
+    begins; the last page has neither. An order with `last` or `limit` returns no more jobs than that.
     """
     value = ask(order, **fields)
     while value.get("before") is not None:

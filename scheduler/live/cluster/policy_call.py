@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a policy on a world, and what follows from its answer; machine code where the simulator's engine is."""
+"""One call of a policy on a world, and the execution of its answer; compiled if the simulator's engine is."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def answer(  # noqa: PLR0917 - numba wants them by position
     subject: int,
     faults: Ints,
 ) -> int:
-    """Ask the policy, carry out each action that can be carried out, and return how many things were wrong.
+    """Call the policy, carry out each action that can be carried out, and return the number of faults.
 
-    The first of these are written into `faults`, of shape ``(most, 2)``: the job, or NOBODY, and what was wrong. After
+    The first faults are written into `faults`, of shape ``(most, 2)``: the job, or NOBODY, and the kind of fault. After
     an answer with faults the policy is not called again in the same second, as it would answer the same.
     """
     s, wrong = world.scalars, 0

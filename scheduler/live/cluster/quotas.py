@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the unfinished jobs of each user take up of a scheduler, and what a user may still have. No I/O."""
+"""The resources of a scheduler that each user's unfinished jobs occupy, and their limits. No I/O."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.spec import Spec
 
 ROW = 1024
-"""Bytes that a job counts for beside what it asks for, which those submitted together share."""
+"""Bytes counted for each job, in addition to its specification, which jobs submitted together share."""
 AT_ONCE = 200
-"""Seconds whose orders a user may give at once: then they can cancel all jobs that they may have."""
+"""Seconds whose orders a user may give at once: enough to cancel all the jobs that a user may have."""
 MOST_BUCKETS = 1024
-"""Users whose orders are counted before those are left out who have given none lately."""
+"""Users whose orders are counted; beyond this number, users without recent orders are dropped."""
 
 
 class Holdings:
@@ -34,7 +34,7 @@ class Holdings:
         self._jobs: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
         self._texts: dict[tuple[int, int], tuple[Spec, int]] = {}
-        """What jobs of a user ask for, by the user and the identity of the object, with how many jobs refer to it."""
+        """Specifications of jobs, by user and identity of the object, with the number of jobs that refer to each."""
 
     def add(self, job: Job) -> None:
         """Count an unfinished job."""
@@ -45,7 +45,7 @@ class Holdings:
         self._bytes[uid] += ROW + (0 if count else size_of(job.spec))
 
     def remove(self, job: Job) -> None:
-        """Count a job no longer that was added, and asks for what it asked for then."""
+        """Stop counting a job that was added; its specification must be the one it had then."""
         uid, key = job.user.uid, (job.user.uid, id(job.spec))
         spec, count = self._texts.pop(key)
         if count > 1:
@@ -79,14 +79,14 @@ class Holdings:
 
 
 class Orders:
-    """How many changing orders each user may still give: so many `a_second`, and those of `AT_ONCE` seconds at once."""
+    """A limit on each user's changing orders: `a_second` of them, with bursts of those of `AT_ONCE` seconds."""
 
     def __init__(self, a_second: int) -> None:
         self._rate = a_second
         self._left: dict[int, Share] = {}
 
     def take(self, user: User, now: float) -> None:
-        """Count an order at `now`. Raises ControlError for a user who has given too many."""
+        """Count an order at `now`. Raises ControlError for a user with too many orders."""
         if len(self._left) > MOST_BUCKETS:
             self._left = {uid: share for uid, share in self._left.items() if now - share.at < AT_ONCE}
         if user.uid not in self._left:
@@ -100,11 +100,11 @@ class Orders:
 
 
 class Turns:
-    """Which jobs of each user are before the policy, where a user may run `most` at once (0: any number).
+    """The jobs of each user that are submitted to the policy; a user may run `most` at once (0: any number).
 
     The users with the uids in `operators` may run any number.
 
-    As many are there as may run; the others wait outside, in the order of the queue.
+    As many jobs are submitted as may run; the others wait outside, in the order of the queue.
     """
 
     def __init__(self, most: int, operators: frozenset[int]) -> None:
@@ -115,7 +115,7 @@ class Turns:
         """The priorities of jobs by number, by user."""
 
     def enter(self, job: Job) -> bool:
-        """Return whether a job goes before the policy now; if not, it waits outside."""
+        """Return whether a job may be submitted to the policy now; if not, it waits outside."""
         if not self._most or job.user.uid in self._operators:
             return True
         uid, number = job.user.uid, job.number
@@ -133,7 +133,7 @@ class Turns:
             self._inside.setdefault(job.user.uid, {})[job.number] = job.priority
 
     def leave(self, job: Job) -> None:
-        """Record that a job is not before the policy any more, and does not wait for that."""
+        """Record that a job is neither submitted to the policy any more nor waiting outside."""
         for table in (self._inside, self._outside):
             if job.user.uid in table:
                 table[job.user.uid].pop(job.number, None)
@@ -145,7 +145,7 @@ class Turns:
         return job.number in self._outside.get(job.user.uid, {})
 
     def inside(self, user: User) -> list[int]:
-        """Return the jobs of a user that run or are before the policy, in the order of the queue."""
+        """Return the jobs of a user that run or are submitted to the policy, in the order of the queue."""
         found = self._inside.get(user.uid, {})
         return sorted(found, key=lambda number: (-found[number], number))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler is told beside its policy. Durations are seconds."""
+"""The settings of a scheduler besides its policy. Durations are in seconds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a cluster is run.
+    """The settings of a cluster.
 
     An agent that is silent for `silence` gets no more jobs, and its jobs are given up `give_up` later. A shrink that is
-    not applied within `shrink_within` has failed. A job that is to end has `kill_wait` to do so. Clocks may differ by
-    `skew` before somebody is told. Jobs take `default_time` where they do not say, and at most `max_time` (0: any), and
-    are forgotten `history` after their end, or when their user has more than `keep_jobs` that are over.
+    not applied within `shrink_within` has failed. A job that is being ended has `kill_wait` between SIGTERM and
+    SIGKILL. Clocks may differ by `skew` before a warning is logged. Jobs without a time limit get `default_time`;
+    limits are at most `max_time` (0: any). Jobs are deleted `history` after their end, or when their user has more than
+    `keep_jobs` that are over.
 
-    Each user but root and the scheduler's own may have `max_jobs` that wait or run, of which `max_running` run at once
-    (0: any), with `max_bytes` of scripts, variables and commands, and may change `max_orders` things a second.
+    Each user except root and the scheduler's own may have `max_jobs` jobs that wait or run, of which `max_running` run
+    at once (0: any), with `max_bytes` of scripts, variables and commands, and may give `max_orders` changing orders a
+    second.
     """
 
     name: str = "drom"
@@ -35,12 +37,12 @@ class Settings:
     max_bytes: int = 128 << 20
     max_orders: int = 50
     half_life: float = 0.0
-    """After so long half of what a user has used counts, where users have equal shares; 0: jobs in order of arrival."""
+    """The time after which usage counts for half, if users have equal shares; 0: jobs start in order of arrival."""
     operators: frozenset[int] = frozenset({0})
     """The uids of root and of the scheduler's own user."""
     keep: int = 1000
-    """Jobs that are over and still answered for from memory."""
+    """Jobs that are over and kept in memory to answer requests."""
 
     def limit(self, asked: int) -> int:
-        """Return the time limit of a job that asks for so many seconds; 0: it does not say."""
+        """Return the time limit in seconds of a job that asks for `asked` seconds (0: it asks for none)."""
         return asked or (min(self.default_time, self.max_time) if self.max_time else self.default_time)

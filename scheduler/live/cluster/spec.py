@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KINDS = ("after", "afterany", "afterok", "afternotok")
-"""What a job may wait for of another: that it has started, ended, ended well, ended badly."""
+"""The events of another job for which a job may wait: it has started, ended, succeeded, failed."""
 MOST = 1 << 20
-"""Counts above this are nonsense and refused."""
+"""The largest count that is accepted."""
 MOST_JOBS = 1 << 53
-"""More than there will be jobs."""
+"""An upper bound of job numbers."""
 LARGEST = 512 << 10
 """Bytes of a job as it is sent, with command, script and environment."""
 LONGEST_REQUEST = LARGEST + 4096
 WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 """Variables that every job has."""
 MOST_AT_ONCE = 1000
-"""Jobs of one request: nobody else is heard while they are written down."""
+"""Jobs of one request: no other message is read while they are stored."""
 MOST_DEPENDENCIES = 256
 """Dependencies of one job: each job of a request and each start of a scheduler checks all of them."""
 MOST_WORDS = 16384
@@ -51,7 +51,7 @@ MOST_WORDS = 16384
 MOST_VARIABLES = 4096
 """Variables of a job's environment."""
 MOST_KINDS = 50
-"""Different jobs of one request: each is read and checked by itself."""
+"""Different jobs of one request: each is read and checked separately."""
 MOST_WANTS = 64
 """Features, and counted resources, that one job may ask for."""
 LONGEST_NAME = 1024
@@ -59,7 +59,7 @@ LONGEST_NAME = 1024
 KEPT = 512
 """Characters of a command, and of each path, that are kept of a job that is over."""
 CUT = "..."
-"""What stands in place of the rest."""
+"""The mark in place of the part that was cut."""
 LONGEST_PATH = 4095
 """Characters of a path: the kernel's PATH_MAX without the zero at its end."""
 
@@ -119,9 +119,9 @@ def size_of(spec: Spec) -> int:
 
 
 def remains(spec: Spec) -> Spec:
-    """Return what is kept of a specification once its job is over.
+    """Return the part of a specification that is kept once its job is over.
 
-    That is no environment, of a script that it was one, of a long command its beginning, and no long path.
+    It has no environment; a script is reduced to a mark that it was one, and long commands and paths are cut.
     """
     command, size = list[str](), 0
     for word in spec.command:
@@ -149,15 +149,18 @@ def _cut(text: str) -> str:
 
 
 def visible(spec: Spec, *, whole: bool) -> dict[str, Any]:
-    """Return what may be told of a specification: a script and its arguments if `whole`, an environment to nobody."""
+    """Return the fields of a specification that may be shown: a script and its arguments only if `whole`.
+
+    The environment is never shown.
+    """
     hidden = {"environment"} if whole or not spec.script else {"environment", "script", "command"}
     return {name: value for name, value in spec.to_json().items() if name not in hidden}
 
 
 def sized(spec: Spec, cores: int) -> Spec:
-    """Return a specification that says how many nodes and how many tasks there are on each of them, of `cores` cores.
+    """Return a specification with the number of nodes and of tasks on each node filled in; nodes have `cores` cores.
 
-    Raises SchedulerError where the numbers contradict each other, or a node has fewer cores than tasks.
+    Raises SchedulerError if the numbers contradict each other, or if the tasks of a node do not fit on its cores.
     """
     threads = max(1, spec.threads)
     nodes, tasks, ranks = spec.nodes, spec.tasks, spec.ranks
@@ -201,7 +204,7 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
 
 
 def check(spec: Spec) -> None:
-    """Raise SchedulerError with the first thing that is wrong whatever the cluster is like."""
+    """Raise SchedulerError with the first error that does not depend on the cluster."""
     if not (spec.script or (spec.command and spec.command[0])):
         raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
     if spec.script:
@@ -227,7 +230,7 @@ def check(spec: Spec) -> None:
 
 
 def _check_lengths(spec: Spec) -> None:
-    """Raise SchedulerError for the first field that is longer than any use of it."""
+    """Raise SchedulerError for the first field that is longer than its limit."""
     if len(spec.after) > MOST_DEPENDENCIES:
         msg = (
             f"the job waits for {len(spec.after)} jobs, and one may wait for {MOST_DEPENDENCIES}: have some jobs "
@@ -262,7 +265,7 @@ def _check_wants(spec: Spec) -> None:
 
 
 def _check_words(spec: Spec) -> None:
-    """Raise SchedulerError for the first text that its option would not have taken."""
+    """Raise SchedulerError for the first text that its command-line option would have rejected."""
     paths = [("--output", spec.output), ("--error", spec.error), ("--input", spec.input)]
     given = [(name, path) for name, path in paths if path or name == "--output"]
     for option, text, parse in [("--class", spec.job_class, parse_class), *((*one, parse_pattern) for one in given)]:
@@ -312,7 +315,7 @@ def _texts(values: Any) -> list[str]:  # noqa: ANN401 - a JSON value
     return list(values)
 
 
-# --- as people write them -------------------------------------------------------------------------------------------
+# --- as users write them --------------------------------------------------------------------------------------------
 
 
 def parse_time(text: str) -> int:
@@ -368,7 +371,7 @@ def parse_pattern(text: str) -> str:
 
 
 def parse_dependencies(text: str) -> tuple[Dependency, ...]:
-    """Return what ``afterok:12,after:13`` says, each once; also ``afterok:12:13``. Raises `WordError`."""
+    """Return the dependencies in ``afterok:12,after:13``, each once; also ``afterok:12:13``. Raises `WordError`."""
     found: list[Dependency] = []
     for part in text.split(","):
         kind, *numbers = part.split(":")
@@ -397,7 +400,7 @@ def parse_job_of_several(text: str) -> int:
 
 
 def parse_amounts(text: str) -> dict[str, int]:
-    """Return what ``gpu=2,license=1`` says. Raises `WordError`."""
+    """Return the amounts by name in ``gpu=2,license=1``. Raises `WordError`."""
     found: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(f"({RESOURCE})[=:]([1-9][0-9]{{0,5}})", part)
@@ -409,7 +412,7 @@ def parse_amounts(text: str) -> dict[str, int]:
 
 
 def parse_features(text: str) -> tuple[str, ...]:
-    """Return the features in ``bigmem,fast``; sbatch's ``&`` is taken as well. Raises `WordError`."""
+    """Return the features in ``bigmem,fast``; sbatch's ``&`` is accepted as well. Raises `WordError`."""
     parts = re.split("[,&]", text)
     if not all(re.fullmatch(FEATURE, part) for part in parts):
         msg = f"{text[:40]!r} are no features: write their names with commas, as bigmem,fast."
@@ -420,7 +423,7 @@ def parse_features(text: str) -> tuple[str, ...]:
 def exported(text: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that ``ALL``, ``NONE``, ``PATH,A=1`` or ``ALL,A=1`` choose of an environment.
 
-    That is as sbatch does; who the user is goes along always. Raises `WordError`.
+    That is as sbatch does; the variables in `WHO` are always included. Raises `WordError`.
     """
     words = text.split(",")
     found = {name: value for name, value in environment.items() if name in WHO or "ALL" in words}
@@ -437,7 +440,7 @@ def exported(text: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_of(spec: Spec) -> str:
-    """Return a job's name: the one that it was given, else that of its program."""
+    """Return a job's name: the given one, or else that of its program."""
     return _clean(spec.name or (spec.command[0].rsplit("/", 1)[-1] if spec.command else "script"))
 
 

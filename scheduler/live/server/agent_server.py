@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where agents come in: ROUTER sockets on this node and, behind CURVE keys, for other nodes.
+"""The sockets for agents: ROUTER sockets on this node and, behind CURVE keys, for other nodes.
 
-An agent may speak for a node when the kernel says that it runs as root or as the scheduler's own user, or when its key
-is ours or known under the name of that node. A key that is called like a user here is that user's, and no node's: what
-comes by it is not read.
+An agent may represent a node if the kernel reports that it runs as root or as the scheduler's own user, or if its key
+is the scheduler's own or is trusted under the name of that node. A key with the name of a user of this machine belongs
+to that user and represents no node: messages that come with it are rejected.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 
 PER_TURN = 256
 TURN_SECONDS = 0.05
-"""Messages that are heard at each socket, and for how long, before the scheduler looks at something else again."""
+"""Messages read from each socket, and seconds spent on them, before the scheduler turns to something else."""
 UNREAD = 1000
-"""Messages that wait for an agent: more than one that lives leaves unread."""
+"""Messages queued for an agent: more than a live agent leaves unread."""
 LINES_AT_ONCE, LINES_A_SECOND = 10, 1.0
-"""Lines of the log about who is not heard: at once, and in each second once those are used up."""
+"""Log lines about rejected senders: in a burst, and per second once that is used up."""
 NO_USERS = "agents come in here, and no orders: give the address where users do (the scheduler's --users)."
 
 
 def gate_for_agents(address: str, own: Keys) -> Gate:
-    """Return where agents of other nodes come in: a cluster may have many. Raises `ControlError`."""
+    """Return the gate for agents of other nodes, of which a cluster may have many. Raises `ControlError`."""
     most = raise_fd_limit() // 2
     return Gate(address, own, most, longest=say.MAX_MESSAGE, unread=UNREAD, option="--agents")
 
 
 class Peer(NamedTuple):
-    """A connection: the socket it came by, and ZeroMQ's name for it."""
+    """A connection: the index of its socket, and ZeroMQ's identity of it."""
 
     socket: int
     identity: bytes
 
 
 class Said(NamedTuple):
-    """A message of an agent; `why_not` says in a sentence why it may not speak for a node, empty if it may."""
+    """A message of an agent. `why_not` returns why it may not represent a node, in a sentence; empty if it may."""
 
     peer: Peer
     message: say.FromAgent
@@ -69,7 +69,7 @@ class Said(NamedTuple):
 
 
 class Desk:
-    """The agents' side of a scheduler: their connections by name of node. `fds` are as those of `control.Server`."""
+    """A scheduler's connections to agents, by name of node. `fds` are as those of `control.Server`."""
 
     def __init__(self, folder: Path, log: Log, gate: Gate | None = None) -> None:
         self._log = log
@@ -95,7 +95,10 @@ class Desk:
         self._spoke: dict[Peer, float] = {}
 
     def _open(self, local: zmq.Socket[bytes], address: str) -> None:
-        """Listen on this node: nobody else's process may connect, not even before the mode is set."""
+        """Listen on a socket of this node; processes of other users cannot connect, not even before its mode is set.
+
+        Raises ControlError if the socket cannot be opened.
+        """
         path = address.removeprefix("ipc://")
         try:
             local.setsockopt(zmq.USE_FD, connections.listen(Path(path), 0o600, socket.SOCK_STREAM).detach())
@@ -106,16 +109,16 @@ class Desk:
             raise ControlError(f"cannot open {path}: {reason}: check the folder, or choose another --state.") from error
 
     def serve(self, heed: Callable[[Said], object]) -> bool:
-        """Call `heed` with what agents have said, for a turn; say whether there may be more.
+        """Call `heed` with each message of agents, for one turn; return whether there may be more.
 
-        What is no message is dropped, and told in the log.
+        Malformed messages are dropped and logged.
         """
         steps = [partial(self._serve_one, number, heed) for number in range(len(self._sockets))]
         turns = [repeat(step, TURN_SECONDS, PER_TURN) for step in steps]
         return any([*turns, self._gate and self._gate.look()])
 
     def _serve_one(self, number: int, heed: Callable[[Said], object]) -> bool:
-        """Hear a message; False when none is waiting."""
+        """Read and handle one message; return False if none is waiting."""
         heard = self._readers[number]()
         if heard is None:
             return False
@@ -129,7 +132,7 @@ class Desk:
         return True
 
     def _caller(self, peer: Peer, frame: zmq.Frame) -> Caller:
-        """Return who has said something. Raises `ControlError` for who may speak for no node."""
+        """Return the sender of a message. Raises `ControlError` for one that may not represent any node."""
         caller = (guest_of if peer.socket else caller_of)(frame)
         if peer in self._names:
             self._spoke[peer] = time.monotonic()
@@ -153,26 +156,26 @@ class Desk:
             heed(Said(peer, message, partial(_why_not, caller)))
 
     def turn_away(self, peer: Peer, node: str, reason: str) -> None:
-        """Tell whoever has spoken, and the log, why it may not speak for a node."""
+        """Reject a sender, and log, with the reason why it may not represent a node."""
         self.answer(peer, say.No(reason))
         self._tell("node_refused", node=node, reason=reason)
 
     def _tell(self, event: str, **fields: object) -> None:
-        """Write a line about who is not heard, unless there are too many."""
+        """Log an event about a rejected sender, unless there are too many."""
         if (unsaid := self._lines.take(time.monotonic())) is not None:
             self._log(event, **fields, **unsaid)
 
     def name_of(self, peer: Peer) -> str | None:
-        """Return the node that a connection speaks for."""
+        """Return the name of the node that a connection represents, None if it represents none."""
         return self._names.get(peer)
 
     def is_taken(self, name: str, peer: Peer, within: float) -> bool:
-        """Return whether another connection has spoken for this node in the last `within` seconds."""
+        """Return whether another connection has sent messages for this node in the last `within` seconds."""
         other = self._peers.get(name, peer)
         return other != peer and time.monotonic() - self._spoke.get(other, 0.0) < within
 
     def seat(self, name: str, peer: Peer) -> None:
-        """Let a connection speak for a node, and nobody else."""
+        """Register a connection as the only one that represents a node."""
         before = self._peers.get(name, peer)
         if before != peer:
             self._names.pop(before, None)
@@ -181,13 +184,13 @@ class Desk:
         self._spoke[peer] = time.monotonic()
 
     def send(self, name: str, message: say.ToAgent) -> None:
-        """Send a message to a node's agent. It is lost when that has gone: it will say hello when it is back."""
+        """Send a message to a node's agent. It is lost if the agent has gone, which sends Hello when it is back."""
         peer = self._peers.get(name)
         if peer:
             self.answer(peer, message)
 
     def answer(self, peer: Peer, message: say.ToAgent) -> None:
-        """Send a message to whoever has spoken."""
+        """Send a message to a connection; it is lost if that has gone."""
         with suppress(zmq.ZMQError):
             self._sockets[peer.socket].send_multipart([peer.identity, say.encode(message)], zmq.NOBLOCK)
 
@@ -199,7 +202,7 @@ class Desk:
 
 
 def _why_not(caller: Caller, node: str) -> str:
-    """Return why a caller may not speak for a node; empty if it may."""
+    """Return why a caller may not represent a node; empty if it may."""
     if caller.key in (node, keys.OURSELVES) if caller.key else caller.uid in (0, os.geteuid()):
         return ""
     whose = "run it as root or as the scheduler's user, or give its key the name of the node"
@@ -207,7 +210,7 @@ def _why_not(caller: Caller, node: str) -> str:
 
 
 def _is_user(name: str) -> bool:
-    """Return whether a user of this machine is called so."""
+    """Return whether this machine has a user of that name; False if its directory of users does not answer."""
     try:
         return DIRECTORY.ask(user_called, name) is not None
     except SilentDirectoryError:

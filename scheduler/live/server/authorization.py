@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose orders a scheduler has before it, and what they may."""
+"""The user of an order to a scheduler, and that user's rights."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def user_of(caller: Caller) -> User:
-    """Return whose orders these are: the user who called, or the one after whom a key of another node is named.
+    """Return the user of a caller: the one that runs it, or the one after which the key of another node is named.
 
-    Our own key is the scheduler's user. Raises ControlError for a key with any other name, and where the system's
-    directory of users is silent, which does not keep root out.
+    The scheduler's own key stands for the scheduler's user. Raises ControlError for a key with any other name, and if
+    the system's directory of users does not answer, except for root.
     """
     named = caller.key not in ("", keys.OURSELVES)
     if caller.uid == 0 and not named:
@@ -51,5 +51,5 @@ def check_rights(user: User, specs: Iterable[Spec]) -> None:
 
 
 def is_master(user: User) -> bool:
-    """Return whether a user may change what is not his own."""
+    """Return whether a user may change jobs of other users: root and the scheduler's own user may."""
     return user.uid in (0, os.geteuid())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's time: unix seconds that never fall, whatever happens to the machine's clock."""
+"""The scheduler's time: unix seconds that never decrease, whatever happens to the machine's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Clock:
     def __init__(self, latest: float = 0.0) -> None:
         now = time.time()
         self.ahead = max(0.0, latest - now)
-        """By how many seconds it was ahead of the wall clock at its start."""
+        """The seconds by which it was ahead of the wall clock at its start."""
         self._offset = now + self.ahead - time.monotonic()
 
     def __call__(self) -> float:

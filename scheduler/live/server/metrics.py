@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster as Prometheus sees it: its queue, its nodes, and what its scheduler has done since it began."""
+"""The Prometheus metrics of a cluster: its queue, its nodes, and the events since its scheduler started."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ EVENTS = (*HAPPENED, *sorted(FINAL))
 
 
 class Counts:
-    """What has happened since the scheduler began.
+    """The counts of events since the scheduler started.
 
-    `stuck` says whether the queue cannot be written now, `starting` whether the policy is still compiled,
-    `faults` are failures of parts of its loop.
+    `stuck` is whether the queue cannot be written now, `starting` whether the policy is still being compiled, `faults`
+    are the numbers of failures by part of the loop.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Counts:
         self._submitted: dict[int, float] = {}
 
     def take(self, entries: Iterable[Entry]) -> None:
-        """Count what has been written down."""
+        """Count history entries that have been stored."""
         for entry in entries:
             self.events[entry.what] += 1
             if entry.what in ("submitted", "requeued"):
@@ -57,9 +57,9 @@ class Counts:
 
 
 class ClusterCollector:
-    """Collects from a cluster whenever Prometheus asks; `lock` keeps its loop from changing it meanwhile.
+    """Collects a cluster's metrics on each request of Prometheus; `lock` keeps its loop from changing it meanwhile.
 
-    `find` returns the cluster, which is another one after a fault.
+    `find` returns the cluster, which is another object after a fault.
     """
 
     def __init__(self, find: Callable[[], Cluster], counts: Counts, lock: threading.Lock) -> None:
@@ -70,7 +70,7 @@ class ClusterCollector:
 
     @property
     def serves(self) -> bool:
-        """Whether the policy is compiled, and the queue can be written."""
+        """Whether the policy is compiled and the queue can be written."""
         return not (self._counts.stuck or self._counts.starting)
 
     def collect(self) -> Iterator[Metric]:
@@ -164,7 +164,7 @@ class _Site:
 def serve(
     collector: ClusterCollector, host: str, port: int, failed: Callable[[str], None]
 ) -> tuple[int, Callable[[], None]]:
-    """Serve ``/metrics`` from threads; return the port and what stops it. Raises OSError.
+    """Serve ``/metrics`` from threads; return the port and a function that stops it. Raises OSError.
 
     `failed` is called with a sentence for a request that could not be answered.
     """

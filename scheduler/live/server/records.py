@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs and nodes as the texts in the rows of the queue, and what is wrong with those that this drom has not written.
+"""Jobs and nodes as texts in the rows of the queue, and the errors of texts that this drom has not written.
 
 Pure.
 """
@@ -20,65 +20,65 @@ if TYPE_CHECKING:
 
 _NAMES = {kind: tuple(item.name for item in fields(kind)) for kind in (Job, Node, Spec)}
 _FORMER = {"not resized": "resize_failed"}
-"""Names of events in histories of earlier versions, and those of today."""
+"""Names of events in histories of earlier versions, with their present names."""
 _COLUMNS = tuple(name for name in _NAMES[Job] if name != "spec")
 _values_of = attrgetter(*_COLUMNS)
 
 
 class DamageError(Exception):
-    """Raised for what no drom has written; the text says which row."""
+    """Raised for a row that no drom can have written; the text names the row."""
 
 
 class NewerError(Exception):
-    """Raised for what only a newer drom can have written; the text says what."""
+    """Raised for a row that only a newer drom can have written; the text names the row and the field."""
 
 
 def text_of_job(job: Job) -> str:
-    """Return all of a job but what it asks for."""
+    """Return the text of a job without its specification."""
     return json.dumps(dict(zip(_COLUMNS, _values_of(job), strict=True)))
 
 
 def text_of_spec(spec: Spec) -> str:
-    """Return what a job asks for."""
+    """Return the text of a job's specification."""
     return json.dumps(spec.to_json())
 
 
 def text_of_node(node: Node) -> str:
-    """Return a node."""
+    """Return the text of a node."""
     return json.dumps(asdict(node))
 
 
 def job_of(number: int, text: str, spec: Spec) -> Job:
-    """Return a job. Raises DamageError or NewerError, as all below."""
+    """Return the job in a text. Raises DamageError or NewerError, as all functions below."""
     with _about(f"job {number}"):
         values = _values(Job, text)
         return Job(**{**values, "user": User(*values["user"]), "spec": spec})
 
 
 def spec_of(number: int, text: str) -> Spec:
-    """Return what a job asks for."""
+    """Return the specification of a job in a text."""
     with _about(f"what job {number} asks for"):
         values = _values(Spec, text)
         texts = {name: tuple(values[name]) for name in ("command", "constraint")}
-        after = tuple(dict.fromkeys(Dependency(*pair) for pair in values["after"]))  # older ones may have some twice
+        after = tuple(dict.fromkeys(Dependency(*pair) for pair in values["after"]))  # older texts may have duplicates
         return Spec(**{**values, **texts, "after": after})
 
 
 def node_of(name: str, text: str) -> Node:
-    """Return a node."""
+    """Return the node in a text."""
     with _about(f"node {name}"):
         return Node(**_values(Node, text))
 
 
 def entry_of(job: int, at: float, what: str, text: str) -> Entry:
-    """Return what happened to a job."""
+    """Return an entry of a job's history."""
     with _about(f"the history of job {job}"):
         return Entry(job, at, _FORMER.get(what, what), json.loads(text))
 
 
 @contextlib.contextmanager
 def _about(what: str) -> Iterator[None]:
-    """Say in the errors of a block what is read there."""
+    """Convert the errors of a block to NewerError or DamageError, with the text `what` for the thing that it reads."""
     try:
         yield
     except NewerError as error:
@@ -88,7 +88,7 @@ def _about(what: str) -> Iterator[None]:
 
 
 def _values(kind: type[Job | Node | Spec], text: str) -> dict[str, Any]:
-    """Return the fields in a text. Raises NewerError with the name of one that is not known."""
+    """Return the fields in a text. Raises NewerError with the name of an unknown field."""
     values: dict[str, Any] = json.loads(text)
     if unknown := sorted(values.keys() - {*_NAMES[kind]}):
         raise NewerError(repr(unknown[0]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the queue, how they come about, and the texts that jobs share.
+"""The tables of the queue, their creation and conversion, and the texts that jobs share.
 
-What a job asks for may be half a MiB, and a thousand jobs may ask for it in one request: each text is there once, for
-as long as a job refers to it.
+A job's specification may be half a MiB, and a thousand jobs may have the same one in a request: each text is stored
+once, as long as a job refers to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 APPLICATION = int.from_bytes(b"drom", "big")
-"""What the file of a queue says that it is; those of earlier versions do not say it."""
+"""The application id in the file of a queue; files of earlier versions have none."""
 _SPECS = "CREATE TABLE specs (number INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, value TEXT NOT NULL);"
 _BY_SPEC = "CREATE INDEX jobs_by_spec ON jobs (spec);"
 _TABLES = f"""
@@ -36,7 +36,7 @@ CREATE INDEX entries_by_job ON entries (job);
 
 
 def check(db: sqlite3.Connection) -> None:
-    """Raise DamageError, or sqlite3.Error, for a file that is no queue of ours; nothing is changed."""
+    """Raise DamageError or sqlite3.Error for a file that is not a queue of drom; nothing is changed."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     if application not in (0, APPLICATION) or (tables and "meta" not in tables):
@@ -44,10 +44,10 @@ def check(db: sqlite3.Connection) -> None:
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    """Make the tables, the first time, or carry over those of an earlier version.
+    """Create the tables in a new file, or convert those of an earlier version.
 
-    Raises DamageError, NewerError or sqlite3.Error for what is no queue of ours: when the connection has been closed
-    then, nothing has changed.
+    Raises DamageError, NewerError or sqlite3.Error for a file that is not a queue of this drom; once the connection is
+    closed after that, nothing has changed.
     """
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
         db.execute("BEGIN IMMEDIATE")
@@ -66,7 +66,7 @@ def prepare(db: sqlite3.Connection) -> None:
 
 
 def _share_texts(db: sqlite3.Connection) -> None:
-    """Carry over a queue of version 1, in which each job had a text of its own, by its number."""
+    """Convert a queue of version 1, in which each job had its own text, stored by the job's number."""
     db.execute("BEGIN IMMEDIATE")
     _run(db, f"ALTER TABLE specs RENAME TO texts; {_SPECS} ALTER TABLE jobs ADD COLUMN spec INTEGER NOT NULL DEFAULT 0")
     for number, text in db.execute("SELECT number, value FROM texts"):
@@ -79,19 +79,19 @@ def _share_texts(db: sqlite3.Connection) -> None:
 
 
 def _run(db: sqlite3.Connection, statements: str) -> None:
-    """Run statements within a transaction, which sqlite3's own way of running several would end."""
+    """Run statements within a transaction, which sqlite3's executescript would end."""
     for statement in filter(str.strip, statements.split(";")):
         db.execute(statement)
 
 
 def _end_as_ours(db: sqlite3.Connection) -> None:
-    """Commit a transaction after which the layout is of our version."""
+    """Record that the layout is of this version, and commit the transaction."""
     db.execute("REPLACE INTO meta VALUES ('schema', ?)", (SCHEMA,))
     db.execute("COMMIT")
 
 
 def row_of(db: sqlite3.Connection, text: str) -> int:
-    """Return the number of the row of a text, which is written down if there is none."""
+    """Return the number of the row of a text, which is added if there is none."""
     digest = hashlib.sha256(text.encode()).digest()
     db.execute("INSERT OR IGNORE INTO specs (digest, value) VALUES (?, ?)", (digest, text))
     (row,) = db.execute("SELECT number FROM specs WHERE digest = ?", (digest,)).fetchone()
@@ -99,6 +99,6 @@ def row_of(db: sqlite3.Connection, text: str) -> int:
 
 
 def drop_unused(db: sqlite3.Connection, rows: Iterable[int]) -> None:
-    """Delete those of these texts that no job asks for any more."""
+    """Delete the texts in these rows to which no job refers any more."""
     asked = "DELETE FROM specs WHERE number = ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE spec = specs.number)"
     db.executemany(asked, [(row,) for row in rows])

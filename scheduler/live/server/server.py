@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler as a process: one loop that hears users and agents, writes down, and sends.
+"""The scheduler as a process: one loop that reads messages of users and agents, stores changes, and sends.
 
-Everything that has happened is committed before anybody is answered or asked. While the queue cannot be written nothing
-new begins: users are refused, and agents are not told that their news were taken in, so that they say them again.
+All changes are committed before any answer or request is sent. While the queue cannot be written nothing new starts:
+users' orders are refused, and agents' reports are not acknowledged, so that agents repeat them.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ _AHEAD = (
     "clock if it is wrong, else let the jobs end and begin with another queue (--state)."
 )
 RETRY = 1.0
-"""Seconds until a queue that could not be written is tried again."""
+"""Seconds until writing the queue is tried again after a failure."""
 TURN_SECONDS = 0.05
-"""What answering takes of a turn: the queue is written and the policy asked after it, which may take longer."""
+"""Seconds of a turn spent on answers; writing the queue and calling the policy, which follow, may take longer."""
 LONGEST_SLEEP = 1.0
 STATUS = 0.5
-"""Seconds until a service manager is told anew how many jobs and nodes there are."""
+"""Seconds between updates of the status line for the service manager."""
 TIDY = 600.0
-"""Seconds until it is looked for old jobs again."""
+"""Seconds between searches for old jobs."""
 PARTS = ("agents", "order", "policy", "queue", "recovery", "service_manager", "tidying")
 """The parts of the loop whose failures are counted."""
 _WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
-"""Orders of which nothing stays in memory when they fail on their way; after the others the queue is read again."""
+"""Orders that leave nothing in memory when they fail; after a failure of any other the queue is read again."""
 _CHANGING = frozenset({"submit", "cancel", "hold"})
-"""Orders of which a user may give so many a second: they are written down."""
+"""Orders whose rate per user is limited, because they are written to the queue."""
 
 
 class Server:
-    """A scheduler in its `folder`. Raises SchedulerError or ControlError where it cannot begin."""
+    """A scheduler in its `folder`. Raises SchedulerError or ControlError if it cannot start."""
 
     def __init__(
         self,
@@ -106,46 +106,46 @@ class Server:
         if self._clock.ahead > settings.skew:
             log("clock_ahead", reason=_AHEAD.format(duration(self._clock.ahead)))
         self._warned = ""
-        """Of what somebody was warned last."""
+        """The last warning that was logged."""
         self.policy = policy
         self.cluster = self._cluster(policy)
         self.guard = Guard(log, PARTS)
         self._torn = False
-        """Whether a failure has left something in memory half done."""
+        """Whether a failure has left the state in memory inconsistent."""
         self._clients = server.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
         self._desk = Desk(folder, log, gates[1])
         self._stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""
         self._unwritable = ""
-        """What users are told then."""
+        """The message to users in that case."""
         self._orders = Orders(settings.max_orders)
         self._tidy_again = self._forget_again = self._status_again = 0.0
         self._told_status = ""
         self._running = True
         self._more = False
-        """Whether messages or orders may be left that came before the last turn."""
+        """Whether messages or orders that arrived before the last turn may still be unread."""
         self.lock = threading.Lock()
         """Held while the cluster changes."""
         self.counts = Counts()
         self.counts.faults = self.guard.faults
         self.starting: Starting | None = None
-        """The compilation of the policy, as long as it lasts: nobody is served before."""
+        """The compilation of the policy while it lasts; no order is accepted before its end."""
         self._begun = False
         if begins:
             prepare(policy)
             self._begin()
 
     def _begin(self) -> None:
-        """Take over what an earlier scheduler wrote down, once the policy can be asked."""
+        """Restore the state that an earlier scheduler stored, once the policy can be called."""
         with self.lock:
             self.cluster = self._restored()
         self._begun = True
 
     def run(self, ready: Callable[[], None], manager: ServiceManager) -> None:
-        """Serve until SIGTERM or SIGINT. Jobs and agents go on, and are found again by the next scheduler.
+        """Serve until SIGTERM or SIGINT. Jobs and agents continue, and the next scheduler takes them over.
 
-        While the policy is compiled users and agents are told so; `ready` is called, and the `manager` told, after it.
-        Raises `LoopError` when a part of the loop has failed too often in a row.
+        While the policy is being compiled, users and agents get an answer that says so; after it `ready` is called and
+        the `manager` notified. Raises `LoopError` when a part of the loop has failed too often in a row.
         """
         signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
         selector = selectors.DefaultSelector()
@@ -174,9 +174,9 @@ class Server:
             signals.close()
 
     def _start(self, selector: selectors.BaseSelector, signals: Signals, manager: ServiceManager) -> None:
-        """Tell everybody that the scheduler is starting while its policy is compiled, then begin.
+        """Answer that the scheduler is starting while its policy is compiled, then start scheduling.
 
-        Raises SchedulerError where the policy cannot be compiled.
+        Raises SchedulerError if the policy cannot be compiled.
         """
         starting = self.starting = Starting(self.cluster.policy)
         self.counts.starting = True
@@ -199,8 +199,8 @@ class Server:
             self._desk.answer(peer, say.Who())
 
     def _put_off(self, said: Said) -> None:
-        """Tell an agent that the scheduler is starting; it is asked who it is once that is over."""
-        assert self.starting  # noqa: S101 - who calls
+        """Answer an agent that the scheduler is starting; the agent is asked to introduce itself once that is over."""
+        assert self.starting  # noqa: S101 - it is the caller
         self.starting.peers.add(said.peer)
         self._desk.answer(said.peer, say.No(STARTING))
 
@@ -208,7 +208,7 @@ class Server:
         self._running = False
 
     def close(self) -> None:
-        """Leave everything to the next scheduler."""
+        """Close the sockets and the queue, which the next scheduler may open."""
         self._desk.close()
         self._clients.close()
         for name in SOCKETS:
@@ -216,7 +216,7 @@ class Server:
         self._store.close()
 
     def turn(self) -> None:
-        """Hear everybody, ask the policy, write down, send. A part that fails is logged, counted and run again."""
+        """Read messages, call the policy, store changes, send. A part that fails is logged, counted and run again."""
         heard = self._survive("agents", lambda: self._desk.serve(self._hear))
         asked = self._survive("order", lambda: self._clients.serve(self._answer))
         self._more = bool(heard or asked)
@@ -231,7 +231,7 @@ class Server:
         self.counts.passes.observe(time.perf_counter() - begin)
 
     def _survive(self, part: str, step: Callable[[], T]) -> T | None:
-        """Return what a step returns, None where it fails; what is half done then is taken from the queue again."""
+        """Return a step's result, None if it fails; an inconsistent state is then restored from the queue."""
         if self._torn and not self._recover():
             return None
         before = self.guard.faults[part]
@@ -241,9 +241,10 @@ class Server:
         return value
 
     def _recover(self) -> bool:
-        """Go on from what is written down, as the next scheduler would; return whether that was possible.
+        """Restore the state from the queue, as the next scheduler would; return whether that was possible.
 
-        Users have been told of nothing else. Agents introduce themselves again, and repeat what was not written down.
+        Users have received answers about stored changes only. Agents introduce themselves again and repeat reports
+        that were not stored.
         """
         cluster = self.guard.run("recovery", self._restored)
         if cluster:
@@ -252,20 +253,20 @@ class Server:
         return not self._torn
 
     def _cluster(self, policy: Policy) -> Cluster:
-        """Return a cluster without jobs, in which users have used what is written down, where they have shares."""
+        """Return a cluster without jobs, with the stored usage of users if they have shares."""
         cluster = Cluster(policy, self._settings, self._past)
         if self._settings.half_life:
             cluster.usage = self._store.usage(self._settings.half_life)
         return cluster
 
     def _restored(self) -> Cluster:
-        """Return the cluster as it is written down."""
+        """Return the cluster as it is stored in the queue."""
         cluster = self._cluster(self.policy)
         cluster.restore(self._store.nodes(), self._store.living(), self._store.next_number, self._clock())
         return cluster
 
     def _status(self, now: float) -> str:
-        """Return in one line what a service manager may show, as it is at most `STATUS` seconds before now."""
+        """Return a status line for the service manager, at most `STATUS` seconds old."""
         if now < self._status_again:
             return self._told_status
         self._status_again = now + STATUS
@@ -284,9 +285,9 @@ class Server:
         return max(0.0, min(LONGEST_SLEEP, self.cluster.next_look() - self._clock()))
 
     def _flush(self, *, urgent: bool = False) -> bool:
-        """Write down what has happened, then send what follows; return whether that was possible.
+        """Store all changes, then send the messages that follow from them; return whether that was possible.
 
-        It is not tried again within `RETRY`, unless it is `urgent`.
+        After a failure it is not tried again within `RETRY`, unless it is `urgent`.
         """
         cluster = self.cluster
         if self._stuck > time.monotonic() and not urgent:
@@ -319,14 +320,14 @@ class Server:
         return True
 
     def _be_stuck(self, error: UnwritableError) -> None:
-        """Take in that the queue cannot be written now."""
+        """Record that the queue cannot be written now."""
         self._unwritable = f"{UNWRITABLE}: {error.why}."
         if not self._stuck:
             self._log("queue_stuck", reason=str(error))
         self._stuck, self.counts.stuck = time.monotonic() + RETRY, True
 
     def _tidy(self) -> None:
-        """Forget jobs that are over; delete jobs that were over long ago, some at a time."""
+        """Drop jobs that are over from memory; delete jobs that were over long ago from the queue, some at a time."""
         now = time.monotonic()
         if now >= self._forget_again:
             self._forget_again = now + RETRY
@@ -346,14 +347,14 @@ class Server:
         self._tidy_again = time.monotonic() + (RETRY if gone else TIDY)
 
     def _forget(self) -> list[int]:
-        """Delete some jobs that were over long ago, or else of a user who has too many, and return them."""
+        """Delete some jobs that were over long ago, or else some of a user with too many; return them."""
         needed = self.cluster.needed()
         if gone := self._store.forget(self._clock() - self._settings.history, needed, MOST_AT_ONCE):
             return gone
         return self._store.forget_surplus(self._settings.keep_jobs, needed, MOST_AT_ONCE)
 
     def _past(self, number: int) -> str | None:
-        """Return the final state of a job, None if there was none; who waits for one that cannot be read waits on."""
+        """Return the final state of a job, None if it has none; PENDING if it cannot be read: its dependents wait."""
         try:
             return self._store.state(number)
         except UnreadableError as error:
@@ -361,7 +362,7 @@ class Server:
             return PENDING
 
     def _warn(self, text: str) -> None:
-        """Write a warning into the log, unless it was the last."""
+        """Log a warning, unless it is the same as the last one."""
         if text != self._warned:
             self._log("queue_damaged", reason=text)
         self._warned = text
@@ -391,7 +392,7 @@ class Server:
             self._log("node_joined", node=message.node, host=message.host, cores=message.cores)
 
     def _check_seat(self, peer: Peer, message: say.Hello, why_not: str) -> None:
-        """Raise SchedulerError if this connection may not speak for the node that it names, which `why_not` says."""
+        """Raise SchedulerError if a connection may not represent the node that it names, as with a `why_not`."""
         name = message.node
         if why_not:
             raise SchedulerError(why_not)
@@ -463,7 +464,7 @@ class Server:
         return {"schema_version": SCHEMA_VERSION, "jobs": numbers, "warnings": warnings}
 
     def _jobs_after(self, newest: int | None) -> list[Job]:
-        """Return the jobs that have come after the one that was the newest, in the order in which they came."""
+        """Return the jobs that were added after the job `newest`, in the order in which they were added."""
         came = itertools.takewhile(lambda job: job.number != newest, reversed(self.cluster.jobs.values()))
         return list(came)[::-1]
 
@@ -473,9 +474,10 @@ class Server:
 
     @contextlib.contextmanager
     def _written(self, user: User) -> Iterator[None]:
-        """Let a block change what is kept, and have it written down before anybody is answered.
+        """Run a block that changes stored state, and store the changes before its order is answered.
 
-        For who rules that is done on a full disk, too.
+        For root and the scheduler's own user that works on a full disk, too. Raises ControlError if the queue cannot be
+        written.
         """
         urgent = is_master(user)
         with self._store.urgently() if urgent else contextlib.nullcontext():
@@ -522,7 +524,7 @@ class Server:
         return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "nodes": rows}
 
     def _own_job(self, order: dict[str, Any], caller: Caller) -> tuple[Job, User]:
-        """Return the job that an order is about, and who may give it. Raises ControlError for anybody else."""
+        """Return the job and the user of an order. Raises ControlError if the user may not change the job."""
         number = _number(order, "job")
         job = self._find(number)
         user = user_of(caller)
@@ -554,7 +556,7 @@ class Server:
     def _page(
         self, order: dict[str, Any], row_of: Callable[[Job], dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Return a row for each of the newest jobs that are asked for, and before which job others are, if any."""
+        """Return a row for each of the newest jobs asked for, and the job before which there are more, if any."""
         self._flush()
         wanted, before = _number(order, "last", 100), _number(order, "before", MOST_JOBS - 1)
         most, numbers = min(wanted, PAGE), []
@@ -580,7 +582,7 @@ class Server:
         return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
 
     def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
-        """Return all that has happened to the last jobs."""
+        """Return the history of the last jobs."""
         rows, before = self._page(
             order,
             lambda job: {
@@ -628,7 +630,7 @@ class Server:
         }
 
     def _nodes(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
-        """Return the nodes in the order of their indices, a page of them that begins `after` so many."""
+        """Return a page of nodes in the order of their indices, which begins with the index `after`."""
         after = _number(order, "after", 0, least=0)
         rest = sorted((node for node in self.cluster.nodes.values() if node.index >= after), key=_index)
         rows = fill(map(self._node, rest))
@@ -644,7 +646,7 @@ def _index(node: Node) -> int:
 
 
 def _number(order: dict[str, Any], field: str, default: int = 0, *, least: int = 1) -> int:
-    """Return a number in an order, of at least `least`. Raises ControlError for anything else."""
+    """Return a whole number in an order, of at least `least`. Raises ControlError for any other value."""
     value = order.get(field, default)
     if type(value) is not int or not least <= value < MOST_JOBS:
         if field == "job":

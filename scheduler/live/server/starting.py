@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time from the start of a scheduler until its policy is compiled, which may be minutes: it serves nobody yet."""
+"""The start of a scheduler until its policy is compiled, which may take minutes; no order is accepted before."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STARTING_STATUS = "compiling the policy"
 
 
 class Starting:
-    """Compiles a policy in a thread. `fd` is readable, and `is_over` true, once that has ended.
+    """Compiles a policy in a thread. `fd` is readable, and `is_over` true, once the thread has ended.
 
-    `peers` are the connections of agents that have been put off.
+    `peers` are the connections of agents that were told to wait.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -42,11 +42,11 @@ class Starting:
         os.close(self._write)
 
     def finish(self) -> None:
-        """Forget the thread, which has ended. Raises what it has raised: SchedulerError for a policy that is wrong."""
+        """Finish after the thread has ended. Raises its exception: SchedulerError for a policy that is wrong."""
         os.close(self.fd)
         if self._error:
             raise self._error
 
     def refuse(self, _order: dict[str, object], _caller: Caller) -> NoReturn:
-        """Raise NotYetError: no order is taken yet."""
+        """Raise NotYetError: no order is accepted yet."""
         raise NotYetError(STARTING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder in which a scheduler keeps its queue: whose it is, and that nothing else is in it."""
+"""The folder in which a scheduler keeps its queue, with checks of its owner, its mode and its contents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ QUEUE, LOCK, RESERVE = "queue.sqlite", "queue.lock", "queue.reserve"
 SOCKETS = ("control", "signals", "agents")
 _FILES = frozenset({QUEUE, f"{QUEUE}-wal", f"{QUEUE}-shm", f"{QUEUE}-journal", LOCK, RESERVE})
 _BESIDE = frozenset({"steward", "spool", "lost+found"})
-"""Folders that may be there before a queue, as logs may: an agent's spool, and what a file system of its own has."""
+"""Folders that, like logs, may exist before a queue: those of an agent, and that of a separate file system."""
 
 
 def open_folder(path: Path) -> int:
-    """Make the folder where there is none, and return a descriptor of it.
+    """Open the folder, which is created if missing, and return a descriptor of it.
 
-    Raises SchedulerError, with nothing touched, for one of another user, one in which others may write, and one that
-    holds anything but a queue. A link is followed if root or our user has made it.
+    Raises SchedulerError, without changing anything, for a folder of another user, one in which others may write, and
+    one that holds files other than a queue's. A symbolic link is followed if root or the process's user owns it.
     """
     try:
         if path.is_symlink() and path.lstat().st_uid in (0, os.geteuid()):
@@ -67,6 +67,6 @@ def _check_files(path: Path, folder: int) -> None:
 
 
 def open_file(name: str, folder: int) -> int:
-    """Open a file of ours, which is made where there is none, for its owner alone. Raises OSError."""
+    """Open a file of the queue, which is created with access for its owner alone if missing. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.open(name, flags, 0o600, dir_fd=folder)

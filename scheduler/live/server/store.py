@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue on disk: every job, every node and what happened to them, in SQLite with a write-ahead log.
+"""The queue on disk: all jobs, all nodes and the histories of jobs, in SQLite with a write-ahead log.
 
-A transaction that has been committed survives the end of the process; with `durable` it survives the loss of power as
-well. One scheduler at a time may have a queue open: the file beside it is locked.
+A committed transaction survives the end of the process; with `durable` it survives a loss of power as well. Only one
+scheduler at a time may have a queue open: it locks a file beside the queue.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _ENDED = ",".join("?" * len(FINAL))
 _MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew"
 _LOCKED = "another program has locked it, as a backup does: wait until that has ended"
 LOCK_SECONDS = 0.05
-"""Seconds for which a write waits where another program, as one that makes a backup, has locked the queue."""
+"""Seconds for which a write waits if another program, such as a backup, has locked the queue."""
 MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 40), (("ordered", "resized", "limit"), 4000)
-"""How many entries of some kinds are kept of a job: then the oldest go."""
+"""The numbers of entries of some kinds that are kept for a job; the oldest beyond them are deleted."""
 _CUT = (
     "DELETE FROM entries WHERE rowid IN "
     "(SELECT rowid FROM entries WHERE job = ? AND what IN ({}) ORDER BY rowid DESC LIMIT -1 OFFSET ?)"
@@ -60,11 +60,11 @@ _CUT = (
 
 
 class UnreadableError(SchedulerError):
-    """Raised where the queue cannot be read: its disk fails, or it holds what this drom has not written."""
+    """Raised if the queue cannot be read: its disk fails, or this drom has not written its contents."""
 
 
 class UnwritableError(SchedulerError):
-    """Raised where the queue cannot be written now; `why` says in a few words why, with what to do."""
+    """Raised if the queue cannot be written now; `why` has the reason and the remedy in a few words."""
 
     def __init__(self, path: Path, error: sqlite3.Error) -> None:
         self.is_full = isinstance(error, sqlite3.OperationalError) and not _is_locked(error)
@@ -81,15 +81,15 @@ def _is_locked(error: sqlite3.Error) -> bool:
 
 
 class Store:
-    """The queue in a folder. Raises SchedulerError with what to do where it cannot be opened.
+    """The queue in a folder. Raises SchedulerError, with the remedy, if it cannot be opened.
 
-    All that reads raises UnreadableError where that is not possible.
+    All methods that read raise UnreadableError if that is not possible.
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._path = folder / QUEUE
         self._kept: dict[int, tuple[Spec, int]] = {}
-        """What jobs that are not over ask for as far as it was written down by us, with the row of its text."""
+        """Specifications, stored by this object, of jobs that are not over, with the rows of their texts."""
         self._urgent = False
         with contextlib.ExitStack() as opened:
             at = open_folder(folder)
@@ -117,7 +117,7 @@ class Store:
             self._opened = opened.pop_all()
 
     def _open(self, *, durable: bool) -> sqlite3.Connection:
-        """Open the queue; on a full disk with what is kept in reserve."""
+        """Open the queue; on a full disk with the reserved space."""
         while True:
             db = sqlite3.connect(self._path, isolation_level=None)
             try:
@@ -133,7 +133,7 @@ class Store:
                 return db
 
     def _why_not(self, error: Exception, done: str) -> str:
-        """Return why the queue cannot be opened or read, with what to do."""
+        """Return why the queue cannot be opened or read, with the remedy."""
         if isinstance(error, NewerError):
             return f"the queue {self._path} is of a newer drom: {error}: use that one, or move it away to begin anew."
         if isinstance(error, sqlite3.Error) and _is_locked(error):
@@ -142,24 +142,24 @@ class Store:
         return f"the queue {self._path} cannot be {done}: {reason}: {_MEND}."
 
     def _prepare(self, db: sqlite3.Connection, *, durable: bool) -> None:
-        """Set up a connection and, the first time, the tables. Raises an error for what is no queue of ours."""
+        """Set up a connection and, in a new file, the tables. Raises an error for a file that is not drom's queue."""
         schema.check(db)  # before anything is changed
-        for end in ("", "-wal", "-shm"):  # nobody else reads environments
+        for end in ("", "-wal", "-shm"):  # other users may not read environments
             with contextlib.suppress(FileNotFoundError):
                 Path(f"{self._path}{end}").chmod(0o600)
-        db.execute("PRAGMA temp_store=MEMORY")  # what is sorted is there also when the disk is full
+        db.execute("PRAGMA temp_store=MEMORY")  # sorting works also when the disk is full
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         schema.prepare(db)
         db.execute(f"PRAGMA busy_timeout={round(1000 * LOCK_SECONDS)}")
 
     def _count_over(self) -> Counter[int]:
-        """Return how many jobs that are over each user has."""
+        """Return the number of jobs that are over, by uid."""
         asked = f"SELECT uid, count(*) FROM jobs WHERE state IN ({_ENDED}) GROUP BY uid"  # noqa: S608
         return Counter(dict(self._db.execute(asked, tuple(sorted(FINAL)))))
 
     def close(self) -> None:
-        """Let another scheduler have the queue."""
+        """Close the queue, which another scheduler may then open."""
         self._opened.close()
 
     # --- writing --------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Store:
         gone: Iterable[str] = (),
         usage: Usage | None = None,
     ) -> None:
-        """Write all of it down, and that nodes are `gone`, or nothing. Raises UnwritableError where that fails."""
+        """Store all of it, and delete the nodes in `gone`, or do nothing. Raises UnwritableError if that fails."""
         entries = list(entries)
         nodes = list(nodes)
         kept, ended = self._persist(lambda: self._write(jobs, nodes, entries, gone, usage))
@@ -190,7 +190,7 @@ class Store:
         gone: Iterable[str],
         usage: Usage | None,
     ) -> tuple[dict[int, tuple[Spec, int]], list[Job]]:
-        """Write all of it down; return what `_write_jobs` does, and the jobs that were not over before."""
+        """Store all of it; return the result of `_write_jobs`, and the jobs that were not over before."""
         ended = [job for job in jobs if job.is_final and not self._was_over(job.number)]
         kept = self._write_jobs(jobs)
         self._db.executemany("DELETE FROM nodes WHERE name = ?", [(name,) for name in gone])
@@ -213,12 +213,12 @@ class Store:
         return row is not None and row[0] in FINAL
 
     def try_writing(self) -> None:
-        """Write something that says nothing. Raises UnwritableError where nothing can be written now."""
+        """Write a value without meaning. Raises UnwritableError if nothing can be written now."""
         self._persist(lambda: self._db.execute("REPLACE INTO meta VALUES ('tried', ?)", (time.time(),)))
 
     @contextlib.contextmanager
     def urgently(self) -> Iterator[None]:
-        """Write in a block also where the disk is full, with the room that is kept in reserve."""
+        """Allow a block to write even if the disk is full, with the reserved space."""
         self._urgent = True
         try:
             yield
@@ -227,7 +227,7 @@ class Store:
             self._reserve.fill()
 
     def _persist(self, write: Callable[[], _Written]) -> _Written:
-        """Return what a function does in one transaction. Raises UnwritableError where it cannot be written now."""
+        """Run `write` in one transaction and return its result. Raises UnwritableError if that is not possible now."""
         while True:
             try:
                 with self._transaction():
@@ -237,21 +237,24 @@ class Store:
                     raise
 
     def forget(self, before: float, needed: Collection[int], most: int) -> list[int]:
-        """Delete up to `most` jobs that were over before that time, and return them.
+        """Delete up to `most` jobs that were over before the time `before`, and return them.
 
-        Those that are `needed` stay, and so does the newest of all, after whose number comes the next. Raises
-        SchedulerError where that is not possible now.
+        Jobs that are `needed` stay, and so does the newest of all, from which the next number follows. Raises
+        SchedulerError if that is not possible now.
         """
         kept = {*needed, self.next_number - 1}
         asked = "SELECT job, at, what FROM entries ORDER BY rowid"
         with self._reading(), contextlib.closing(self._db.execute(asked)) as rows:
-            old = itertools.takewhile(lambda row: row[1] < before, rows)  # what came later stands later
+            old = itertools.takewhile(lambda row: row[1] < before, rows)  # rows are in order of time
             gone = list(itertools.islice((job for job, _, what in old if what in FINAL and job not in kept), most))
         self._delete(gone)
         return gone
 
     def forget_surplus(self, keep: int, needed: Collection[int], most: int) -> list[int]:
-        """Delete up to `most` of the oldest jobs of a user who has over `keep` that are over; return as `forget`."""
+        """Delete and return up to `most` of the oldest jobs of one user with over `keep` jobs that are over.
+
+        The same jobs stay, and the same errors are raised, as with `forget`.
+        """
         uid, count = max(self._over.items(), key=itemgetter(1), default=(0, 0))
         if count <= keep:
             return []
@@ -260,7 +263,7 @@ class Store:
         with self._reading(), contextlib.closing(self._db.execute(asked, (uid, *sorted(FINAL)))) as rows:
             old = (number for (number,) in rows if number not in kept)
             gone = list(itertools.islice(old, min(most, count - keep + keep // 10)))
-        if not gone:  # others wait for all of them
+        if not gone:  # other jobs wait for all of them
             self._over[uid] = 0
         self._delete(gone)
         return gone
@@ -277,7 +280,7 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Have all of a block written down, or nothing. Raises UnwritableError where that is not possible now."""
+        """Commit all writes of a block, or none. Raises UnwritableError if that is not possible now."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
@@ -289,14 +292,14 @@ class Store:
                 self._db.execute("ROLLBACK")
 
     def _write_jobs(self, jobs: Iterable[Job]) -> dict[int, tuple[Spec, int]]:
-        """Write jobs down and return what they ask for, which is written only where it is new, with its row."""
+        """Store jobs and return their specifications with the rows of these, which are stored only if they are new."""
         found: dict[int, tuple[Spec, int]] = {}
         rows: dict[int, int] = {}
         before: set[int] = set()
         values = []
         for job in jobs:
             spec, row = self._kept.get(job.number, (None, 0))
-            if spec is not job.spec:  # many that are submitted together have the same
+            if spec is not job.spec:  # jobs submitted together share it
                 before |= self._texts_of([job.number])
                 row = rows.get(id(job.spec)) or schema.row_of(self._db, text_of_spec(job.spec))
             rows[id(job.spec)] = row
@@ -324,7 +327,7 @@ class Store:
         return list(self._jobs(f"WHERE state NOT IN ({_ENDED}) ORDER BY number", tuple(sorted(FINAL))))
 
     def newest(self, count: int, before: int = MOST_JOBS) -> Iterator[Job]:
-        """Yield the newest jobs of those `before` a number, each of which is read when it is asked for."""
+        """Yield the newest jobs with numbers below `before`, newest first; each is read when it is needed."""
         return self._jobs("WHERE number < ? ORDER BY number DESC LIMIT ?", (before, count))
 
     def has_before(self, number: int) -> bool:
@@ -332,22 +335,22 @@ class Store:
         return self._first("SELECT 1 FROM jobs WHERE number < ? LIMIT 1", number) is not None
 
     def job(self, number: int) -> Job | None:
-        """Return one job, None if there never was one of that number."""
+        """Return one job; None if none has that number."""
         return next(self._jobs("WHERE number = ?", (number,)), None)
 
     def state(self, number: int) -> str | None:
-        """Return the final state of a job, None of one that is not over."""
+        """Return the final state of a job; None for one that is not over or does not exist."""
         row = self._first("SELECT state FROM jobs WHERE number = ?", number)
         return str(row[0]) if row and row[0] in FINAL else None
 
     def history(self, first: int = 1, last: int = MOST_JOBS) -> list[Entry]:
-        """Return what happened to the jobs from one number to another, in order."""
+        """Return the history entries of the jobs from number `first` to `last`, in order."""
         asked = "SELECT job, at, what, detail FROM entries WHERE job BETWEEN ? AND ? ORDER BY rowid"
         with self._reading():
             return [entry_of(*row) for row in self._db.execute(asked, (first, last))]
 
     def usage(self, half_life: float) -> Usage:
-        """Return what users have used when the last thing was written down."""
+        """Return the usage of users as it was last stored."""
         row = self._first("SELECT value FROM meta WHERE name = 'usage'")
         try:
             values = json.loads(row[0]) if row else {}
@@ -363,7 +366,7 @@ class Store:
 
     @property
     def latest(self) -> float:
-        """When the last thing happened, in unix seconds; 0 if nothing has."""
+        """The time of the last history entry, in unix seconds; 0 if there is none."""
         row = self._first("SELECT at FROM entries ORDER BY rowid DESC LIMIT 1")
         return float(row[0]) if row else 0.0
 
@@ -373,7 +376,7 @@ class Store:
             return row
 
     def _jobs(self, where: str, values: tuple[object, ...]) -> Iterator[Job]:
-        """Yield jobs; what several ask for is one object."""
+        """Yield jobs; jobs with the same specification share one object."""
         specs: dict[int, Spec] = {}
         with self._reading():
             asked = f"SELECT number, value, spec FROM jobs {where}"  # noqa: S608 - our own words
@@ -390,7 +393,7 @@ class Store:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Read in a block. Raises UnreadableError where the disk, or what is written, is damaged."""
+        """Run a block that reads. Raises UnreadableError if the disk or the stored data are damaged."""
         try:
             yield
         except (sqlite3.Error, DamageError, NewerError) as error:

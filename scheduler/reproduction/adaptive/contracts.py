@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contracts on the jobs of the CCGRID paper (`adaptive`): what first fit, equipartition and `payoff` make of them.
+"""Contracts on the jobs of the CCGRID paper (`adaptive`): the results of first fit, equipartition and `payoff`.
 
-The paper names pay-off and deadlines as its next step and has no experiment with them; this one is ours. Contracts are
-drawn by the defaults of `drom.workloads.contracts`: soft deadlines 2 to 6 times the time on all processors, hard ones
-twice as late, prices of a processor-second log-normal. All three policies get the same jobs with the same contracts.
+The paper names pay-off and deadlines as its next step and has no experiment with them; this one is drom's own.
+Contracts are drawn by the defaults of `drom.workloads.contracts`: soft deadlines 2 to 6 times the time on all
+processors, hard ones twice as late, log-normal prices of a processor-second. All three policies get the same jobs with
+the same contracts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ WORDS = {
 
 
 class Level(NamedTuple):
-    """A metric at a load under each policy; the gains are of `payoff` less each of the others, with the same jobs."""
+    """A metric at a load under each policy; gains are `payoff` minus each of the other policies, on the same jobs."""
 
     load: float
     metric: str
@@ -59,14 +60,14 @@ class Level(NamedTuple):
 
 
 def contracts_on(work: Workload, seed: int) -> Contracts:
-    """Return contracts by the time that each job takes on all processors."""
+    """Return contracts drawn from the time that each job takes on all processors."""
     whole = run_time_on(PROCESSORS, work.run_time, work.allocated, MODEL.parallelism, MODEL.sigma)
     alone = np.maximum(1, np.ceil(whole)).astype(np.int64)
     return draw_contracts(work.job, alone, np.full(len(work), PROCESSORS), Terms(), seed)
 
 
 def shares(work: Workload, contracts: Contracts, policy: str, stall: float) -> dict[str, float]:
-    """Return what a policy earns and which deadlines it meets, as shares of all."""
+    """Return the pay-off and the deadlines met under a policy, as fractions of all."""
     model = MODEL._replace(stall=stall).by_ticks(MILLI)
     run = Simulation.of(work, Machine(PROCESSORS), load_policy(policy), adaptive=model, contracts=contracts)
     run.run()

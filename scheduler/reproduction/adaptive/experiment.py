@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PROCESSORS = 64
 SERVICE_S = 64.5
-"""A job of mean length on all processors."""
+"""The seconds of a job of mean length on all processors."""
 MILLI = 1000
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 SEEDS = 10
@@ -50,7 +50,7 @@ MODEL = Adaptive(minimum=1, maximum=math.inf, parallelism=64, sigma=1, memory=5,
 class Point(NamedTuple):
     """A metric at a load under each policy.
 
-    `gain` is of adaptive less rigid, with the same jobs; `saved` of adaptive that weighs costs less plain adaptive.
+    `gain` is adaptive minus rigid, on the same jobs; `saved` is adaptive that weighs costs minus plain adaptive.
     """
 
     experiment: str
@@ -64,12 +64,12 @@ class Point(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether adaptive jobs do better, worse, or the same as far as the interval tells."""
+        """The result for adaptive jobs: better, worse, or the same within the interval."""
         return self._verdict(self.gain)
 
     @property
     def verdict_on_weighing(self) -> str:
-        """The same of weighing beside plain equipartition."""
+        """The result of weighing costs compared with plain equipartition."""
         return self._verdict(self.saved)
 
     def _verdict(self, gain: Estimate) -> str:
@@ -77,7 +77,7 @@ class Point(NamedTuple):
 
 
 def jobs_of(load: float, count: int, seed: int) -> Workload:
-    """Return so many jobs that arrive at a load factor, with times in milliseconds."""
+    """Return this number of jobs that arrive at a load factor, with times in milliseconds."""
     rng = np.random.default_rng(seed)
     submit = np.cumsum(rng.exponential(SERVICE_S * MILLI / load, count))
     size = rng.integers(1, PROCESSORS + 1, count)
@@ -89,9 +89,9 @@ def jobs_of(load: float, count: int, seed: int) -> Workload:
 
 
 def measure(work: Workload, policy: str, stall: float, weighed: float = 0.0) -> dict[str, float]:
-    """Return the metrics of jobs under a policy; a change costs `stall` seconds more than data and processors do.
+    """Return the metrics of jobs under a policy; a change costs `stall` seconds in addition to data and processors.
 
-    `weighed` is what equipartition takes it to cost.
+    `weighed` is the cost that equipartition assumes.
     """
     model = MODEL._replace(stall=stall).by_ticks(MILLI)
     choices = [f"cost={weighed * MILLI}"] if weighed else []
@@ -102,7 +102,7 @@ def measure(work: Workload, policy: str, stall: float, weighed: float = 0.0) -> 
 
 
 def cost_s(stall: float) -> float:
-    """Return what a job pays for growing from half of the processors to all, as `drom.scheduler.engine.pool` has it."""
+    """Return a job's cost of growing from half of the processors to all, as defined in `drom.scheduler.engine.pool`."""
     moved = MODEL.memory / MODEL.bandwidth / PROCESSORS
     return stall + MODEL.expand * PROCESSORS + moved
 
@@ -118,7 +118,7 @@ def points(seed: int, stall: float, show: Callable[[float], None]) -> list[Point
 
 
 def points_at(experiment: str, load: float, seed: int, stall: float) -> list[Point]:
-    """Make the simulations of an experiment at one load; return what came of response and utilisation."""
+    """Make the simulations of an experiment at one load; return the points of response and utilisation."""
     works = [jobs_of(load, JOBS[experiment], one) for one in range(seed, seed + SEEDS)]
     ways = ((RIGID, 0.0), (ADAPTIVE, 0.0), (ADAPTIVE, cost_s(stall)))
     runs = [[measure(work, policy, stall, weighed) for work in works] for policy, weighed in ways]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures 7 to 10 of Kale, Kumar and DeSouza (CCGRID 2002), and contracts on the same jobs: as text, JSON, pictures.
 
-The text of the paper that is at hand gives no number of these figures, so that none stands beside ours.
+The available text of the paper gives no numbers of these figures, so that only drom's are shown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORDS = {RESPONSE: "mean response, s", UTILISATION: "mean utilisation"}
 
 
 def lines(found: Sequence[Point]) -> Iterator[str]:
-    """Give a table per figure, each value with half of its 95 % interval."""
+    """Yield a table per figure, each value with half of its 95 % interval."""
     for (experiment, metric), number in FIGURES.items():
         yield f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
         yield f"  {'load':>4} {'rigid':>20} {'adaptive':>20} {'difference':>20}         {'weighing costs':>20}"
@@ -43,7 +43,7 @@ def lines(found: Sequence[Point]) -> Iterator[str]:
 
 
 def contract_lines(found: Sequence[Level]) -> Iterator[str]:
-    """Give a table per metric of contracts, each value with half of its 95 % interval, and whether payoff is better."""
+    """Yield a table per metric of contracts, each value with half of its 95 % interval, and a verdict on payoff."""
     for metric, words in contracts.WORDS.items():
         yield f"Contracts: {words}, {contracts.COUNT:,} jobs"
         yield f"  {'load':>4} " + " ".join(f"{name:>20}" for name in contracts.POLICIES) + "  payoff against each"
@@ -55,7 +55,7 @@ def contract_lines(found: Sequence[Level]) -> Iterator[str]:
 
 
 def to_json(found: Sequence[Point], bound: Sequence[Level], seed: int, stall: float) -> dict[str, Any]:
-    """Return all as plain values."""
+    """Return all results as JSON values."""
     rows = [
         point._asdict()
         | {name: getattr(point, name)._asdict() for name in ("rigid", "adaptive", "gain", "weighing", "saved")}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulations of `drom reproduce cp` that are done, a line of a file each, so that a stopped run goes on where it was.
+"""Completed simulations of `drom reproduce cp`, a line of a file each, so that a stopped run can be continued.
 
-The first line says what they rest on. Each line begins with its line break: one that was cut off spoils no other.
+The first line has the versions and the platform. Each line begins with its line break, so that a truncated line damages
+no other.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ NAME = "runs.jsonl"
 
 
 class Kept:
-    """The file of simulations in a folder, and what it has."""
+    """The file of simulations in a folder, and its contents."""
 
     def __init__(self, folder: Path, platform: Platform) -> None:
-        """Open the file, or begin one. Raises SchedulerError where that cannot be, or it rests on something else."""
+        """Open the file, or create it. Raises SchedulerError if that fails, or if it has other versions or platform."""
         self._path = folder / NAME
         basis = {name: metadata.version(name) for name in ("drom", "ortools")} | {"platform": platform}
         basis = json.loads(json.dumps(basis))
@@ -37,7 +38,7 @@ class Kept:
             told = list(_values(self._path.read_text(encoding="utf-8"))) if self._path.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise SchedulerError(f"{self._path} cannot be read: name another --out.") from error
-        if len(told) < 2:  # no simulation is lost
+        if len(told) < 2:  # it has no simulation to lose
             self._append(basis, "w")
         elif told[0] != basis:
             msg = f"{self._path} is of another version of drom or OR-tools, or of another machine: name another --out."
@@ -48,7 +49,7 @@ class Kept:
             raise SchedulerError(f"{self._path} has lines that are no simulations: name another --out.") from error
 
     def keep(self, task: Task, metrics: Metrics) -> None:
-        """Add a simulation. Raises SchedulerError where the file cannot be written."""
+        """Add a simulation. Raises SchedulerError if the file cannot be written."""
         self.done[task] = metrics
         self._append({"task": task._asdict(), "metrics": metrics._asdict()})
 
@@ -61,7 +62,7 @@ class Kept:
 
 
 def _metrics(told: dict[str, Any]) -> Metrics:
-    """Return the metrics of a line. Raises TypeError where they are no numbers."""
+    """Return the metrics of a line. Raises TypeError if they are not numbers."""
     found = Metrics(**told)
     if not all(isinstance(value, int | float) for value in found):
         raise TypeError(found)
@@ -69,7 +70,7 @@ def _metrics(told: dict[str, Any]) -> Metrics:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Give the values of all lines that are whole."""
+    """Yield the values of all complete lines."""
     for line in text.splitlines():
         with suppress(ValueError):
             yield json.loads(line)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tests of Bridi et al., "A CP Scheduler for High-Performance Computers": their Table 1, and ours.
+"""The two tests of Bridi et al., "A CP Scheduler for High-Performance Computers": their Table 1, and drom's.
 
-Each seed's jobs go through every scheduler. What is assumed is in docs/constraint-programming.md.
+Each seed's jobs are simulated under every scheduler. The assumptions are in docs/constraint-programming.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAPER = {
 
 
 class Contest(NamedTuple):
-    """CP beside a rule: seeds in which a metric is less, the same and more, and the mean difference, CP less rule."""
+    """CP and a rule: the seeds in which a metric is less, the same and more, and the mean of CP minus the rule."""
 
     test: str
     metric: str
@@ -49,13 +49,13 @@ class Contest(NamedTuple):
     losses: int
     difference: Estimate
     change: float | None
-    """The difference of the means, as a part of the rule's; None where that is 0."""
+    """The difference of the means, as a fraction of the rule's mean; None if that is 0."""
 
 
 def tasks_of(
     seeds: Sequence[int], first: int = 1000, platform: str = EURORA, tests: Sequence[Case] = TESTS
 ) -> list[Task]:
-    """Return all simulations, with so many jobs of each test: seed by seed, the longest of a seed first."""
+    """Return all simulations, with `first` jobs of each test: seed by seed, the longest of a seed first."""
     order = (CP, PORTFOLIO, WALLTIME.name, GREEDY, FIFO.name)
     numbers = tuple(reversed([TESTS.index(test) for test in tests]))
     return [Task(test, seed, name, first, platform) for seed, name, test in product(seeds, order, numbers)]
@@ -69,10 +69,10 @@ def tests_in(found: dict[Task, Metrics]) -> list[Case]:
 def measure_all(
     tasks: Sequence[Task], at_once: int, show: Callable[[float], None], kept: Kept | None = None
 ) -> dict[Task, Metrics]:
-    """Make all simulations that are not kept, so many at once; `show` gets the fraction that is done.
+    """Make all simulations that are not completed yet, several at a time; `show` gets the fraction that is done.
 
     On Ctrl-C all stop at once; those that have ended are kept. Raises SchedulerError, before anything is simulated,
-    for jobs that cannot run, and where a process that simulates is killed.
+    for jobs that cannot run, and if a simulating process is killed.
     """
     found = {} if kept is None else {task: kept.done[task] for task in tasks if task in kept.done}
     left = [task for task in tasks if task not in found]
@@ -93,7 +93,7 @@ def measure_all(
 
 
 def values(found: dict[Task, Metrics], test: Case, scheduler: str, metric: str) -> Floats:
-    """Return a metric by seed."""
+    """Return the values of a metric by seed."""
     number = TESTS.index(test)
     return np.array(
         [
@@ -105,7 +105,7 @@ def values(found: dict[Task, Metrics], test: Case, scheduler: str, metric: str) 
 
 
 def contests(found: dict[Task, Metrics]) -> list[Contest]:
-    """Return CP beside each rule, by test and metric, overhead apart."""
+    """Return the comparison of CP with each rule, by test and metric, except overhead."""
     told = []
     for test in tests_in(found):
         for metric in ("wqt", "nl", "tr"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs for the two tests of Bridi et al. on Eurora: about 300, and 700 with more units.
 
-The paper says no more of its jobs than that. All else is assumed, and was set once so that under the two rules the
-metrics are of the size that its Table 1 gives for them; no run under constraint programming was made before.
+The paper gives no more details of its jobs. Everything else is assumed, and was set once so that under the two rules
+the metrics have the magnitude of its Table 1; no run under constraint programming was made before that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SEEDS = tuple(range(1, 31))
 
 
 class Kind(NamedTuple):
-    """Jobs of a queue: their share, their walltimes in minutes and their most units, both log-uniform."""
+    """The jobs of a queue: their share, their walltimes in minutes and their most units, both log-uniform."""
 
     queue: str
     share: float
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A test of the paper: how many jobs, over how many hours they are submitted, and how they are."""
+    """A test of the paper: the number of jobs, the hours over which they are submitted, and their kinds."""
 
     name: str
     jobs: int
@@ -64,9 +64,9 @@ EXACT = 0.2
 
 
 def jobs_of(test: Case, platform: Platform, seed: int) -> list[Job]:
-    """Return the jobs of a test in order of submission, the same for the same seed.
+    """Return the jobs of a test in order of submission; the same seed gives the same jobs.
 
-    Raises SchedulerError for a platform without the queues or resources that they name.
+    Raises SchedulerError for a platform without the queues or resources that they use.
     """
     rng = np.random.default_rng([seed, test.jobs])
     queues = {queue.name: number for number, queue in enumerate(platform.queues)}

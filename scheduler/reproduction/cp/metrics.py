@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Metrics(NamedTuple):
-    """The less, the better."""
+    """The metrics of a schedule; less is better."""
 
     wqt: float
     """Weighted queue time: the sum of waits, each divided by the longest that its queue allows."""
     nl: int
     """Late jobs: those that wait longer than that."""
     tr: int
-    """Tardiness: the sum of what they wait beyond it, in seconds."""
+    """Tardiness: the sum of their waits beyond that, in seconds."""
     ao: float
     """Average overhead: CPU seconds per call of the scheduler."""
 
 
 def metrics_of(jobs: Jobs, platform: Platform, start: Ints, seconds: float, calls: int) -> Metrics:
-    """Return the metrics of a schedule that took a scheduler so many seconds and calls."""
+    """Return the metrics of a schedule, for which the scheduler took the given seconds and calls."""
     most = np.array([queue.maximum_wait_s for queue in platform.queues], np.int64)[jobs.queue]
     wait = start - jobs.submit
     beyond = np.maximum(wait - most, 0)

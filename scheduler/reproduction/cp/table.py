@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 1 of Bridi et al. beside ours: as text, as JSON, as a picture."""
+"""Table 1 of Bridi et al. and drom's results: as text, as JSON, as a picture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = {"wqt": "WQT", "nl": "NL", "tr": "TR, s", "ao": "AO, s"}
 
 
 def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform: Platform) -> Iterator[str]:
-    """Give the tables, each value of ours with half of its 95 % interval, and how often CP did better."""
+    """Yield the tables, each of drom's values with half of its 95 % interval, and how often CP was better."""
     nodes = counted(platform.capacity.shape[0], "node")
     for test in tests_in(found):
         count = min(first, test.jobs)
@@ -46,7 +46,7 @@ def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform
 
 
 def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform: Platform) -> dict[str, Any]:
-    """Return all as plain values."""
+    """Return all results as JSON values."""
     return {
         "schema_version": 1,
         "platform": platform.name,
@@ -65,7 +65,7 @@ def to_json(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platfo
 
 
 def draw(found: dict[Task, Metrics], folder: Path) -> None:
-    """Write cp.png. Raises WorkloadError when matplotlib is missing."""
+    """Write cp.png. Raises WorkloadError if matplotlib is missing."""
     figure = blank(12, 6.5, "Constraint programming beside PBS's rules, with 95 % intervals; crosses: the paper")
     tests = tests_in(found)
     axes = figure.subplots(len(tests), len(WORDS), squeeze=False)

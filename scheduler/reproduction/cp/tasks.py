@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulations of `drom reproduce cp`: which there are, and how one is made."""
+"""The simulations of `drom reproduce cp`: their parameters, and the function that makes one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ EURORA = "eurora"
 
 
 class Task(NamedTuple):
-    """A simulation: a test by its number from 0 on, a seed, a scheduler by name, how many jobs of the test, and where.
+    """A simulation: a test by its number from 0, a seed, a scheduler by name, a number of jobs, and a platform.
 
-    `platform` is as `load_platform` takes it.
+    `platform` is an argument of `load_platform`.
     """
 
     test: int
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 
 
 def scheduler_of(name: str, platform: Platform) -> Scheduler:
-    """Return a new scheduler: one of a rule has no memory, one that plans begins without a plan."""
+    """Return a new scheduler: a rule has no memory, and a planner begins without a plan."""
     planners: dict[str, Scheduler] = {
         CP: Planner(platform),
         PORTFOLIO: Portfolio(Planner(platform)),

@@ -50,13 +50,13 @@ _DRAWN_AT_ONCE = 10_000
 
 
 class Row(NamedTuple):
-    """What one simulation came to; shares are of all that the nodes could do."""
+    """The result of one simulation; shares are of the capacity of the nodes."""
 
     accuracy: float
     policy: str
     """NONE, A or B."""
     slot_min: int
-    """T; 1, the step of the simulation, where there are no time slots."""
+    """T; 1, the step of the simulation, without time slots."""
     pause_min: int
     """t; 0 without filling."""
     regular: float
@@ -64,17 +64,17 @@ class Row(NamedTuple):
     whole: float
     """Policy A: the share of whole time slots without a regular job."""
     load: float
-    """The share in which anybody had a node."""
+    """The share in which nodes were allocated."""
     gain: float
     """Useful work of containers."""
     delayed: float
     """Regular jobs that waited for containers."""
     delay_s: float
-    """For how long those did, in the mean."""
+    """The mean time in seconds for which these jobs waited."""
 
 
 class Point(NamedTuple):
-    """Means of a `Row` over the runs, and what the paper's bound says."""
+    """Means of a `Row` over the runs, and the paper's bound."""
 
     accuracy: float
     policy: str
@@ -135,7 +135,7 @@ def _made(work: Workload, slot_s: int) -> Simulation:
 
 
 def simulated(work: Workload, slot_s: int, days: int) -> Simulation:
-    """Return the simulation of so many days, without filling, on a machine with time slots of so many seconds."""
+    """Return the simulation of a number of days, without filling, on a machine with time slots of given seconds."""
     run = _made(work, slot_s)
     run.run(days * DAY)
     return run
@@ -164,9 +164,9 @@ def _row(accuracy: float, run: Simulation, slot: int, filling: Filling | None, f
 
 
 def points(seed: int, days: int, at_once: int, show: Callable[[float], None]) -> list[Point]:
-    """Make all simulations with SEEDS seeds from `seed` on, so many at once; `show` gets the fraction that is done.
+    """Make all simulations with SEEDS seeds from `seed` on, several at a time; `show` gets the fraction that is done.
 
-    Raises SchedulerError where a process that simulates is killed.
+    Raises SchedulerError if a simulating process is killed.
     """
     tasks = [(accuracy, one, days) for accuracy in ACCURACIES for one in range(seed, seed + SEEDS)]
     found: dict[int, list[Row]] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figure 2 of Polyakov and Dubenskaya (GRID 2018) with and without filling, and the gain: as text, JSON, pictures.
 
-The text of the paper that is at hand gives no number of its figure, so that none stands beside ours.
+The available text of the paper gives no numbers of its figure, so that only drom's are shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WAYS = ((NONE, 1, 0), (A, 60, 5), (B, 1, 5))
 
 
 def lines(found: Sequence[Point], days: int) -> Iterator[str]:
-    """Give both tables, each value with half of its 95 % interval."""
+    """Yield both tables, each value with half of its 95 % interval."""
     yield f"Figure 2: mean load over the accuracy p of requests, {NODES} slots, {days} days"
     yield f"  {'p':>4} " + " ".join(f"{_way(*way):>19}" for way in _WAYS)
     for accuracy in ACCURACIES:
@@ -66,7 +66,7 @@ def _numbers(point: Point) -> Iterator[tuple[int, str]]:
 
 
 def to_json(found: Sequence[Point], seed: int, days: int) -> dict[str, Any]:
-    """Return all as plain values."""
+    """Return all results as JSON values."""
     names = ("regular", "whole", "load", "gain", "delayed", "delay_s")
     rows = [
         point._asdict() | {name: getattr(point, name)._asdict() for name in names} | {"bound": point.bound}
@@ -76,7 +76,7 @@ def to_json(found: Sequence[Point], seed: int, days: int) -> dict[str, Any]:
 
 
 def draw(found: Sequence[Point], folder: Path) -> None:
-    """Write figure-2.png and gain.png. Raises WorkloadError when matplotlib is missing."""
+    """Write figure-2.png and gain.png. Raises WorkloadError if matplotlib is missing."""
     plots.write(_load_figure(found), folder / "figure-2.png")
     plots.write(_gain_figure(found), folder / "gain.png")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures 4 to 7 as numbers: classes of jobs by size and run time, and days, under static backfilling and SD-Policy.
 
-The borders of the paper's classes are not given; these are those of `drom.scheduler.analysis.series`.
+The paper does not give the borders of its classes; those of `drom.scheduler.analysis.series` are used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LARGE, _LONG = 1024, "1 d"
 
 
 def class_rows(static: Schedule, malleable: Schedule) -> list[Row]:
-    """Return what the text says about the ratios of Figures 4 to 6, for whole schedules of the same jobs."""
+    """Return rows on the paper's statements about the ratios of Figures 4 to 6, for full schedules of the same jobs."""
     slow, run, wait = (_ratios(static, malleable, what) for what in ("slowdown", "run_time", "wait"))
     jobs, ratio = _large(slow)
     longer = None if ratio is None else 100 * (1 / ratio - 1)
@@ -39,7 +39,7 @@ def class_rows(static: Schedule, malleable: Schedule) -> list[Row]:
 
 
 def day_rows(static: Schedule, malleable: Schedule) -> list[Row]:
-    """Return on how many days jobs that were submitted then have more slowdown, as Figure 7 shows it."""
+    """Return a row with the number of days on which submitted jobs have more slowdown, as in Figure 7."""
     span = span_of(static)
     length = period(span)
     one, two = (means_per(length, span, s.table["submit"], slowdown(s.table)) for s in (static, malleable))
@@ -70,7 +70,7 @@ def _largest(grid: Grid) -> float | None:
 
 
 def _large(grid: Grid) -> tuple[int, float | None]:
-    """Return the number of jobs of the class that the text is about, and its ratio."""
+    """Return the number of jobs of the class named in the text, and its ratio."""
     if len(grid.means) <= _row(_LARGE):
         return 0, None
     place = _row(_LARGE), _column(_LONG)
@@ -79,7 +79,7 @@ def _large(grid: Grid) -> tuple[int, float | None]:
 
 
 def _row(nodes: int) -> int:
-    """Return the class of sizes, powers of two, of which this is the largest."""
+    """Return the class of sizes of which this power of two is the largest."""
     return nodes.bit_length() - 1
 
 

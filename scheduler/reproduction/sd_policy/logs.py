@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs of each experiment as a file: a real log where there is one, a model's jobs, or a sample that stands in."""
+"""The jobs of each experiment as a file: a real log if there is one, a model's jobs, or a sample in its place."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """Jobs to simulate, and the machine they are for."""
+    """The jobs to simulate, and their machine."""
 
     log: Path
     nodes: int
     cores: int
     note: str
-    """What they are, as a sentence."""
+    """A description of the jobs, as a sentence."""
     stands_in: bool = False
-    """Whether they are others than the paper's, so that its numbers say nothing about them."""
+    """Whether the jobs differ from the paper's, so that its numbers do not apply to them."""
 
 
 def source_of(experiment: Experiment, named: Path | None, scratch: Path, seed: int) -> Source:
-    """Return the jobs of an experiment; those that are no file yet are written into `scratch`.
+    """Return the jobs of an experiment; jobs that are not in a file yet are written into `scratch`.
 
-    A real log is the `named` one or, where none is, lies in the folder that the environment variable DROM_WORKLOADS
-    names; `seed` is the model's. Raises WorkloadError for a log that cannot be read, SchedulerError for another one
-    than the paper's, and when `scratch` cannot be written.
+    A real log is the `named` one or, if none is named, is in the folder in the environment variable DROM_WORKLOADS;
+    `seed` is the model's. Raises WorkloadError for a log that cannot be read, and SchedulerError for a log other than
+    the paper's, and if `scratch` cannot be written.
     """
     nodes, cores, target = experiment.nodes, experiment.cores, scratch / f"workload-{experiment.number}.swf.gz"
     if not isinstance(experiment.jobs, Real):
@@ -68,7 +68,7 @@ def _in_folder(real: Real) -> Path | None:
 
 
 def _selected(real: Real, log: Path, target: Path) -> Path:
-    """Return a log with no other jobs than those that are meant: the one that is there, or a part of it."""
+    """Return a log with only the jobs of the experiment: the existing one, or a part of it."""
     work = read_log(log)
     which = matching(work, real.condition)
     if int(which.sum()) != real.jobs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has come of the experiments: the rows of each workload, from its folders of results."""
+"""The results of the experiments: the rows of each workload, from its folders of results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = 1
 
 
 class Outcome(NamedTuple):
-    """A workload with its rows; `runs` has the metrics of every setting that ran to its end."""
+    """A workload with its rows; `runs` has the metrics of every setting that ran to completion."""
 
     number: int
     title: str
@@ -35,11 +35,11 @@ class Outcome(NamedTuple):
     complete: bool
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the outcome as JSON values."""
         return self._asdict() | {"rows": [row.to_json() for row in self.rows]}
 
     def lines(self) -> list[str]:
-        """Return it as text."""
+        """Return the outcome as lines of text."""
         notes = textwrap.wrap(" ".join(self.notes), 112, initial_indent="  ", subsequent_indent="  ")
         return [f"Workload {self.number}: {self.title}", *notes, *lines(self.rows)]
 
@@ -58,7 +58,7 @@ def folder_of(folder: Path, number: int, setting: str) -> Path:
 
 
 def outcome_of(number: int, source: Source, folder: Path) -> Outcome:
-    """Return what has come of a workload; settings without whole results count as not run."""
+    """Return the outcome of a workload; settings without complete results count as not run."""
     told = {setting.name: _whole(folder_of(folder, number, setting.name)) for setting in SETTINGS}
     runs = {name: one["metrics"] for name, one in told.items() if one is not None}
     rows = [*table_1(number, runs), *figures_1_to_3(number, runs)]
@@ -73,7 +73,7 @@ def outcome_of(number: int, source: Source, folder: Path) -> Outcome:
 
 
 def _classes_and_days(runs: dict[str, Metrics], folder: Path) -> list[Row]:
-    """Return Figures 4 to 7, which are about workload 4."""
+    """Return the rows of Figures 4 to 7, which are about workload 4."""
     if not {STATIC.name, MAXSD_10.name} <= runs.keys():
         return figure_7(runs)
     pair = [load_schedule(folder_of(folder, 4, setting.name)) for setting in (STATIC, MAXSD_10)]
@@ -81,7 +81,7 @@ def _classes_and_days(runs: dict[str, Metrics], folder: Path) -> list[Row]:
 
 
 def _whole(folder: Path) -> dict[str, Any] | None:
-    """Return the summary of a folder of results; None where a run did not come to its end."""
+    """Return the summary of a folder of results; None for a run that did not complete."""
     try:
         told = load(folder)
     except SchedulerError:

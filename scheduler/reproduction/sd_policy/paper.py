@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbers of D'Amico, Jokanovic and Corbalan, "Holistic slowdown driven scheduling and resource management for
-malleable jobs" (ICPP 2019), as tables and text give them. What only the height of a bar tells is not here.
+malleable jobs" (ICPP 2019), as tables and text give them. Values shown only by the height of a bar are not included.
 
 Settings and metrics have the names of `settings` and of summary.json. A change is relative to static backfilling, in
 percent.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Given(NamedTuple):
-    """A number of the paper, or a bound: the paper says that it is less."""
+    """A number of the paper, or an upper bound that the paper gives."""
 
     value: float
     bound: bool = False
@@ -40,7 +40,7 @@ CHANGES = {
     (4, "maxsd-10", RESPONSE): Given(-50),
     (4, "maxsd-10", SLOWDOWN): Given(-70.4),
 }
-"""Text on Figures 1 to 3 and Section 4.2, by workload, setting and metric: the changes that are said."""
+"""Text on Figures 1 to 3 and Section 4.2: the changes that it gives, by workload, setting and metric."""
 
 LARGEST_RATIO = Given(5.69)
 """Figure 4: slowdown, static to MAXSD 10, of the class that gains most up to 512 nodes and 4 hours ("up to 569%")."""

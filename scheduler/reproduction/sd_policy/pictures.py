@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures 1 to 8 as pictures, and all results as one HTML page. Imports matplotlib when drawing."""
+"""Figures 1 to 8 as pictures, and all results as one HTML page. matplotlib is imported when drawing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _METRICS = (paper.MAKESPAN, paper.RESPONSE, paper.SLOWDOWN)
 
 
 def write_all(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Write the figures as figure-*.png and report.html into a folder that has the results.
+    """Write the figures as figure-*.png and report.html into a folder of results.
 
-    Raises SchedulerError when they cannot be written, WorkloadError when matplotlib is missing.
+    Raises SchedulerError if they cannot be written, WorkloadError if matplotlib is missing.
     """
     figures = dict(_figures(outcomes, folder))
     for name, figure in figures.items():
@@ -59,7 +59,7 @@ def _figures(outcomes: Sequence[Outcome], folder: Path) -> Iterator[tuple[str, F
 
 
 def _bars(title: str, outcomes: Sequence[Outcome], settings: Sequence[Setting], metrics: Sequence[str]) -> Figure:
-    """Draw metrics under several settings, relative to static backfilling, with what the paper gives of them."""
+    """Draw metrics under several settings, relative to static backfilling, with the paper's values."""
     figure = blank(6 + 3 * len(metrics), 4.5, f"{title}, relative to static backfilling")
     for axes, key in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         for place, setting in enumerate(settings):
@@ -75,7 +75,7 @@ def _bars(title: str, outcomes: Sequence[Outcome], settings: Sequence[Setting], 
 
 
 def _mark(axes: Axes, x: np.ndarray, given: Sequence[paper.Given | None]) -> None:
-    """Mark what the paper gives."""
+    """Mark the paper's value."""
     known = [(place, 1 + one.value / 100) for place, one in zip(x, given, strict=True) if one is not None]
     if known:
         places, values = zip(*known, strict=True)

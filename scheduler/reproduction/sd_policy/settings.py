@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the SD-Policy paper simulates: the workloads of its Table 1, and the settings of its Figures 1 to 8."""
+"""The simulations of the SD-Policy paper: the workloads of its Table 1, and the settings of its Figures 1 to 8."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Setting(NamedTuple):
     """A policy with parameters, as options of `drom simulate`."""
 
     name: str
-    """That of its folder of results."""
+    """The name of its folder of results."""
     label: str
-    """As the paper calls it."""
+    """The paper's name for it."""
     options: tuple[str, ...]
 
 
@@ -39,16 +39,16 @@ SETTINGS = (STATIC, *CUTOFFS, DYNAMIC_WORST)
 
 
 class Real(NamedTuple):
-    """A log that is looked for: the names it may have, and which of its jobs are meant."""
+    """A real log: its possible file names, and the jobs of it that are used."""
 
     names: tuple[str, ...]
     jobs: int
     condition: str
-    """As `drom.workloads.where` reads it; a log that has no other jobs is taken as it is."""
+    """The condition on its jobs, for `drom.workloads.where`; a log that has no other jobs is used unchanged."""
     source: str
-    """Where it comes from."""
+    """Its origin."""
     stand_in: Recipe
-    """A sample that is simulated where the log is not there, on a machine of its own size."""
+    """A sample that is simulated if the log is missing, on a machine of the sample's size."""
 
 
 class Experiment(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's tables and figures as rows: what it gives, what came out here, and how far that is apart."""
+"""The paper's tables and figures as rows: its values, drom's values, and their deviations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANGE, SHARE = "%", "% of jobs"
 
 
 class Row(NamedTuple):
-    """A number of the paper and ours; None where the paper does not give it, or it was not simulated."""
+    """A number of the paper and drom's; None if the paper does not give it, or if it was not simulated."""
 
     place: str
     """The table or figure of the paper."""
@@ -33,9 +33,9 @@ class Row(NamedTuple):
     here: float | None
 
     def deviation(self) -> float | None:
-        """Return how far `here` is from the paper: points for changes, else percent; None where one is missing.
+        """Return the deviation of `here` from the paper: in points for changes, else percent; None if one is missing.
 
-        From a bound it is how far the size of `here` is beyond it.
+        For a bound it is the distance by which the size of `here` exceeds it.
         """
         if self.paper is None or self.here is None:
             return None
@@ -46,19 +46,19 @@ class Row(NamedTuple):
         return change(self.here, self.paper.value)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the row as JSON values."""
         given = {"paper": self.paper and self.paper.value, "paper_is_bound": bool(self.paper and self.paper.bound)}
         head = {"place": self.place, "what": self.what, "unit": self.unit}
         return head | given | {"here": self.here, "deviation": self.deviation()}
 
 
 def change(value: float | None, base: float | None) -> float | None:
-    """Return by how many percent a value is above a base; None where one is missing or the base is 0."""
+    """Return the difference of a value from a base in percent; None if one is missing or the base is 0."""
     return None if value is None or not base else 100 * (value / base - 1)
 
 
 def table_1(workload: int, runs: Mapping[str, Metrics]) -> list[Row]:
-    """Return the figures of static backfilling; `runs` are the metrics of whole runs, by setting."""
+    """Return the rows of static backfilling; `runs` are the metrics of complete runs, by setting."""
     static = runs.get(STATIC.name, {})
     return [
         Row("Table 1", f"{STATIC.label}: {FIGURES[key]}", "s" if key.endswith("_s") else "", given, static.get(key))
@@ -67,7 +67,7 @@ def table_1(workload: int, runs: Mapping[str, Metrics]) -> list[Row]:
 
 
 def figures_1_to_3(workload: int, runs: Mapping[str, Metrics]) -> Iterator[Row]:
-    """Give the changes under every value of MAX_SLOWDOWN, then the best one of the slowdown."""
+    """Yield the changes under every value of MAX_SLOWDOWN, then the best change of the slowdown."""
     for number, key in enumerate((paper.MAKESPAN, paper.RESPONSE, paper.SLOWDOWN), 1):
         for setting in CUTOFFS:
             given = paper.CHANGES.get((workload, setting.name, key))
@@ -94,7 +94,7 @@ def figure_8(workload: int, runs: Mapping[str, Metrics]) -> list[Row]:
 
 
 def figure_7(runs: Mapping[str, Metrics]) -> list[Row]:
-    """Return how often malleability was used in workload 4."""
+    """Return the rows on the use of malleability in workload 4."""
     run = runs.get(MAXSD_10.name, {})
     given = {"malleable starts": (paper.STARTS, "malleable_starts"), "mates": (paper.MATES, "distinct_mates")}
     return [
@@ -104,7 +104,7 @@ def figure_7(runs: Mapping[str, Metrics]) -> list[Row]:
 
 
 def workload_5(seed: int, static: Metrics) -> list[Row]:
-    """Return what the paper says about static backfilling on a real machine, and the mix of applications made here."""
+    """Return rows on static backfilling on a real machine in the paper, and on the mix of applications made here."""
     made = np.bincount(applications(np.arange(1, paper.REAL_JOBS + 1), seed), minlength=len(TABLE_2)) / paper.REAL_JOBS
     return [
         *table_1(5, {STATIC.name: static}),
@@ -126,7 +126,7 @@ def cells(row: Row) -> tuple[str, str, str, str, str]:
 
 
 def lines(rows: Iterable[Row]) -> list[str]:
-    """Return a table for people."""
+    """Return a table as lines of text."""
     table = [("PLACE", "WHAT", "PAPER", "HERE", "DEVIATION"), *map(cells, rows)]
     return [f"  {place:12}{what:48}{given:>14}{here:>14}{apart:>16}" for place, what, given, here, apart in table]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`drom reproduce sd-policy --workload 5`: which runs there are to make, making them one after the other, resuming."""
+"""`drom reproduce sd-policy --workload 5`: the runs to make, making them one after the other, and resuming."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 REHEARSAL = "rehearsal"
 PARTS = (REHEARSAL, CORES.name, NODES.name)
-"""What may be asked for: simulations of the live scheduler, and the two scales."""
+"""The parts that may be chosen: simulations of the live scheduler, and the two scales."""
 CALIBRATION = "calibration.json"
 
 
 class Wanted(NamedTuple):
-    """What is asked for; None: as the settings say."""
+    """The options of the command; None: as in the settings."""
 
     parts: Sequence[str] = PARTS
     seed: int = SEEDS[0]
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
     curves: str = "mixed"
 
     def tasks(self) -> list[Task]:
-        """Return the runs, the two of a seed one after the other."""
+        """Return the runs; the two of a seed follow each other."""
         scales = [SCALES[part] for part in PARTS if part in self.parts and part in SCALES]
         return [
             Task(
@@ -59,20 +59,21 @@ class Wanted(NamedTuple):
 
 
 def left(wanted: Wanted, out: Path) -> list[Task]:
-    """Return the runs that are yet to be made, with folders for them.
+    """Return the runs that are yet to be made, and create folders for them.
 
-    Raises SchedulerError where what is there is of other options, and where results cannot be written.
+    Raises SchedulerError if existing runs have other options, if results cannot be written, and without two cores for
+    programs on real cores.
     """
     tasks = [task for task in wanted.tasks() if completed.find(out, task) is None]
     if any(task.scale == CORES.name for task in tasks) and not enough_cores():
         raise SchedulerError("programs on real cores need two of them: leave them out with --scale nodes.")
-    for task in tasks:  # before hours have passed
+    for task in tasks:  # fail now, rather than after hours
         prepare(completed.folder_of(out, task))
     return tasks
 
 
 def make_all(tasks: Sequence[Task], out: Path, show: Callable[[float], None]) -> None:
-    """Make runs and keep each. Raises SchedulerError, ControlError, and KeyboardInterrupt on Ctrl-C."""
+    """Make runs and store each. Raises SchedulerError, ControlError, and KeyboardInterrupt on Ctrl-C."""
     weights = [task.seconds() for task in tasks]
     done = 0.0
     for task, weight in zip(tasks, weights, strict=True):
@@ -86,7 +87,7 @@ def make_all(tasks: Sequence[Task], out: Path, show: Callable[[float], None]) ->
 
 
 def _amounts(out: Path) -> dict[str, Amount]:
-    """Return what the programs on real cores do in a second: measured once, as all runs are to have the same work."""
+    """Return the measured speeds of the programs on real cores: measured once, so that all runs have the same work."""
     amounts = _measured(out)
     if not amounts:
         amounts = calibrate()
@@ -95,7 +96,7 @@ def _amounts(out: Path) -> dict[str, Amount]:
 
 
 def _measured(out: Path) -> dict[str, Amount]:
-    """Return what has been measured, nothing if nothing has."""
+    """Return the stored measurements; empty if there are none. Raises SchedulerError if they cannot be read."""
     path = out / "workload-5" / CALIBRATION
     if not path.exists():
         return {}
@@ -107,7 +108,7 @@ def _measured(out: Path) -> dict[str, Amount]:
 
 
 def rehearse(wanted: Wanted, out: Path, show: Callable[[float], None]) -> dict[str, list[Pair]]:
-    """Return simulations of the live scheduler by curves, for each seed; also with those measured, where they are."""
+    """Return simulations of the live scheduler for each seed by curves, including measured curves if there are any."""
     if REHEARSAL not in wanted.parts:
         return {}
     for name in REHEARSED:
@@ -130,7 +131,7 @@ def rehearse(wanted: Wanted, out: Path, show: Callable[[float], None]) -> dict[s
 
 
 def outcome(out: Path, seed: int, rehearsed: dict[str, list[Pair]] | None = None) -> Outcome:
-    """Return what there is to say of workload 5, from the runs in a folder. Raises SchedulerError."""
+    """Return the outcome of workload 5, from the runs in a folder. Raises SchedulerError."""
     runs = completed.all_in(out)
     found = report.pairs(runs)
     whole = [run for run in runs if run.task.scale == NODES.name and run.task.first == NODES.jobs]

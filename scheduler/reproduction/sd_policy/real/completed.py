@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of workload 5 that are done, a folder each: what was written down, also as `drom compare` reads it."""
+"""Completed runs of workload 5, a folder each: their records, also in the format of `drom compare`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "run.json"
 
 
 class Kept(NamedTuple):
-    """A run: what was asked for, what came of it, the seconds that each job lost, and the joules that RAPL counted."""
+    """A run: its task, its result, the seconds that each job lost, and the joules that RAPL counted."""
 
     task: Task
     result: Result
@@ -32,19 +32,19 @@ class Kept(NamedTuple):
 
 
 def folder_of(out: Path, task: Task) -> Path:
-    """Return where the results of a run are."""
+    """Return the folder of the results of a run."""
     return out / "workload-5" / task.scale / f"seed-{task.seed}" / task.policy
 
 
 def keep(out: Path, task: Task, told: Mapping[str, Any]) -> None:
-    """Write down what a scheduler has told of a run. Raises SchedulerError where that cannot be."""
+    """Write a scheduler's history of a run. Raises SchedulerError if that is not possible."""
     folder, found = folder_of(out, task), _result(task, told)
     write_schedule(found.schedule, found.work, found.summary, folder)
     write_value(_basis(task) | {"told": told}, folder / NAME)
 
 
 def find(out: Path, task: Task) -> Kept | None:
-    """Return a run that is there. Raises SchedulerError for one of other options, or that cannot be read."""
+    """Return a completed run, None if there is none. Raises SchedulerError for one of other options or unreadable."""
     path = folder_of(out, task) / NAME
     if not path.exists():
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workload 5 without processes: the live scheduler's own state machine, with nodes and programs that are simulated.
+"""Workload 5 without processes: the live scheduler's own state machine, with simulated nodes and programs.
 
 Nodes answer at once, and programs progress at the speed of their cores: on several nodes at that of the slowest one, or
-at that of all their cores together. Time is the workload's. No I/O but the compiled policy's cache.
+at that of all their cores together. Time is the workload's. No I/O except the compiled policy's cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FOR_EVER = 1e12
 _UNITS = 1000
-"""The progress that a program tells in a second at full speed."""
+"""The progress that a program reports per second at full speed."""
 _USER = User(1000, 1000, "user")
 
 
@@ -43,7 +43,7 @@ def policy_of(name: str) -> Policy:
 
 
 class Curves(NamedTuple):
-    """The speeds of each application on 1, 2, ... cores of a node; `balanced` programs use all cores that they have."""
+    """The speeds of each application on 1, 2, ... cores of a node; `balanced` programs use all their cores."""
 
     name: str
     speeds: Mapping[str, list[float]]
@@ -51,9 +51,9 @@ class Curves(NamedTuple):
 
 
 def curves_of(half: Mapping[str, float] | None = None) -> list[Curves]:
-    """Return the curves of the settings, the paper's two models, and those measured, if `half` has been, on real cores.
+    """Return the curves of the settings, of the paper's two models and, with `half`, those measured on real cores.
 
-    The models: speed is that of the least share (worst case), or of all cores together (ideal).
+    In the models, the speed is that of the least share (worst case), or of all cores together (ideal).
     """
     mixed, plain = ({name: speeds(name, kind) for name in ROLES} for kind in ("mixed", "ideal"))
     found = [Curves("mixed", mixed), Curves("worst case", plain), Curves("ideal", plain, balanced=True)]
@@ -73,20 +73,20 @@ class _Program:
         self.version = 0
 
     def speed(self) -> float:
-        """Return how fast it is now; 1 with all cores."""
+        """Return the current speed; 1 with all cores."""
         if self._balanced:
             return sum(self._curve[cores - 1] for cores in self.cores.values()) / len(self.cores)
         return self._curve[min(self.cores.values()) - 1]
 
     def resize(self, node: str, cores: int, now: float) -> None:
-        """Have other cores on a node from now on."""
+        """Change the number of cores on a node from `now` on."""
         self._left -= (now - self._since) * self.speed()
         self._since = self._measured = now
         self.cores[node] = cores
         self.version += 1
 
     def measure(self, now: float) -> list[say.Pace]:
-        """Return what its first node would say of it, if there is something new."""
+        """Return the progress that its first node would report, if there is any to report."""
         seconds = now - self._measured
         if seconds < PERIOD or len(set(self.cores.values())) > 1:
             return []
@@ -95,12 +95,12 @@ class _Program:
         return [say.Pace(self.job.number, self.job.attempt, self.cores[self.job.launcher], seconds, work)]
 
     def end(self) -> float:
-        """Return when it ends if nothing changes."""
+        """Return the time of its end if nothing changes."""
         return self._since + max(0.0, self._left) / self.speed()
 
 
 class Rehearsal:
-    """The first jobs of workload 5 under a policy, with the time limits that they have in a run."""
+    """A simulation of the first jobs of workload 5 under a policy, with their time limits in a run."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Rehearsal:
         self._now = 0.0
 
     def run(self, show: Callable[[float], None] = lambda _: None) -> dict[str, Any]:
-        """Play all jobs; return what a scheduler answers to `history`, with `made`."""
+        """Simulate all jobs; return a scheduler's answer to `history`, with the jobs in `made`."""
         for number in range(NODES.nodes):
             name = f"n{number}"
             self._cluster.hello(
@@ -143,7 +143,7 @@ class Rehearsal:
         return self._history()
 
     def _measure(self) -> None:
-        """Let agents say how programs get on; in between nobody would look."""
+        """Report the progress of programs as agents do; the scheduler does not use it between events."""
         for program in self._programs.values():
             paces = tuple(program.measure(self._now))
             if paces:
@@ -166,7 +166,7 @@ class Rehearsal:
         self._cluster.heard(node, say.Ended(number, attempt, status, self._now, 0.0, 0), self._now)
 
     def _settle(self) -> None:
-        """Let scheduler and nodes talk until nobody has anything to say."""
+        """Exchange messages between scheduler and nodes until none is left."""
         self._turn()
         while self._cluster.messages:
             messages, self._cluster.messages = self._cluster.messages, []
@@ -177,7 +177,7 @@ class Rehearsal:
     def _turn(self) -> None:
         cluster = self._cluster
         cluster.turn(self._now)
-        self._entries += copy.deepcopy([entry._asdict() for entry in cluster.entries])  # shares go on changing
+        self._entries += copy.deepcopy([entry._asdict() for entry in cluster.entries])  # shares change later
         cluster.entries.clear()
         cluster.unsaved.clear()
 

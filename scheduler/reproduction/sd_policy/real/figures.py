@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of a run, in seconds of the workload: its schedule, its metrics, and how much of it was latency. Pure."""
+"""The result of a run, in seconds of the workload: its schedule, its metrics, and its latencies. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMES = ("submitted", "started", "ended")
 
 
 class Result(NamedTuple):
-    """A run. `core_seconds` are those that each job had, by its number; `states` counts how jobs ended."""
+    """The result of a run. `core_seconds` are those of each job, by its number; `states` counts jobs by final state."""
 
     schedule: Schedule
     work: Workload
@@ -33,15 +33,15 @@ class Result(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Its figures."""
+        """The metrics of the run."""
         found: dict[str, Any] = self.summary["metrics"]
         return found
 
 
 def result_of(told: Mapping[str, Any], made: Mapping[int, Made], compression: float) -> Result:
-    """Return what came of a run from a scheduler's answer to `history`.
+    """Return the result of a run from a scheduler's answer to `history`.
 
-    Slowdowns are over the run times that the jobs were made with, on all cores of their nodes.
+    Slowdowns are over the generated run times of jobs, on all cores of their nodes.
     """
     scaled = in_workload_seconds(told, compression)
     schedule = accounting.schedule_of(scaled)
@@ -77,7 +77,7 @@ def _watts(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def in_workload_seconds(told: Mapping[str, Any], compression: float) -> dict[str, Any]:
-    """Return a history whose times are seconds of the workload since the first submission."""
+    """Return a history with its times in seconds of the workload since the first submission."""
     origin = min((job["submitted"] for job in told["jobs"]), default=0.0)
 
     def at(time: float | None) -> float | None:
@@ -96,7 +96,7 @@ def in_workload_seconds(told: Mapping[str, Any], compression: float) -> dict[str
 def latencies(told: Mapping[str, Any], said: Mapping[int, str]) -> Floats:
     """Return the seconds of the run that each job spent between being placed and its first step, and after its last.
 
-    Waiting for its mates to shrink is among them. Only emulated programs say when they began and ended.
+    They include waiting for its mates to shrink. Only emulated programs report when they began and ended.
     """
     placed = {entry["job"]: entry["at"] for entry in told["entries"] if entry["what"] == "placed"}
     found = []
@@ -109,6 +109,6 @@ def latencies(told: Mapping[str, Any], said: Mapping[int, str]) -> Floats:
 
 
 def better(static: Result, shared: Result) -> tuple[int, int]:
-    """Return how many jobs started as guests, and how many of them needed fewer core-seconds than under static."""
+    """Return the number of jobs that started as guests, and of those that used fewer core-seconds than under static."""
     less = sum(shared.core_seconds[job] < static.core_seconds[job] for job in shared.guests)
     return len(shared.guests), less

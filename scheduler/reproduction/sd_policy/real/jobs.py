@@ -25,7 +25,7 @@ from drom.workloads.speedup import downey
 
 
 class Made(NamedTuple):
-    """A job: times are seconds of the workload, `run_time` that on all cores of its nodes."""
+    """A job; times are in seconds of the workload, and `run_time` is on all cores of its nodes."""
 
     number: int
     application: str
@@ -56,9 +56,9 @@ def make(scale: Scale, seed: int) -> list[Made]:
 
 
 def speeds(application: str, curves: str, cores: int = NODES.cores) -> list[float]:
-    """Return the speed of an application on 1, 2, ... of the cores of a node; 1 on all of them.
+    """Return the speeds of an application on 1, 2, ... cores of a node; 1 on all of them.
 
-    `curves` are "ideal" or those of the `settings`, "mixed".
+    `curves` is "ideal", or "mixed" for those of the `settings`.
     """
     role, counts = ROLES[application], np.arange(1, cores + 1)
     if curves == "ideal":
@@ -73,6 +73,6 @@ def limit_of(job: Made, scale: Scale, compression: float) -> int:
 
 
 def measured_speeds(half: float, cores: int = NODES.cores) -> list[float]:
-    """Return speeds on straight lines through that of half of the cores, which is at least a half and at most 1."""
+    """Return speeds on straight lines through that of half of the cores, which is between a half and 1."""
     found = np.interp(np.arange(1, cores + 1), (0, cores / 2, cores), (0, min(1.0, max(0.5, half)), 1))
     return [float(speed) for speed in found]

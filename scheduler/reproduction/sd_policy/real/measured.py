@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much work the programs on real cores do in a second, and how much of their speed one core has; measured."""
+"""Measurements of the programs on real cores: their work per second, and their relative speed on one core."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Amount(NamedTuple):
     """The speed on one of two cores, that on both being 1."""
 
     def units(self, seconds: float) -> int:
-        """Return the work that takes so long."""
+        """Return the amount of work that takes the given seconds."""
         units: float = (max(0.02, seconds - self.start) / self.slope) ** self.exponent
         return max(6, 6 * round(units / 6))
 
 
 def calibrate() -> dict[str, Amount]:
-    """Measure every program alone, the least of a few times. Raises SchedulerError for one that fails."""
+    """Measure every program alone, as the least of a few times. Raises SchedulerError for one that fails."""
     found: dict[str, Amount] = {}
     for application, role in ROLES.items():
         few, many = role.sizes
@@ -68,7 +68,7 @@ def enough_cores() -> bool:
 
 
 def program(application: str, units: int) -> list[str]:
-    """Return the command that stands for an application, with so much work. Raises SchedulerError if there is none."""
+    """Return the command for an application with an amount of work. Raises SchedulerError if there is none."""
     role = ROLES[application]
     try:
         path = str(native.example_path(role.program))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Energy of this machine's packages by RAPL, where the kernel shows it (/sys/class/powercap)."""
+"""The energy of this machine's packages by RAPL, if the kernel provides it (/sys/class/powercap)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path("/sys/class/powercap")
 
 
 class Meter:
-    """Reads the counters of all packages; their owners may keep them from others, and many machines have none."""
+    """Reads the counters of all packages; they may be readable by their owner only, and many machines have none."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._packages = sorted(root.glob("intel-rapl:[0-9]*"))
@@ -17,11 +17,11 @@ class Meter:
         self._begun: list[int] | None = None
 
     def begin(self) -> None:
-        """Note where the counters are."""
+        """Record the values of the counters."""
         self._begun = self._read()
 
     def end(self) -> float | None:
-        """Return the joules since `begin`; None where there is no counter. Each may have begun anew once."""
+        """Return the joules since `begin`; None without counters. Each counter may have wrapped around once."""
         ended = self._read()
         if not ended or not self._begun:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workload 5 beside the paper: rows and sentences from the runs that are there and from rehearsals. Pure."""
+"""Workload 5 compared with the paper: rows and sentences from completed runs and from rehearsals. Pure."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FIGURE_9 = {
     "slowdown": "mean_slowdown",
     "energy": "energy_joule",
 }
-"""The paper's names for its figures, and ours."""
+"""The paper's names for its figures, and drom's."""
 
 
 class Pair(NamedTuple):
-    """A seed under both policies."""
+    """The results of a seed under both policies."""
 
     static: Result
     shared: Result
     joules: tuple[float, float] | None = None
 
     def change(self, name: str) -> float:
-        """Return by how many percent a figure of the paper is above that of static backfilling."""
+        """Return the difference in percent of a figure of the paper from that of static backfilling."""
         if name == "energy" and self.joules:
             before, after = self.joules
         else:
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
 
 
 def pairs(runs: Iterable[Kept]) -> dict[str, list[Pair]]:
-    """Return the seeds of each scale of which both runs are there, with the same options."""
+    """Return the pairs of each scale: the seeds of which both runs are complete, with the same options."""
     found: dict[str, list[Pair]] = {name: [] for name in SCALES}
     kept = {run.task: run for run in runs}
     for task, static in sorted(kept.items(), key=lambda item: item[0].seed):
@@ -60,7 +60,7 @@ def pairs(runs: Iterable[Kept]) -> dict[str, list[Pair]]:
 
 
 def rows(found: Mapping[str, Sequence[Pair]], rehearsed: Mapping[str, Sequence[Pair]]) -> list[Row]:
-    """Return Figure 9 and Section 4.4: of real runs by scale, then of rehearsals by curves."""
+    """Return the rows of Figure 9 and Section 4.4: for real runs by scale, then for rehearsals by curves."""
     titles = {NODES.name: "49 emulated nodes", CORES.name: "2 real cores"}
     return [
         *(row for name, title in titles.items() for row in _rows(title, found.get(name, ()))),
@@ -83,7 +83,7 @@ def _rows(title: str, some: Sequence[Pair]) -> Iterator[Row]:
 
 
 def _mean_row(place: str, what: str, unit: str, given: Given, values: Sequence[float]) -> Row:
-    """Return the mean over seeds, with half of its 95 % interval in words."""
+    """Return the row of a mean over seeds, with half of its 95 % interval in words."""
     if not values:
         return Row(place, what, unit, given, None)
     half = f" (± {estimate(np.array(values, np.float64)).half:.1f})" if len(values) > 1 else ""
@@ -91,7 +91,7 @@ def _mean_row(place: str, what: str, unit: str, given: Given, values: Sequence[f
 
 
 def notes(runs: Sequence[Kept]) -> list[str]:
-    """Say what ran, and how much of it was latency."""
+    """Return sentences on the completed runs and their latencies."""
     found = [_about(name, [run for run in runs if run.task.scale == name]) for name in (NODES.name, CORES.name)]
     return [sentence for sentences in found for sentence in sentences]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of workload 5: a cluster of its own, all jobs submitted at their times, and what came of them kept."""
+"""One run of workload 5: on its own cluster, with all jobs submitted at their times, and their results kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0
 COSTS = 50
-"""Least time between two looks at a queue that only gets shorter: seconds, and how many times what a look takes."""
+"""The least time between two checks of a shrinking queue: in seconds, and as a multiple of the time of a check."""
 LAUNCH = '#!/bin/sh\nexec "$@"\n'
 """A job of several nodes is a script: it starts itself on the other ones."""
 
@@ -46,19 +46,19 @@ class Task(NamedTuple):
     curves: str = "mixed"
 
     def jobs(self) -> list[Made]:
-        """Return its jobs."""
+        """Return the jobs of the run."""
         return make(SCALES[self.scale], self.seed)[: self.first]
 
     def seconds(self) -> float:
-        """Return how long it takes at least, if nothing is lost."""
+        """Return the seconds that the run takes at least, without any losses."""
         return sum(job.nodes * job.run_time for job in self.jobs()) / SCALES[self.scale].nodes / self.compression
 
 
 def run(task: Task, amounts: Mapping[str, Amount], show: Callable[[float], None]) -> dict[str, Any]:
-    """Make a run and return what the scheduler has written down of it, what jobs have `said`, and the `joules` by RAPL.
+    """Make a run and return the scheduler's history of it, the output of jobs in `said`, and the `joules` by RAPL.
 
-    `amounts` are those of work on real cores (`calibration`). Raises ControlError where the cluster does not come up,
-    KeyboardInterrupt on Ctrl-C; then nothing of it is left.
+    `amounts` are those of work on real cores (`calibration`). Raises ControlError if the cluster does not start, and
+    KeyboardInterrupt on Ctrl-C, after which nothing of it is left.
     """
     scale, jobs = SCALES[task.scale], task.jobs()
     meter = Meter()
@@ -114,7 +114,7 @@ def _options(scale: Scale) -> list[str]:
 def _submit_all(
     client: Client, jobs: list[Made], specs: list[Spec], compression: float, show: Callable[[float], None]
 ) -> list[int]:
-    """Submit each job when it is due, and return their numbers."""
+    """Submit each job when it is due; return the numbers of the jobs."""
     numbers: list[int] = []
     begin = time.monotonic()
     for job, spec in zip(jobs, specs, strict=True):
@@ -134,17 +134,17 @@ def _await_ends(client: Client, count: int, show: Callable[[float], None]) -> No
 
 
 def _clear(client: Client) -> None:
-    """End all jobs that are left, so that nothing outlives the cluster; from here on a second Ctrl-C stops nothing."""
+    """End all remaining jobs, so that nothing outlives the cluster; later Ctrl-C and SIGTERM are ignored."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     for job in client.ask("queue")["jobs"]:
-        with contextlib.suppress(ControlError):  # it has ended meanwhile
+        with contextlib.suppress(ControlError):  # it may have ended meanwhile
             client.ask("cancel", job=job["job"])
     await_that(lambda: not client.ask("queue")["jobs"])
 
 
 def _said(path: Path) -> str:
-    """Return the last line that a job has said."""
+    """Return the last line of a job's output; empty if there is none."""
     try:
         return (path.read_text(encoding="utf-8", errors="replace").splitlines() or [""])[-1]
     except OSError:
@@ -153,7 +153,7 @@ def _said(path: Path) -> str:
 
 @contextlib.contextmanager
 def _signals_restored() -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM do afterwards what they did before."""
+    """Restore the handlers of SIGINT and SIGTERM after a block."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runs of workload 5 are made with. Fixed before the first run, and not changed by what came out.
+"""The parameters of the runs of workload 5. They were fixed before the first run and not changed by the results.
 
 The paper (ICPP 2019, Section 4.4) gives the shares of five applications, words for their sizes, times and use of the
 machine (Table 2), and the machine: 49 nodes of 48 cores, jobs of at most 16 nodes. The rest is a choice:
@@ -29,7 +29,7 @@ SMALL_NODES = 2
 
 
 class Role(NamedTuple):
-    """What stands for an application of Table 2.
+    """The program in place of an application of Table 2.
 
     `program` and `options` are the example that runs on real cores, `unit` its option for the amount of work, which
     grows as the time to the power of `exponent`. `parallelism` and `sigma` are Downey's, per node of 48 cores.
@@ -54,11 +54,11 @@ ROLES = {
 }
 """By application: compute-bound, memory-bound (all bandwidth with two thirds of the cores), and three simulations."""
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive"}
-"""Of the programs on real cores: threads sleep where they wait, as the machine may have other things to do."""
+"""The environment of programs on real cores: waiting threads sleep, as the machine may have other work."""
 
 
 class Scale(NamedTuple):
-    """A machine and how workload seconds become seconds of it."""
+    """A machine, and the conversion of seconds of the workload to seconds of a run."""
 
     name: str
     title: str
@@ -68,7 +68,7 @@ class Scale(NamedTuple):
     compression: float
     """Seconds of the workload in a second of the run."""
     patience: float
-    """How many times its requested time a job may take."""
+    """The time limit of a job, without `MARGIN`, as a multiple of its requested time."""
     seeds: int
 
 
@@ -81,4 +81,4 @@ SCALES = {scale.name: scale for scale in (CORES, NODES)}
 POLICIES = {"static": ("--policy", "slurm"), "sd": ("--policy", "sd")}
 """Options of `drom scheduler`: its defaults, thus MAX_SLOWDOWN 10 and SharingFactor 0.5."""
 REHEARSED = POLICIES | {"feedback": ("--policy", "sd", "--set", "feedback=1")}
-"""Those that are rehearsed; feedback on the curves of the settings only, as others are what SD-Policy expects."""
+"""The rehearsed policies; feedback only on the curves of the settings, as SD-Policy expects the others anyway."""
