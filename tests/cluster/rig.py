@@ -107,14 +107,13 @@ class Rig(Cluster):
 
         return wait_until(there, lambda: f"{self.steps(number)}\n{self.output(number)}\n{self.said(HEAD)}")
 
-    def try_agent(self, name: str, node: str, keys: Path, **variables: str) -> Process:
-        """Start one more agent, on the machine `name`, that says it is of `node` and shows these keys."""
+    def try_agent(self, name: str, node: str, keys: Path, within: Iterable[str] = ()) -> Process:
+        """Start one more agent, `within` a command on the machine `name`, which names `node` and shows these keys."""
         home = self.folder / f"stranger{len(list(self.folder.glob('stranger*')))}"
         (home / "claims").mkdir(parents=True)
         words = ["--runtime-dir", str(home / "run"), "--emulate", f"pack:1 core:{self.cores} pu:1"]
         words += ["--scheduler", self.address, "--node", node, "--remote-keys", str(keys)]
-        environment = {cpu_locks.VARIABLE: str(home / "claims"), **variables}
-        return self.run_on(name, ["agent", *words], home / "log", (), environment)
+        return self.run_on(name, ["agent", *words], home / "log", within, {cpu_locks.VARIABLE: str(home / "claims")})
 
     def clear(self) -> None:
         """End all jobs, and wait until nothing of them is left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -212,28 +213,41 @@ def test_a_clock_that_differs_is_told_of(here: Rig, tmp_path: Path) -> None:
     here.start_agent("n3")
 
 
+NEWER = """
+import sys
+from drom.agent.execution import protocol
+from drom.agent.system import python_command
+protocol.PROTOCOL = 99
+python_command.drom = lambda *words: [sys.executable, __file__, *python_command.python("", *words)]
+sys.argv = ["drom", *sys.argv[5:]]
+from drom.__main__ import main
+main()
+"""
+"""Becomes the command that it is given, an agent, with a newer protocol."""
+
+
 def test_who_may_not_join_is_turned_away(here: Rig, tmp_path: Path) -> None:
     """Each with one sentence that says what to do, and the cluster goes on."""
     strange, blind, head = (keys.make(tmp_path / name) for name in ("strange", "blind", "head"))
     keys.trust(strange, here.keys_of(HEAD) / keys.PUBLIC, HEAD)
     keys.trust(blind, head.folder / keys.PUBLIC, HEAD)
-    newer = "from drom.agent.execution import protocol\nprotocol.PROTOCOL = 99\n"
-    (tmp_path / "sitecustomize.py").write_text(newer, encoding="utf-8")
-    expected: tuple[tuple[str, Path, dict[str, str], str], ...] = (
-        ("n3", here.keys_of("n2"), {}, "this agent may not speak for node n3: run it as root or as"),
-        ("n2", strange.folder, {}, "the scheduler does not know our key: run `drom keys trust FILE NODE` there with"),
-        ("n2", blind.folder, {}, f"the key in {blind.folder}/peers/{HEAD}.key is still its identity.key."),
-        ("n2", here.keys_of("n2"), {}, "an agent for node n2 is here: stop it, or give this one another name with"),
+    (tmp_path / "newer.py").write_text(NEWER, encoding="utf-8")
+    newer = (sys.executable, str(tmp_path / "newer.py"))
+    expected: tuple[tuple[str, Path, tuple[str, ...], str], ...] = (
+        ("n3", here.keys_of("n2"), (), "this agent may not speak for node n3: run it as root or as"),
+        ("n2", strange.folder, (), "the scheduler does not know our key: run `drom keys trust FILE NODE` there with"),
+        ("n2", blind.folder, (), f"the key in {blind.folder}/peers/{HEAD}.key is still its identity.key."),
+        ("n2", here.keys_of("n2"), (), "an agent for node n2 is here: stop it, or give this one another name with"),
         (
             "n3",
             here.keys_of("n3"),
-            {"PYTHONPATH": str(tmp_path)},
+            newer,
             "this scheduler speaks protocol 1, not 99: install the same version.",
         ),
     )
     here.agents["n3"].end(signal.SIGTERM)
     here.await_node("n3", "gone")
-    tried = [(here.try_agent("n2", node, folder, **more), said) for node, folder, more, said in expected]
+    tried = [(here.try_agent("n2", node, folder, within), said) for node, folder, within, said in expected]
     none = here.try_agent("n2", "n2", tmp_path / "nothing")
 
     for agent, sentence in tried:
