@@ -205,10 +205,10 @@ def test_a_clock_that_differs_is_told_of(here: Rig, tmp_path: Path) -> None:
     here.agents["n3"].end(signal.SIGTERM)
     here.start_agent("n3", **variables)
 
-    here.await_said(HEAD, 'text="the clock of node n3 is ')
-    line = next(line for line in here.said(HEAD).splitlines() if "the clock of node" in line)
+    here.await_said(HEAD, "event=node_clock_off node=n3 ")
+    line = next(line for line in here.said(HEAD).splitlines() if "event=node_clock_off" in line)
     assert line.endswith('s ahead of this one: set both by NTP."')
-    assert 39 < float(line.split(" is ")[1].split()[0]) < 41
+    assert 39 < float(line.split("its clock is ")[1].split()[0]) < 41
     here.agents["n3"].end(signal.SIGTERM)
     here.start_agent("n3")
 
