@@ -25,6 +25,7 @@ from drom.agent.placement.kernel.distributor import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.packages import copy_packages
 from tests.reference_distribution import assert_valid, best_objective, units_in
 
 if TYPE_CHECKING:
@@ -380,9 +381,7 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     @pytest.mark.timeout(600)
     def test_cache_that_lost_its_files(self, tmp_path: Path) -> None:
         """A cache that is called complete and is not is filled again."""
-        root = Path(__file__).parents[1]
-        for source, package in (("drom", "drom"), ("agent", "drom/agent")):
-            shutil.copytree(root / source, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        copy_packages(tmp_path)
         script = (
             "import os, sys, importlib.machinery as m\n"
             f"os.environ['NUMBA_CACHE_DIR'] = {str(tmp_path / 'cache')!r}\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents import SECONDS, environment
+from tests.packages import copy_packages
 
 DROM = Path(sys.executable).with_name("drom")
 HOMES = sorted(Path("~/.pyenv/versions").expanduser().glob("3.*")) or [Path("/usr")]
@@ -168,10 +169,7 @@ def test_a_missing_module_is_one_sentence(tmp_path: Path) -> None:
     done = drom_of(tmp_path / "bin", "ps", first=f"#!{python}\n{script}")
     assert done.stderr == f"drom: drom is not installed for {python}: install it again.\n"
 
-    packages, root = next((tmp_path / "lib").glob("python*/site-packages")), Path(__file__).parents[1]
-    shutil.copytree(root / "drom", packages / "drom")
-    for part, source in (("drom/agent", "agent"), ("dromlib", "dromlib")):
-        packages.joinpath(part).symlink_to(root / source)
+    copy_packages(next((tmp_path / "lib").glob("python*/site-packages")))
     done = drom_of(tmp_path / "bin", "ps", first=f"#!{python}\n{script}")
     assert done.returncode == 1
     assert done.stderr == f"drom: typer, which drom needs, is not installed for {python}: install drom again.\n"

@@ -12,15 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import drom.agent
-import drom.scheduler
-import drom.workloads
 import pytest
 
-import drom
-import dromlib
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
+from tests.packages import copy_packages
 
 pytestmark = pytest.mark.vm
 HERE = Path(__file__).parent
@@ -39,9 +35,7 @@ def rig() -> str:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the package as a wheel installs it, and the scenario."""
     top = tmp_path_factory.mktemp("guest")
-    for package in (drom, drom.agent, drom.scheduler, drom.workloads, dromlib):
-        source, folder = Path(str(package.__file__)).parent, top.joinpath(*package.__name__.split("."))
-        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_packages(top)
     built = native.library_path().parent.parent
     for name in ("lib", "bin", "examples", "include"):
         shutil.copytree(built / name, top / "dromlib" / name, dirs_exist_ok=True)
