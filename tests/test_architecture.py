@@ -76,13 +76,8 @@ PURE = (
     "drom.scheduler.engine",
 )
 WORLD = ("os", "time", "socket", "select", "selectors", "random", "secrets", "subprocess", "threading", "psutil")
-COMPILE = {
-    "drom.agent.placement.kernel.background",
-    "drom.agent.placement.kernel.distributor",
-    "drom.scheduler.engine.compiler",
-    "drom.scheduler.engine.policy_errors",
-}
-"""Modules of pure packages that compile: numba's cache is in files, and one compiles in a process of its own."""
+COMPILE = {"drom.agent.placement.kernel.background", "drom.agent.placement.kernel.distributor"}
+"""Modules of pure packages that compile: they use files of numba's cache, and a process of their own."""
 FLAT = {"agent": {"errors", "text"}, "scheduler": {"errors", "interface"}}
 
 

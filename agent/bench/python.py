@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import zmq
 from drom.agent.bench import publish as bench_publish
-from drom.agent.control import server as control
+from drom.agent.control.server import Server
 from drom.agent.errors import ControlError
 from drom.agent.system import python_command
 
@@ -99,7 +99,7 @@ def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
 
 @contextlib.contextmanager
 def _by_grant(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], None]]:
-    server = control.Server(stage.folder, 0o600, slots=1)
+    server = Server(stage.folder, 0o600, slots=1)
     with contextlib.closing(server):
         task = stage.admit()
 

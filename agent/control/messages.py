@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROTOCOL = 1
-
-
 MAX_MESSAGE = 1 << 16
 """Most bytes of a request to an agent; the connection of a client that sends a longer one is closed."""
-
-
 MOST_BRACKETS = 1 << 15
 """Most brackets in an order (lists, objects, and in texts): each list takes 60 bytes of memory and some time."""
 

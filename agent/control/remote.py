@@ -23,31 +23,15 @@ if TYPE_CHECKING:
 
 HANDSHAKE_MS = 10_000
 """Most milliseconds for a peer to identify itself, and for an agent to answer a connection at all."""
-
-
 LAST_PORT = 65535
 """The greatest port; ZeroMQ truncates greater numbers."""
-
-
 ATTEMPTS = 3
-
-
 RETRY_S = 0.2
 """Attempts if a connection ends before the server has proved its key, and seconds of wait per earlier attempt."""
-
-
 _NOT_THERE = zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
-
-
 _NOT_KNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
-
-
 _NOT_IT = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-
-
 _ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_DISCONNECTED
-
-
 REFUSED_KEY = 400
 """Value of EVENT_HANDSHAKE_FAILED_AUTH if the server does not trust the key; others: it could not check the key."""
 

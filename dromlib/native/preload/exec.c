@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program starts finds this library in LD_PRELOAD. Where the loader could not open it (a 32-bit program, or a script
- * that one runs, a root or container without the file), it would print an error in each process: there the variable is passed on without it. Any of
- * these may run in a child of vfork(): nothing but the stack is written to. */
+/* What a program starts finds this library in LD_PRELOAD. Where the loader could not open it (a 32-bit program, a script that
+ * one interprets, a root or container without the file), it would print an error in each process: there the variable is passed
+ * on without it. Any of these may run in a child of vfork(): nothing but the stack is written to. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
