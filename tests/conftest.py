@@ -13,9 +13,9 @@ import pytest
 from drom.agent.ipc import cpu_locks
 from hypothesis import HealthCheck, settings
 
-from tests.children import Child, build, running
-from tests.leftovers import no_registrations
-from tests.schedules import SHARING
+from tests.support.child_processes import Child, build, running
+from tests.support.openmp_registrations import no_registrations
+from tests.support.schedules import SHARING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

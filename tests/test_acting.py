@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 from drom.agent.daemon.actuator import Acting
 from drom.agent.model.jobs import Arrival
 
-from tests.node_world import CAPACITY, World
-from tests.nodes import MACHINES, make_node
+from tests.support.node_model import CAPACITY, World
+from tests.support.nodes import MACHINES, make_node
 from tests.test_registry import job_of, task_of
 
 if TYPE_CHECKING:

@@ -15,14 +15,24 @@ import pytest
 from drom.agent.config import sources
 
 from dromlib.cpulist import parse_cpulist
-from tests.agents import SERVES_METRICS, Programs, affinity, drom, environment, programs, start_agent, wait_until
+from tests.support.agents import (
+    SERVES_METRICS,
+    Programs,
+    affinity,
+    drom,
+    environment,
+    programs,
+    start_agent,
+    wait_until,
+)
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.agents import Agent
+    from tests.support.agents import Agent
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = ROOT / "docs"
 TEXT = (DOCS / "admin.md").read_text(encoding="utf-8")
 
 

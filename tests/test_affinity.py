@@ -12,7 +12,7 @@ from drom.agent.enforcement.affinity import Result
 from drom.agent.system import proc
 
 from dromlib.cpulist import MAX_CPUS, cpus
-from tests.children import NOW, ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes
+from tests.support.child_processes import NOW, ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

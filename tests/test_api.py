@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from drom.app import app
 from dromlib import native
 from dromlib.testing import FakeAgent
-from tests.agents import drom
+from tests.support.agents import drom
+from tests.support.paths import ROOT
 
 PREFIX = Path(native.include_dir()).parent
-MANUAL = Path(__file__).parents[1] / "man"
+MANUAL = ROOT / "man"
 HEADER = (native.include_dir() / "drom.h").read_text(encoding="utf-8")
 FUNCTIONS = {
     name: 0 if parameters == "void" else parameters.count(",") + 1

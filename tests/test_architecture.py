@@ -7,17 +7,17 @@ import ast
 import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import SLOWEST
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     "dromlib",
     "drom.workloads",

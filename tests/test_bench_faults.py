@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from drom.agent.bench import faults, scale
 from drom.agent.bench.agent import running_agent
 
-from tests.children import needs_two_cpus
+from tests.support.child_processes import needs_two_cpus
 
 if TYPE_CHECKING:
     import pytest

@@ -9,7 +9,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.workloads.making import Recipe
 from drom.workloads.swf import write_swf
 
-from tests.logs import synthetic
+from tests.support.job_logs import synthetic
 
 if TYPE_CHECKING:
     from pathlib import Path

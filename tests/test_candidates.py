@@ -23,8 +23,8 @@ from drom.agent.model.caller import Caller
 from drom.agent.model.jobs import Arrival
 from drom.agent.system import proc
 
-from tests.children import NOW
-from tests.nodes import MACHINES, make_node
+from tests.support.child_processes import NOW
+from tests.support.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from drom.agent.daemon.task_processes import Marks, Scan
 from drom.agent.system import proc as processes
 from drom.agent.system.proc import Identity
 
-from tests.children import UID, Child, until
+from tests.support.child_processes import UID, Child, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from drom.agent.topology.machine import usable_cores, warnings_of
 from drom.agent.topology.sysfs import read_topology
 
 from dromlib.cpulist import format_cpulist
-from tests.machines import NODE, grow, two_by_two
+from tests.support.recorded_machines import NODE, grow, two_by_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable

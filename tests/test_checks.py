@@ -13,6 +13,7 @@ import pytest
 from drom.agent.cli import doctor_checks
 from drom.agent.cli.doctor_checks import Finding
 
+from tests.support.paths import ROOT as REPOSITORY
 from tests.test_claims import holding
 
 ROOT = str(Path(doctor_checks.__file__).parents[1])
@@ -88,7 +89,7 @@ def test_delegation(tmp_path: Path) -> None:
 
 def test_the_service(tmp_path: Path) -> None:
     """A unit is installed, starts this drom, and keeps programs over a restart; if systemd runs."""
-    shipped = (Path(__file__).parent.parent / "contrib" / doctor_checks.UNIT).read_text(encoding="utf-8")
+    shipped = (REPOSITORY / "contrib" / doctor_checks.UNIT).read_text(encoding="utf-8")
     assert doctor_checks.service(tmp_path, "/opt/drom/bin/drom").state == "ok"
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     assert "There is no drom-agent.service" in doctor_checks.service(tmp_path, "/opt/drom/bin/drom").text
@@ -103,7 +104,7 @@ def test_the_service(tmp_path: Path) -> None:
 
 def test_the_service_of_a_node_that_starts_jobs(tmp_path: Path) -> None:
     """The unit keeps the agent from that, and a drop-in lets it."""
-    contrib = Path(__file__).parent.parent / "contrib"
+    contrib = REPOSITORY / "contrib"
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     unit = put(
         tmp_path / "etc/systemd/system" / doctor_checks.UNIT, (contrib / doctor_checks.UNIT).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from drom.workloads.cirne import FITS, cirne_like, weekly_weights
 from drom.workloads.errors import WorkloadError
 
-from tests.logs import same
+from tests.support.job_logs import same
 
 LOGS = {name: cirne_like(50_000, 1024, 3, fit=name, largest=128) for name in FITS}
 

@@ -12,7 +12,7 @@ from drom.workloads.workload import Workload, make_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.logs import real_log, same, synthetic
+from tests.support.job_logs import real_log, same, synthetic
 
 
 def log_of(**columns: list[int]) -> Workload:

@@ -9,16 +9,17 @@ import re
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 
 from drom import app
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 COMMANDS = (
     "agent",
@@ -61,8 +62,7 @@ KEYS = {
 def drom(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     command = [sys.executable, "-m", "drom", *arguments]
-    root = Path(__file__).resolve().parent.parent
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def sentence(done: subprocess.CompletedProcess[str]) -> str:

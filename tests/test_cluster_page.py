@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import typer
 from drom.agent.config.options import OPTIONS
 
 from drom.app import app
+from tests.support.paths import ROOT
 
-PAGE = (Path(__file__).parent.parent / "docs/cluster.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
 COMMANDS = typer.main.get_group(app).commands
 
 

@@ -16,9 +16,10 @@ from drom.scheduler.comparison.candidates import contenders, usual
 from drom.scheduler.comparison.table import COLUMNS, UNITS, Result, lines
 from drom.workloads.swf import write_swf
 
-from tests.agents import START_SECONDS, wait_until
-from tests.commands import ROOT, drom
-from tests.logs import synthetic
+from tests.support.agents import START_SECONDS, wait_until
+from tests.support.commands import drom
+from tests.support.job_logs import synthetic
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,11 @@ from drom.agent.control import client
 
 from drom.app import app
 from dromlib import native
-from tests.agents import SECONDS, Programs, drom, environment, programs, start_agent, wait_until
-from tests.terminals import has, terminal
+from tests.support.agents import SECONDS, Programs, drom, environment, programs, start_agent, wait_until
+from tests.support.paths import ROOT
+from tests.support.terminals import has, terminal
 
-FOLDER = Path(__file__).resolve().parent.parent / "contrib" / "completions"
+FOLDER = ROOT / "contrib" / "completions"
 BIN = Path(sys.executable).parent
 BASH = """
 set -u

@@ -11,7 +11,9 @@ from drom.agent.config import sources
 from drom.agent.config.options import OPTIONS, TABLES, Options
 from drom.agent.config.sources import ConfigError
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+from tests.support.paths import ROOT
+
+DOCS = ROOT / "docs"
 FILE = Path("/f")
 
 

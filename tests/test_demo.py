@@ -22,7 +22,7 @@ from drom.agent.topology.sysfs import read_topology
 
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
-from tests.agents import wait_until
+from tests.support.agents import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

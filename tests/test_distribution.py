@@ -6,7 +6,6 @@ import random
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -25,11 +24,13 @@ from drom.agent.placement.kernel.distributor import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.packages import copy_packages
-from tests.reference_distribution import assert_valid, best_objective, units_in
+from tests.support.packages import copy_packages
+from tests.support.paths import ROOT
+from tests.support.reference_distribution import assert_valid, best_objective, units_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from drom.agent.model.cores import Core
 
@@ -367,8 +368,7 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     def run(self, script: str) -> str:
         """Run a script in a process of its own."""
         command = [sys.executable, "-W", "error", "-c", script]
-        root = Path(__file__).parents[1]
-        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=root, timeout=300).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=300).stdout
 
     @pytest.mark.parametrize("before", [NO_LOCATOR, NO_NUMBA, NO_JIT])
     def test_same_answer(self, before: str) -> None:

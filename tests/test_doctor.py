@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.agents import SERVES_METRICS, drom, start_agent
+from tests.support.agents import SERVES_METRICS, drom, start_agent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 
 from dromlib import layout, native
 from dromlib.testing import start_time
-from tests.doors import Door, Knock, open_door
+from tests.support.registration import Door, Knock, open_door
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from drom.scheduler.simulator.simulation import Machine
 
-from tests.reference_sharing import Sharing, simulate
-from tests.schedules import NODES, Row, jobs_of, simulation
+from tests.support.reference_sharing import Sharing, simulate
+from tests.support.schedules import NODES, Row, jobs_of, simulation
 
 pytestmark = pytest.mark.timeout(600)
 """The policy takes half a minute to compile, once."""

@@ -14,8 +14,8 @@ from drom.workloads.cleaning import clean
 from drom.workloads.swf import read_swf
 from hypothesis import given, settings
 
-from tests.logs import real_log
-from tests.schedules import NODES, Row, logs, simulation, starts
+from tests.support.job_logs import real_log
+from tests.support.schedules import NODES, Row, logs, simulation, starts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from drom.workloads.swf import read_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.logs import real_log
+from tests.support.job_logs import real_log
 
 RUNS = lublin(20_000, 128, 1).run_time
 

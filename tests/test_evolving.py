@@ -21,9 +21,9 @@ from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.commands import drom
-from tests.logs import synthetic
-from tests.schedules import NODES, Row, logs, workload
+from tests.support.commands import drom
+from tests.support.job_logs import synthetic
+from tests.support.schedules import NODES, Row, logs, workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

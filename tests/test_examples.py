@@ -12,13 +12,14 @@ import pytest
 
 from dromlib import native
 from dromlib.testing import Registry
-from tests.agents import wait_until
-from tests.doors import open_door
+from tests.support.agents import wait_until
+from tests.support.paths import ROOT
+from tests.support.registration import open_door
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SOURCES = Path(__file__).resolve().parent.parent / "examples"
+SOURCES = ROOT / "examples"
 SHORT = {"jacobi": ("--size", "60", "--iterations", "500"), "primes": ("--below", "100000")}
 """Arguments of a run of some milliseconds."""
 LONGER = ("1.5", "15", "60")

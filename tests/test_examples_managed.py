@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import agents
-from tests.example_programs import PASSIVE, PATIENT, Gates, command, finish, resize_twice
+from tests.support import agents
+from tests.support.example_programs import PASSIVE, PATIENT, Gates, command, finish, resize_twice
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from dromlib.cpulist import parse_cpulist
-from tests import agents
-from tests.example_programs import PATIENT, Gates, await_working, command, finish, mpi_environment, mpirun, resize_twice
+from tests.support import agents
+from tests.support.example_programs import (
+    PATIENT,
+    Gates,
+    await_working,
+    command,
+    finish,
+    mpi_environment,
+    mpirun,
+    resize_twice,
+)
 
 ARGUMENTS = ("--size", "400000", "--steps")
 NAMES = ("mpi4py_numba.py", "mpi_openmp.c")

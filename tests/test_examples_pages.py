@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.example_programs import MARK, PAGES, SOURCES, lines, malleable_lines
+from tests.support.example_programs import MARK, PAGES, SOURCES, lines, malleable_lines
 
 INDEX = (PAGES / "README.md").read_text(encoding="utf-8")
 ROW = r"^\| \[([a-z0-9_]+\.(?:c|py))\]\(([a-z0-9_]+)\.md\) \| (\w+).*? \| .*? \| (\d+) \| (\d+) \|$"

@@ -15,7 +15,7 @@ from drom.agent.policy.site_rules import Rules
 from drom.agent.text import CORES_DIFFER
 
 from dromlib.cpulist import format_cpulist
-from tests.nodes import MACHINES, make_node
+from tests.support.nodes import MACHINES, make_node
 
 ANN, BEN, CLO = 1000, 1001, 1002
 THREADS = "threads, which stay as many as they are."

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dromlib.cpulist import parse_cpulist
-from tests import reference_shares
-from tests.nodes import make_node
+from tests.support import reference_shares
+from tests.support.nodes import make_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable

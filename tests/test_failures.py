@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from drom.agent.system import os_errors
 
-from tests.agents import SECONDS, environment
+from tests.support.agents import SECONDS, environment
 
 DROM = Path(sys.executable).with_name("drom")
 GONE = "drom: the current folder does not exist any more: change to one that does (cd).\n"

@@ -14,7 +14,7 @@ from drom.scheduler.simulator.measurement import row_of
 from drom.scheduler.simulator.simulation import Machine
 from hypothesis import given, settings
 
-from tests.schedules import NODES, Row, logs, simulation
+from tests.support.schedules import NODES, Row, logs, simulation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from drom.agent.model.jobs import Arrival, Task
 from drom.agent.system import proc
 from drom.agent.system.proc import Identity
 
-from tests.children import UID, Child, until
+from tests.support.child_processes import UID, Child, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import SECONDS, environment
-from tests.packages import copy_packages
+from tests.support.agents import SECONDS, environment
+from tests.support.packages import copy_packages
 
 DROM = Path(sys.executable).with_name("drom")
 HOMES = sorted(Path("~/.pyenv/versions").expanduser().glob("3.*")) or [Path("/usr")]

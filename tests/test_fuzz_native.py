@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dromlib import layout, testing
-from tests.native_build import NATIVE, SOURCES, WARNINGS
+from tests.support.native_build import NATIVE, SOURCES, WARNINGS
 
 RUNS = 20_000
 """Inputs tried in a short run."""

@@ -9,7 +9,7 @@ from drom.scheduler.analysis.schedule import schedule_of
 from drom.scheduler.analysis.series import DAY, Span, span_of
 from drom.scheduler.simulator.simulation import Machine, Simulation
 
-from tests.schedules import Row, simulation
+from tests.support.schedules import Row, simulation
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 

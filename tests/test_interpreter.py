@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from drom.agent.system import python_command
 
-from tests.agents import SECONDS, environment
+from tests.support.agents import SECONDS, environment
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 TOPOLOGY = ["topology", "--emulate", "core:1"]
 
 

@@ -13,7 +13,7 @@ from drom.agent.control.keys import KeysError, default_folder, load, make, trust
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.commands import drom
+from tests.support.commands import drom
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from drom.agent.execution.spool import Status
 from drom.agent.execution.step_requests import LARGEST, parse
 
 from dromlib import native
-from tests.agents import SECONDS
-from tests.stand_in import start
+from tests.support.agents import SECONDS
+from tests.support.fake_scheduler import start
 
 HERE = Place("n1", Path("/run/drom"))
 

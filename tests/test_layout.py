@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dromlib import layout, native
-from tests import native_build
+from tests.support import native_build
 
 if TYPE_CHECKING:
     from pathlib import Path

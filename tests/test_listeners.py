@@ -18,8 +18,8 @@ import pytest
 from drom.agent.ipc.runtime_dir import fault_of
 
 from dromlib import native
-from tests import native_build
-from tests.agents import SECONDS
+from tests.support import native_build
+from tests.support.agents import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

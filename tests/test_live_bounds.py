@@ -29,7 +29,7 @@ from drom.scheduler.live.cluster.spec import (
     size_of,
 )
 
-from tests.live_orders import HELD, ROOT, cost, scheduler, submit
+from tests.support.scheduler_requests import HELD, ROOT, cost, scheduler, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

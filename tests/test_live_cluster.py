@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.live_nodes import ANN, SETTINGS, FakeCluster, FakeNode
+from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, FakeNode
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy

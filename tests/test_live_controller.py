@@ -15,8 +15,8 @@ from drom.scheduler.live.cluster.controller import GROUPS, ROOM, Controller, Dem
 from drom.scheduler.simulator.measurement import row_of, size_of
 from drom.scheduler.simulator.simulation import Machine
 
-from tests.live_orders import cost
-from tests.schedules import simulation
+from tests.support.scheduler_requests import cost
+from tests.support.schedules import simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from drom.scheduler.live.cluster.jobs import PENDING, Job, User
 from drom.scheduler.live.cluster.spec import MOST_AT_ONCE, MOST_DEPENDENCIES, Dependency
 from drom.scheduler.live.server.store import Store
 
-from tests.live_orders import HELD, ROOT, cost, scheduler, submit
+from tests.support.scheduler_requests import HELD, ROOT, cost, scheduler, submit
 
 if TYPE_CHECKING:
     from pathlib import Path

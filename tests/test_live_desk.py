@@ -26,7 +26,7 @@ from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.server import agent_server as desk_module
 from drom.scheduler.live.server.agent_server import LINES_AT_ONCE, Desk, gate_for_agents
 
-from tests.agents import wait_until
+from tests.support.agents import wait_until
 from tests.test_remote import acquainted, peer_at, sent_unread
 
 if TYPE_CHECKING:

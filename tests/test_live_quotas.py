@@ -26,9 +26,9 @@ from drom.scheduler.live.cluster.spec import KEPT, Spec, name_of, remains, size_
 from drom.scheduler.live.server.server import Server
 from drom.scheduler.live.server.store import MOST_KEPT, Store, UnwritableError
 
-from tests.clusters import Cluster, cluster
-from tests.file_systems import fill, tiny_tmpfs
-from tests.other_users import NOBODY, as_user
+from tests.support.clusters import Cluster, cluster
+from tests.support.file_systems import fill, tiny_tmpfs
+from tests.support.other_users import NOBODY, as_user
 from tests.test_live_store import ANN, job
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from drom.scheduler.live.server.server import Server
 from drom.scheduler.live.server.store import Store, UnwritableError
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.prometheus import tool
+from tests.support.prometheus import tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ import pytest
 from drom.agent import errors
 from drom.agent.errors import NotYetError
 
-from tests.agents import SECONDS, environment, wait_until
-from tests.clusters import UNCOMPILED, Cluster
+from tests.support.agents import SECONDS, environment, wait_until
+from tests.support.clusters import UNCOMPILED, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

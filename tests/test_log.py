@@ -17,7 +17,8 @@ from drom.agent.observe.log import EVENTS, Level, Log
 from drom.scheduler.live.cluster.jobs import FINAL, Entry
 from drom.scheduler.live.server.records import entry_of
 
-REPO = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
+
 SAYS = frozenset({"log", "_log", "_tell", "_warn", "visited", "_visited", "_changed", "_say", "partial"})
 """Functions that write the event that their first or second argument names."""
 OUTCOMES = frozenset({"applied", "bound", "enforced"})
@@ -110,7 +111,7 @@ def _in_a_unit(code: str, *, journal: bool) -> str:
         stream = f"{about.st_dev}:{about.st_ino + (not journal)}"
         command = [sys.executable, "-c", code]
         subprocess.run(
-            command, check=False, cwd=REPO, env={**os.environ, "JOURNAL_STREAM": stream}, stderr=theirs.fileno()
+            command, check=False, cwd=ROOT, env={**os.environ, "JOURNAL_STREAM": stream}, stderr=theirs.fileno()
         )
         theirs.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: ours.recv(1 << 16), b"")).decode()
@@ -162,12 +163,12 @@ def _events_written() -> dict[str, str]:
     """Return all events that agent and scheduler write, by a place that does, from their sources."""
     found = dict.fromkeys(OUTCOMES, "Done.outcome") | {f"job_{state}": "FINAL" for state in FINAL}
     for folder in ("agent", "scheduler"):
-        for path in sorted((REPO / folder).rglob("*.py")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call):
                     continue
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                at = f"{path.relative_to(REPO)}:{node.lineno}"
+                at = f"{path.relative_to(ROOT)}:{node.lineno}"
                 if name in SAYS or (name == "_record" and len(node.args) == 2):
                     found |= {event: at for arg in node.args[:2] for event in _constants(arg)}
                 elif name == "_record" and len(node.args) == 3:  # of a job's history
@@ -188,7 +189,7 @@ def test_every_event_is_in_the_table() -> None:
 
 def test_every_event_is_documented() -> None:
     """The table in docs/observing.md has each event once, with its level."""
-    text = (REPO / "docs" / "observing.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "observing.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[^|]*) \| (\w+) \|", text, re.MULTILINE)
     told = [(event, level) for names, level in rows for event in re.findall(r"`(\w+)`", names)]
 

@@ -7,7 +7,7 @@ from drom.workloads.distributions import DAY, HOUR
 from drom.workloads.errors import WorkloadError
 from drom.workloads.lomonosov import MINUTE, MINUTES, ROUND_S, SLOTS, LogNormal, lomonosov, requests
 
-from tests.logs import same
+from tests.support.job_logs import same
 
 MANY = 400_000
 RUNS = np.array([50, 60, 61, 9 * HOUR, 12 * DAY, 15 * DAY])

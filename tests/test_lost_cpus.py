@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drom.agent.bench.simulated_day import restarted
 from drom.agent.node.explain import explain
 
-from tests.nodes import MACHINES
+from tests.support.nodes import MACHINES
 from tests.test_node import Stage
 from tests.test_policy_rules import arrive, node, waits
 

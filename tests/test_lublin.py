@@ -22,7 +22,7 @@ from drom.workloads.lublin import (
     sizes,
 )
 
-from tests.logs import same
+from tests.support.job_logs import same
 
 NODES = 128
 MANY = 100_000

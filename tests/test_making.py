@@ -9,7 +9,7 @@ from drom.workloads.cleaning import Machine, clean
 from drom.workloads.errors import WorkloadError
 from drom.workloads.making import MODELS, SAMPLE, Recipe, make
 
-from tests.logs import same
+from tests.support.job_logs import same
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -7,15 +7,14 @@ import re
 import runpy
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import typer
 
 from drom.app import app
 from drom.help import HEADINGS
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 MAN = ROOT / "man"
 
 

@@ -17,8 +17,8 @@ from drom.agent.observe.metrics import NodeCollector
 from drom.agent.observe.snapshot import snapshot
 from drom.agent.topology.availability import Available
 
-from tests.nodes import MACHINES, make_node
-from tests.prometheus import tool
+from tests.support.nodes import MACHINES, make_node
+from tests.support.prometheus import tool
 
 if TYPE_CHECKING:
     from drom.agent.daemon.daemon import Daemon

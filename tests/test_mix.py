@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from drom.workloads.mix import TABLE_2, applications, with_mix
 
-from tests.logs import synthetic
+from tests.support.job_logs import synthetic
 
 
 def test_shares_are_those_of_the_table() -> None:

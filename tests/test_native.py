@@ -17,9 +17,9 @@ import pytest
 
 from dromlib import layout, native
 from dromlib.testing import Registry, start_time
-from tests import native_build
-from tests.agents import wait_until
-from tests.doors import Knock, open_door
+from tests.support import native_build
+from tests.support.agents import wait_until
+from tests.support.registration import Knock, open_door
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,8 +22,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from tests.node_world import CAPACITY
-from tests.nodes import MACHINES, make_node, sockets
+from tests.support.node_model import CAPACITY
+from tests.support.nodes import MACHINES, make_node, sockets
 from tests.test_node_machine import RULES, NodeMachine
 
 if TYPE_CHECKING:

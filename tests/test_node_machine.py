@@ -30,8 +30,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.node_world import CAPACITY, World
-from tests.nodes import MACHINES, make_node
+from tests.support.node_model import CAPACITY, World
+from tests.support.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable

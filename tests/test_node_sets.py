@@ -16,8 +16,8 @@ from drom.scheduler.simulator.simulation import Machine, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import reference_nodes as reference
-from tests.schedules import NODES, Row, jobs_of, logs, workload
+from tests.support import reference_nodes as reference
+from tests.support.schedules import NODES, Row, jobs_of, logs, workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

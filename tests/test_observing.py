@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from typer.main import get_group
 
 from drom.app import app
+from tests.support.paths import ROOT
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = ROOT / "docs"
 TEXT = (DOCS / "observing.md").read_text(encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told
 from drom.agent.policy.site_rules import Rules
 
-from tests.nodes import MACHINES, make_node
+from tests.support.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from drom.agent.node.node import Node

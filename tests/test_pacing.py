@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dromlib import layout
-from tests.nodes import MACHINES, make_node
+from tests.support.nodes import MACHINES, make_node
 
 LIBOMP, LIBGOMP, MPI, PINNED = (
     1 << layout.ENUMS["POINTS"].index(name) for name in ("libomp", "libgomp", "mpi", "pinned")

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import SECONDS, environment
+from tests.support.agents import SECONDS, environment
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 OTHERS = {"agent": "agent/__init__.py", "scheduler": "scheduler/__init__.py", "workloads": "workloads.py"}
 """Packages of other people, and what they install."""
 

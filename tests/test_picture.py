@@ -6,7 +6,7 @@ import re
 import pytest
 from drom.agent.observe.timeline import Change, PictureError, Span, draw_text, spans
 
-from tests.pictures import FOUR_CPUS, GUEST
+from tests.support.timelines import FOUR_CPUS, GUEST
 
 
 def of_cpu(changes: list[Change], cpu: int, end_s: float) -> list[tuple[str, float, float, bool]]:

@@ -10,7 +10,7 @@ from drom.agent.demo.timeline_png import draw_png
 from drom.agent.observe.timeline import Change, PictureError
 from matplotlib import image
 
-from tests.pictures import FOUR_CPUS, GUEST
+from tests.support.timelines import FOUR_CPUS, GUEST
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ import pytest
 from drom.agent.model.jobs import Arrival
 
 from dromlib import layout
-from tests.nodes import MACHINES, make_node
+from tests.support.nodes import MACHINES, make_node
 
 
 @pytest.mark.parametrize(

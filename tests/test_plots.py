@@ -10,7 +10,7 @@ from drom.workloads.errors import WorkloadError
 from drom.workloads.plots import busy, draw, hour_of_day
 from drom.workloads.workload import make_workload
 
-from tests.logs import synthetic
+from tests.support.job_logs import synthetic
 
 if TYPE_CHECKING:
     from pathlib import Path

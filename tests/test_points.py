@@ -10,9 +10,9 @@ import pytest
 
 from dromlib import layout
 from dromlib.testing import Registry
-from tests import native_build
-from tests.agents import wait_until
-from tests.doors import Door, open_door
+from tests.support import native_build
+from tests.support.agents import wait_until
+from tests.support.registration import Door, open_door
 from tests.test_native import ANSWER_SECONDS, RESPONDER, Client
 
 if TYPE_CHECKING:

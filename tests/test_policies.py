@@ -10,8 +10,8 @@ from drom.scheduler.engine.state import QUEUED
 from drom.scheduler.errors import SchedulerError
 from hypothesis import given, settings
 
-from tests import reference_schedules as reference
-from tests.schedules import NODES, Row, jobs_of, logs, simulation, starts
+from tests.support import reference_schedules as reference
+from tests.support.schedules import NODES, Row, jobs_of, logs, simulation, starts
 
 SOME = settings(max_examples=300, deadline=None)
 

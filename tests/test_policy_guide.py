@@ -12,7 +12,8 @@ from pathlib import Path
 from drom.scheduler import interface
 from drom.scheduler.interface import Event, Jobs, State
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
+
 GUIDE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```(\w*)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
 

@@ -13,7 +13,7 @@ from drom.agent.policy.fair_share import least_gain
 from drom.agent.policy.site_rules import Rules
 from drom.agent.text import in_words
 
-from tests.nodes import MACHINES
+from tests.support.nodes import MACHINES
 from tests.test_node import EIGHT, Stage
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from drom.agent.ipc.mailboxes import Mail
 from drom.agent.model.jobs import Arrival
 
 from dromlib import layout
-from tests.nodes import MACHINES, make_node
+from tests.support.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from drom.agent.enforcement.affinity import Rule

@@ -16,15 +16,15 @@ from drom.workloads.swf import write_swf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.commands import drom
-from tests.logs import synthetic
-from tests.schedules import NODES, logs, workload
+from tests.support.commands import drom
+from tests.support.job_logs import synthetic
+from tests.support.schedules import NODES, logs, workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.schedules import Row
+    from tests.support.schedules import Row
 
 PREDICTORS = ("recent", "learned")
 POLICIES = ("easy", "conservative", "slurm")

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from dromlib import _handle, layout, native
-from tests import native_build
-from tests.agents import lives, wait_until
-from tests.doors import open_door
+from tests.support import native_build
+from tests.support.agents import lives, wait_until
+from tests.support.paths import ROOT
+from tests.support.registration import open_door
 from tests.system.test_openmp import has_libomp
 from tests.test_drom_run import clean_environment, run, start_run
 
-HOOK = Path(__file__).parents[1] / "dromlib" / "native" / "python" / "sitecustomize.py"
+HOOK = ROOT / "dromlib" / "native" / "python" / "sitecustomize.py"
 PRELOAD = ("sh", "-c", "echo $LD_PRELOAD")
 OUTSIDE = "it is bound from outside."
 ENDLESS = r"""

@@ -9,7 +9,7 @@ import pytest
 from drom.agent.model.jobs import Arrival
 from drom.agent.node.dry_run import Step, steps
 
-from tests.nodes import MACHINES, make_node
+from tests.support.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from drom.agent.node.node import Node

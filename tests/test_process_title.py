@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import start_agent
-from tests.clusters import cluster
+from tests.support.agents import start_agent
+from tests.support.clusters import cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

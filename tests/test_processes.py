@@ -18,7 +18,7 @@ from drom.agent.enforcement import affinity
 from drom.agent.system import proc as processes
 from drom.agent.system.proc import Identity, Stat
 
-from tests.children import ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes, until
+from tests.support.child_processes import ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -39,7 +39,7 @@ from drom.agent.execution.protocol import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stand_in import start
+from tests.support.fake_scheduler import start
 
 HELLO = Hello(
     1, "0.1.0", "n1", "host", "ab", 4, 2, 1 << 40, {"gpu": 2}, ("big",), True, 1.5, (Known(1, 2, "ended", 3),)

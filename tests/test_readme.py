@@ -13,8 +13,8 @@ import typer.main
 
 from drom.app import app
 from dromlib import native
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = typer.main.get_group(app).commands
 

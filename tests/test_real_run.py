@@ -42,8 +42,8 @@ from drom.scheduler.reproduction.sd_policy.real.settings import (
 from drom.workloads.mix import TABLE_2
 
 from dromlib import native
-from tests.agents import SECONDS, environment
-from tests.commands import drom
+from tests.support.agents import SECONDS, environment
+from tests.support.commands import drom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

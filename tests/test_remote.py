@@ -22,7 +22,7 @@ from drom.agent.errors import ControlError
 from drom.agent.system import proc
 from drom.scheduler.live.cli.commands import SERVICE as SCHEDULER
 
-from tests.agents import wait_until
+from tests.support.agents import wait_until
 from tests.test_control import SECONDS, ask, serve_until
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from drom.agent.model.jobs import Arrival
 from drom.agent.system import proc
 
 from dromlib.cpulist import cpus
-from tests.children import NOW, ONE, UID, Child, needs_two_cpus, task_processes
-from tests.nodes import make_node
+from tests.support.child_processes import NOW, ONE, UID, Child, needs_two_cpus, task_processes
+from tests.support.nodes import make_node
 from tests.test_report import Told
 
 if TYPE_CHECKING:

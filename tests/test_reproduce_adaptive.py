@@ -12,7 +12,7 @@ from drom.scheduler.analysis.estimates import Estimate, estimate
 from drom.scheduler.reproduction.adaptive.contracts import WORDS
 from drom.scheduler.reproduction.adaptive.experiment import LOADS, SERVICE_S, Point, jobs_of, points_at
 
-from tests.commands import drom
+from tests.support.commands import drom
 
 if TYPE_CHECKING:
     from pathlib import Path

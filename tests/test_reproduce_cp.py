@@ -19,7 +19,8 @@ from drom.scheduler.reproduction.cp.tasks import CP, RULES, SCHEDULERS, Task
 from drom.workloads.swf import write_swf
 from drom.workloads.workload import make_workload
 
-from tests.commands import ROOT, drom
+from tests.support.commands import drom
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

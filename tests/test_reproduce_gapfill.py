@@ -24,7 +24,7 @@ from drom.scheduler.reproduction.gap_filling.experiment import (
 )
 from drom.workloads.distributions import DAY
 
-from tests.commands import drom
+from tests.support.commands import drom
 
 if TYPE_CHECKING:
     from pathlib import Path

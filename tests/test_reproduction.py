@@ -26,9 +26,10 @@ from drom.scheduler.simulator.batch import run_all
 from drom.workloads.making import Recipe
 from drom.workloads.swf import read_swf, write_swf
 
-from tests.agents import START_SECONDS, wait_until
-from tests.commands import ROOT, commands_of, drom, run_lines
-from tests.logs import synthetic
+from tests.support.agents import START_SECONDS, wait_until
+from tests.support.commands import commands_of, drom, run_lines
+from tests.support.job_logs import synthetic
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

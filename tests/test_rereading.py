@@ -11,7 +11,7 @@ from drom.agent.topology.availability import PERIOD, Available, Rereading, avail
 from drom.agent.topology.synthetic import synthetic_topology
 from drom.agent.topology.sysfs import read_topology
 
-from tests.machines import CPU, grow, two_by_two
+from tests.support.recorded_machines import CPU, grow, two_by_two
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from drom.agent.model.jobs import Arrival, Reservation
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node.invariants import violations
 
-from tests.nodes import make_node
+from tests.support.nodes import make_node
 
 EIGHT = [1 << core for core in range(8)]
 ANN = 1000

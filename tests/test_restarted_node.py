@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from drom.agent.model.jobs import Arrival, Reservation
 from drom.agent.policy.site_rules import Rules
 
-from tests.node_world import CAPACITY, World
-from tests.nodes import MACHINES, make_node
+from tests.support.node_model import CAPACITY, World
+from tests.support.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
     from pathlib import Path

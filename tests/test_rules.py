@@ -8,7 +8,7 @@ from drom.scheduler.engine.state import EVENTS
 from drom.scheduler.interface import MALLEABLE, NEVER, RIGID
 from drom.scheduler.simulator.simulation import Machine
 
-from tests.schedules import NODES, Row, simulation, starts
+from tests.support.schedules import NODES, Row, simulation, starts
 
 pytestmark = pytest.mark.timeout(600)
 """The policies take half a minute to compile, once."""

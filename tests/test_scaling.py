@@ -15,7 +15,7 @@ from drom.scheduler.simulator.simulation import Machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.schedules import simulation
+from tests.support.schedules import simulation
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints

@@ -10,7 +10,7 @@ from drom.scheduler.simulator.simulation import Machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.schedules import simulation
+from tests.support.schedules import simulation
 
 
 def nodes(first: list[int], runs: list[list[int]]) -> list[list[int]]:

@@ -24,7 +24,7 @@ from drom.scheduler.simulator.simulation import Machine
 from drom.workloads.errors import WorkloadError
 from drom.workloads.figures import save
 
-from tests.schedules import Row, simulation
+from tests.support.schedules import Row, simulation
 
 if TYPE_CHECKING:
     from pathlib import Path

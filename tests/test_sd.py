@@ -18,7 +18,7 @@ from drom.scheduler.simulator.simulation import Machine, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedules import NODES, Row, logs, simulation
+from tests.support.schedules import NODES, Row, logs, simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

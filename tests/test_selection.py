@@ -8,7 +8,7 @@ from drom.workloads.selection import in_ranges, instant, merge, scale_arrivals, 
 from drom.workloads.swf import read_swf
 from drom.workloads.workload import make_workload
 
-from tests.logs import real_log, same, synthetic
+from tests.support.job_logs import real_log, same, synthetic
 
 LOG = make_workload(
     {"submit": np.array([100, 160, 400]), "user": np.array([2, -1, 5]), "previous_job": np.array([-1, 1, 2])},

@@ -20,7 +20,7 @@ from drom.scheduler.analysis.series import (
 )
 from drom.scheduler.simulator.simulation import Machine
 
-from tests.schedules import Row, simulation
+from tests.support.schedules import Row, simulation
 
 ROWS: list[Row] = [(0, 10, 20, 4), (1, 5, 5, 8), (2, 3, 3, 4), (3, 9, 9, 2)]
 """Under EASY they start at 0, 14, 2 and 5."""

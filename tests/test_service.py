@@ -15,7 +15,7 @@ from drom.agent.topology.detect import find_machine
 from drom.agent.topology.machine import warnings_of
 from drom.agent.topology.synthetic import synthetic_topology
 
-from tests.machines import grow, two_by_two
+from tests.support.recorded_machines import grow, two_by_two
 
 if TYPE_CHECKING:
     from pathlib import Path

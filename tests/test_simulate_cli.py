@@ -27,8 +27,9 @@ from drom.scheduler.errors import SchedulerError
 from drom.workloads.swf import read_swf, write_swf
 
 from drom import app
-from tests.commands import ROOT, drom
-from tests.logs import synthetic
+from tests.support.commands import drom
+from tests.support.job_logs import synthetic
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

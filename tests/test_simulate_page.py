@@ -11,7 +11,8 @@ import pytest
 from drom.scheduler.analysis.metrics import COUNTS, FIGURES
 from drom.scheduler.analysis.schedule import NAMES, NODE_LIST
 
-from tests.commands import ROOT, commands_of, run_lines
+from tests.support.commands import commands_of, run_lines
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,10 +20,13 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.simulator.simulation import BUDGET, Machine, next_budget
 from drom.workloads.cleaning import CleaningReport, Rules
 
-from tests.schedules import Row, simulation
+from tests.support.paths import ROOT
+from tests.support.schedules import Row, simulation
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROWS: list[Row] = [(0, 10, 20, 4), (1, 5, 5, 8), (2, 3, 3, 4), (3, 9, 9, 2)]
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_resumed(tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_a_waiting_job_explained() -> None:
 def test_plain_python_gives_the_same_schedule() -> None:
     """Where numba is switched off."""
     script = (
-        "from drom.scheduler.simulator.simulation import Machine\nfrom tests.schedules import simulation\n"
+        "from drom.scheduler.simulator.simulation import Machine\nfrom tests.support.schedules import simulation\n"
         "from tests.test_simulation import ROWS\n"
         "for policy in ('fcfs', 'easy', 'conservative', 'slurm', 'sd', 'equipartition'):\n"
         "    run = simulation(ROWS, policy, Machine(8, 4))\n    run.run()\n"

@@ -11,7 +11,7 @@ import pytest
 from drom.agent.execution import spool, step_requests
 from drom.agent.execution.spool import Folder, Spool, SpoolError, Status
 
-from tests.stand_in import start
+from tests.support.fake_scheduler import start
 
 if TYPE_CHECKING:
     from pathlib import Path

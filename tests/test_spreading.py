@@ -15,8 +15,8 @@ from drom.agent.system import cpu_times
 from drom.agent.system.cpu_times import Thread
 
 from dromlib.cpulist import mask_of
-from tests.children import NOW, ONE, needs_two_cpus
-from tests.nodes import make_node
+from tests.support.child_processes import NOW, ONE, needs_two_cpus
+from tests.support.nodes import make_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

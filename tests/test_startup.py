@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-HOOK = Path(__file__).parents[1] / "dromlib" / "native" / "python" / "sitecustomize.py"
+from tests.support.paths import ROOT
+
+HOOK = ROOT / "dromlib" / "native" / "python" / "sitecustomize.py"
 VERSIONS = ("2.7", "3.6", "3.7", "3.8", "3.9", "3.10", "3.12", "3.13")
 
 

@@ -12,7 +12,7 @@ from drom.agent.execution.executor import Steward
 from drom.agent.execution.spool import Folder
 from drom.agent.execution.supervisor import Attempt
 
-from tests.stand_in import start
+from tests.support.fake_scheduler import start
 
 if TYPE_CHECKING:
     from pathlib import Path

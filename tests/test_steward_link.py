@@ -18,7 +18,7 @@ from drom.agent.execution import protocol as say
 from drom.agent.execution.connection import Link
 from drom.agent.observe.log import Log
 
-from tests.agents import wait_until
+from tests.support.agents import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

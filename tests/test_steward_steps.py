@@ -13,7 +13,7 @@ from drom.agent.execution.spool import Folder
 from drom.agent.execution.step_requests import Request
 from drom.agent.execution.supervisor import Attempt, Keeping
 
-from tests.stand_in import start
+from tests.support.fake_scheduler import start
 
 if TYPE_CHECKING:
     from pathlib import Path

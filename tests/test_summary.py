@@ -10,7 +10,7 @@ from drom.workloads.summary import summary
 from drom.workloads.swf import read_swf
 from drom.workloads.workload import make_workload
 
-from tests.logs import real_log, synthetic
+from tests.support.job_logs import real_log, synthetic
 
 KEYS = {
     *("schema_version", "source", "jobs", "comments", "header", "machine", "largest_job", "begins", "first_submit_s"),

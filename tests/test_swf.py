@@ -18,7 +18,7 @@ from drom.workloads.workload import make_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.logs import real_log, same, synthetic
+from tests.support.job_logs import real_log, same, synthetic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from drom.agent.topology.machine import usable_cores
 from drom.agent.topology.synthetic import TopologyError, synthetic_topology
 
 from dromlib.cpulist import format_cpulist, parse_cpulist
-from tests.machines import shape
+from tests.support.recorded_machines import shape
 
 
 class TestSynthetic:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dromlib.cpulist import cpus, format_cpulist, mask_of
-from tests.machines import CPU, NODE, cpu_files, grow, shape, two_by_two
+from tests.support.recorded_machines import CPU, NODE, cpu_files, grow, shape, two_by_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable

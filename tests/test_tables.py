@@ -10,7 +10,7 @@ from drom.workloads.errors import WorkloadError
 from drom.workloads.fields import NAMES
 from drom.workloads.tables import read_log, write_log
 
-from tests.logs import same, synthetic
+from tests.support.job_logs import same, synthetic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import SECONDS, Agent, environment, start_agent
+from tests.support.agents import SECONDS, Agent, environment, start_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ import pytest
 from drom.agent.system import users
 from drom.agent.system.users import Directory, SilentDirectoryError
 
-from tests.agents import wait_until
+from tests.support.agents import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dromlib import native
+from tests.support.paths import ROOT
 from tests.test_drom_run import clean_environment
 from tests.test_preload import compiled, run_granted
 
-MPI_CALLS = Path(__file__).parents[1] / "dromlib" / "native" / "preload" / "mpi_calls.h"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MPI_CALLS = ROOT / "dromlib" / "native" / "preload" / "mpi_calls.h"
 MODES = list(itertools.product(("auto", "next-region", "bind-only"), ("auto", "libgomp", "libomp")))
 LOOK = """
 #define _GNU_SOURCE

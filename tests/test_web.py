@@ -19,7 +19,7 @@ from drom.agent.observe import http_server
 from drom.scheduler.live.server import metrics
 from drom.scheduler.live.server.metrics import ClusterCollector, Counts
 
-from tests.agents import SECONDS
+from tests.support.agents import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

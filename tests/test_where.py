@@ -9,7 +9,7 @@ from drom.workloads.workload import make_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.logs import synthetic
+from tests.support.job_logs import synthetic
 
 LOG = make_workload(
     {

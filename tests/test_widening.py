@@ -11,8 +11,8 @@ from drom.agent.enforcement.widening import DELAY, Widening
 from drom.agent.model.jobs import Arrival
 from drom.agent.system import proc
 
-from tests.children import NOW, ONE, Child, needs_two_cpus
-from tests.nodes import make_node
+from tests.support.child_processes import NOW, ONE, Child, needs_two_cpus
+from tests.support.nodes import make_node
 
 if TYPE_CHECKING:
     from drom.agent.model.jobs import Task

@@ -10,7 +10,7 @@ from drom.agent.bench.simulated_day import restarted
 from drom.agent.model.jobs import UNSAID, Wish
 from drom.agent.policy.demand import PATIENCE
 
-from tests.nodes import MACHINES
+from tests.support.nodes import MACHINES
 from tests.test_policy_rules import arrive, node, waits
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from drom.workloads.errors import WorkloadError
 from drom.workloads.fields import NAMES
 from drom.workloads.workload import make_workload
 
-from tests.logs import synthetic
+from tests.support.job_logs import synthetic
 
 
 def test_what_is_not_given_is_unknown() -> None:

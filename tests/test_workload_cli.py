@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.workloads.swf import read_swf, write_swf
 
-from tests import commands
-from tests.commands import ROOT, commands_of, run_lines
-from tests.logs import real_log, same, synthetic
+from tests.support import commands
+from tests.support.commands import commands_of, run_lines
+from tests.support.job_logs import real_log, same, synthetic
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from pathlib import Path
 from drom.agent.system.unix_signals import ended_by_sigterm
 
 from tests.chaos.run import chaos
-from tests.leftovers import no_registrations
-from tests.storms import report, tell
+from tests.support.openmp_registrations import no_registrations
+from tests.support.storms import report, tell
 
 
 @ended_by_sigterm()

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from dromlib import layout
 from dromlib.layout import MAILBOX
-from tests import checker
+from tests.support import checker
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from tests.agents import Agent
     from tests.chaos.stage import Clock, Stage
+    from tests.support.agents import Agent
 
 YEAR = 365 * 86400
 STOPPED = 0.7

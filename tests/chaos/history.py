@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.checker import list_of
+from tests.support.checker import list_of
 
 if TYPE_CHECKING:
-    from tests.checker import Reading, Slot
+    from tests.support.checker import Reading, Slot
 
 
 def violations(before: Reading, after: Reading) -> list[str]:

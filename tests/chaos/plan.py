@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.storms import Act, draw
+from tests.support.storms import Act, draw
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

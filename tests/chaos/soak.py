@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from drom.agent.system.unix_signals import ended_by_sigterm
 
-from tests import checker
-from tests.agents import SECONDS
 from tests.chaos import plan
 from tests.chaos.stage import REAL, Clock, Stage, stage
 from tests.chaos.storm import Outcome, Storm
-from tests.leftovers import no_registrations
+from tests.support import checker
+from tests.support.agents import SECONDS
+from tests.support.openmp_registrations import no_registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable

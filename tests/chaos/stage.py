@@ -21,8 +21,9 @@ from drom.agent.config.options import Options
 from drom.agent.control.messages import endpoint
 
 from dromlib import native
-from tests import checker
-from tests.agents import Agent, build_program, environment, launch_agent, lives
+from tests.support import checker
+from tests.support.agents import Agent, build_program, environment, launch_agent, lives
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     import random
@@ -35,8 +36,8 @@ ANSWER_MS = 50
 """Milliseconds that an answer is waited for."""
 CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)}
 """How no program may end; of SIGBUS only one whose mailbox was cut."""
-NATIVE = Path(__file__).parents[1] / "native"
-SYSTEM = Path(__file__).parents[1] / "system"
+NATIVE = ROOT / "tests" / "native"
+SYSTEM = ROOT / "tests" / "system"
 POLLING = "import dromlib, itertools, time\nfor _ in dromlib.malleable(itertools.count()): time.sleep(0.005)"
 MARK = "DROM_CHAOS"
 

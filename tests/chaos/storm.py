@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests import checker
-from tests.agents import START_SECONDS, wait_until
 from tests.chaos import plan
 from tests.chaos.faults import Faults
+from tests.support import checker
+from tests.support.agents import START_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.chaos.stage import Clock, Stage
-    from tests.storms import Act
+    from tests.support.storms import Act
 
 BETWEEN_CALMS = 30
 """Faults."""

@@ -21,7 +21,7 @@ from tests.chaos import history, plan
 from tests.chaos.faults import YEAR
 from tests.chaos.run import chaos
 from tests.chaos.stage import Clock
-from tests.checker import Reading, Slot
+from tests.support.checker import Reading, Slot
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import checker
 from tests.chaos import history
+from tests.support import checker
 
 LOOK_AT_PROC = 25
 """Readings of the registry for each look at all of /proc."""

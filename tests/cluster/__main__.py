@@ -14,7 +14,7 @@ from drom.scheduler.testbed.cluster import why_no_mpi
 from drom.scheduler.testbed.namespaces import why_not
 
 from tests.cluster.storm import storm
-from tests.storms import report, tell
+from tests.support.storms import report, tell
 
 
 @ended_by_sigterm()

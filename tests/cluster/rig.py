@@ -12,7 +12,7 @@ from drom.agent.ipc import cpu_locks
 from drom.scheduler.testbed.cluster import HEAD, Cluster
 
 from dromlib.cpulist import parse_cpulist
-from tests.agents import SECONDS, wait_until
+from tests.support.agents import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -23,11 +23,11 @@ from drom.scheduler.live.cluster.paging import whole
 from drom.scheduler.testbed.cluster import HEAD, PORT, build_ring
 from drom.scheduler.testbed.namespaces import Process
 
-from tests.agents import environment, wait_until
 from tests.cluster import ledger, plan
 from tests.cluster.census import look
 from tests.cluster.ledger import Known, violations
 from tests.cluster.rig import rig
+from tests.support.agents import environment, wait_until
 
 if TYPE_CHECKING:
     import random
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tests.cluster.census import Found
     from tests.cluster.rig import Rig
-    from tests.storms import Act
+    from tests.support.storms import Act
 
 MOST = 40
 """Jobs that wait or run at most: more only wait longer."""

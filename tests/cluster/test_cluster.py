@@ -12,9 +12,9 @@ import pytest
 from drom.agent.control import keys
 from drom.scheduler.testbed.cluster import HEAD
 
-from tests.agents import wait_until
 from tests.chaos.stage import Clock
 from tests.cluster.rig import RealRig, rig
+from tests.support.agents import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

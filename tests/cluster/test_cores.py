@@ -12,8 +12,8 @@ from drom.agent.execution.launch import job_name
 from drom.scheduler.testbed.cluster import HEAD
 
 from dromlib.cpulist import format_cpulist, mask_of
-from tests.agents import wait_until
 from tests.cluster.rig import PairRig, SocketRig, rig
+from tests.support.agents import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ from drom.agent.system import python_command
 from drom.scheduler.testbed.cluster import HEAD, build_ring
 from drom.scheduler.testbed.namespaces import NETWORK, Network
 
-from tests.agents import SECONDS, wait_until
 from tests.cluster.rig import Rig, rig
+from tests.support.agents import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

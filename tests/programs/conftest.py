@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Agent, Programs, programs, start_agent
+from tests.support.agents import Agent, Programs, programs, start_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from drom.agent.system import proc
 
 from dromlib.cpulist import mask_of
-from tests.agents import Agent, Program, Programs, wait_until
-from tests.example_programs import finish
+from tests.support.agents import Agent, Program, Programs, wait_until
+from tests.support.example_programs import finish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import start_agent
 from tests.programs.storm import ORDERS, median_ms, resize, storm
+from tests.support.agents import start_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.agents import Programs
+    from tests.support.agents import Programs
 
 pytestmark = [
     pytest.mark.programs,

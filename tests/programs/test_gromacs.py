@@ -17,7 +17,7 @@ from tests.programs.storm import Row, check, deviation, storm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.agents import Agent, Programs
+    from tests.support.agents import Agent, Programs
 
 pytestmark = [
     pytest.mark.programs,

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.example_programs import mpi_environment, mpirun
 from tests.programs.storm import Case, put_through
+from tests.support.example_programs import mpi_environment, mpirun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.agents import Agent, Programs
+    from tests.support.agents import Agent, Programs
 
 pytestmark = [
     pytest.mark.programs,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Programs, build_program, programs
+from tests.support.agents import Programs, build_program, programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,8 @@ import pytest
 
 import dromlib
 from dromlib import _handle, native
-from tests.agents import Agent, Programs, environment, start_agent
+from tests.support.agents import Agent, Programs, environment, start_agent
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +178,7 @@ def copy_installation(package: Path) -> Path:
     """Make an installation that has its sources beside what is built; return its launcher."""
     shutil.copytree(Path(dromlib.__file__).parent, package, ignore=shutil.ignore_patterns("native", "__pycache__"))
     shutil.copy(_handle.__file__, package)
-    hook = Path(__file__).parents[2] / "dromlib" / "native" / "python" / "sitecustomize.py"
+    hook = ROOT / "dromlib" / "native" / "python" / "sitecustomize.py"
     for file, folder in ((hook, "startup"), (native.preload_path(), "lib"), (native.run_path(), "bin")):
         (package / folder).mkdir(exist_ok=True)
         shutil.copy(file, package / folder)
@@ -223,7 +224,7 @@ def test_a_python_that_cannot_load_the_part_in_c_runs_on() -> None:
 @pytest.mark.parametrize("other", ["sys.abiflags += 't'", "sys.implementation.name = 'pypy'"])
 def test_another_kind_of_python_is_left_alone(tmp_path: Path, other: str) -> None:
     """The hook loads nothing where Python has no global lock, or is not CPython."""
-    hook = Path(__file__).parents[2] / "dromlib" / "native" / "python" / "sitecustomize.py"
+    hook = ROOT / "dromlib" / "native" / "python" / "sitecustomize.py"
     shutil.copy(hook, tmp_path)
     code = f"import sys; {other}; sys.path.insert(0, {str(tmp_path)!r}); sys.modules.pop('sitecustomize', None); "
     code += "import sitecustomize; print('dromlib' in sys.modules)"

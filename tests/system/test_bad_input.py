@@ -23,7 +23,7 @@ from drom.agent.errors import ControlError
 
 from dromlib import layout, native
 from dromlib.layout import HEADER, MAILBOX, REPLY, REQUEST
-from tests.agents import (
+from tests.support.agents import (
     SECONDS,
     SERVES_METRICS,
     Agent,
@@ -35,8 +35,8 @@ from tests.agents import (
     start_agent,
     wait_until,
 )
-from tests.checker import Watcher
-from tests.file_systems import tiny_tmpfs
+from tests.support.checker import Watcher
+from tests.support.file_systems import tiny_tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

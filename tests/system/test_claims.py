@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import launch_agent, start_agent
+from tests.support.agents import launch_agent, start_agent
 
 if TYPE_CHECKING:
     from pathlib import Path

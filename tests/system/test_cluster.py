@@ -22,13 +22,13 @@ from drom.scheduler.live.cluster.cluster import HUNG
 from drom.scheduler.live.cluster.paging import whole
 
 from dromlib import native
-from tests.agents import SECONDS, lives, wait_until
-from tests.clusters import cluster, samples
+from tests.support.agents import SECONDS, lives, wait_until
+from tests.support.clusters import cluster, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.clusters import Cluster
+    from tests.support.clusters import Cluster
 
 pytestmark = pytest.mark.system
 

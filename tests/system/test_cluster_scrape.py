@@ -13,12 +13,12 @@ from drom.scheduler.live.cli.scheduler import LIVE
 from drom.scheduler.live.cluster.controller import Controller, Demand
 from drom.scheduler.live.cluster.jobs import CLASSES
 
-from tests.clusters import FREELY, cluster, samples
+from tests.support.clusters import FREELY, cluster, samples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.clusters import Cluster
+    from tests.support.clusters import Cluster
 
 pytestmark = pytest.mark.system
 

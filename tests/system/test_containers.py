@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Agent, Program, Programs, affinity, launch_agent, start_agent, start_time, wait_until
+from tests.support.agents import Agent, Program, Programs, affinity, launch_agent, start_agent, start_time, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

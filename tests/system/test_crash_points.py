@@ -32,8 +32,8 @@ from drom.agent.config.sources import Sources
 from drom.agent.control.messages import endpoint
 
 from dromlib.layout import HEADER
-from tests import checker
-from tests.agents import Agent, Program, Programs, affinity, assert_clean, lives, programs, wait_until
+from tests.support import checker
+from tests.support.agents import Agent, Program, Programs, affinity, assert_clean, lives, programs, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

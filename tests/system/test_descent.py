@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dromlib import native
-from tests.agents import Agent, Program, Programs, affinity, lives, start_agent, wait_until
+from tests.support.agents import Agent, Program, Programs, affinity, lives, start_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dromlib.cpulist import format_cpulist
-from tests import checker
-from tests.agents import Agent, Programs, drom, environment, launch_agent, start_agent
+from tests.support import checker
+from tests.support.agents import Agent, Programs, drom, environment, launch_agent, start_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ import pytest
 from drom.agent.config.options import Options
 from drom.agent.observe.guarded import EXIT_STATUS
 
-from tests.agents import SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
+from tests.support.agents import SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ class Breakable:
         self._lasting = lasting
         options = Options(runtime_dir=str(folder / "run"), topology="pack:2 core:1", metrics=SERVES_METRICS[1])
         targets = [f"{name}={where}" for name, where in (PARTS | MORE | LEAVING).items()]
-        within = (sys.executable, "-m", "tests.faulty_agent", str(self.folder), lasting, *targets, "--")
+        within = (sys.executable, "-m", "tests.support.faulty_agent", str(self.folder), lasting, *targets, "--")
         self.agent = launch_agent(folder / "run", served=options, within=within)
 
     def breaks(self, name: str) -> None:

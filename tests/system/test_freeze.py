@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.agent.errors import ControlError
 
-from tests.agents import Programs, launch_agent, start_agent
+from tests.support.agents import Programs, launch_agent, start_agent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dromlib import layout
-from tests.agents import Agent, Program, Programs, start_agent, wait_until
+from tests.support.agents import Agent, Program, Programs, start_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

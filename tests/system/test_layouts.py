@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dromlib.cpulist import parse_cpulist
-from tests.agents import Agent, Program, Programs, drom, launch_agent, start_agent, wait_until
+from tests.support.agents import Agent, Program, Programs, drom, launch_agent, start_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

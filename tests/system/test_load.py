@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Programs, start_agent, wait_until
+from tests.support.agents import Programs, start_agent, wait_until
 from tests.test_load import spinning
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from drom.agent.control.zmtp import PING, frame
 from dromlib import layout
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, IS_READY
-from tests.agents import Agent, start_agent, wait_until
+from tests.support.agents import Agent, start_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

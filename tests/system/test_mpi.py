@@ -15,8 +15,8 @@ import pytest
 
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
-from tests.agents import Agent, Program, Programs, affinity, start_agent, wait_until
-from tests.example_programs import PATIENT, await_working, finish, mpi_environment
+from tests.support.agents import Agent, Program, Programs, affinity, start_agent, wait_until
+from tests.support.example_programs import PATIENT, await_working, finish, mpi_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

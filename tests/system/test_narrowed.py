@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.agent.system import proc
 
-from tests.agents import affinity, start_agent, wait_until
+from tests.support.agents import affinity, start_agent, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.agents import Programs
+    from tests.support.agents import Programs
 
 pytestmark = [
     pytest.mark.system,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Programs, start_agent
+from tests.support.agents import Programs, start_agent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from drom.agent.system.proc import process_tree
 from prometheus_client.parser import text_string_to_metric_families
 
 from dromlib import signals
-from tests.agents import (
+from tests.support.agents import (
     LAUNCHERS,
     SERVES_METRICS,
     Agent,
@@ -31,7 +31,7 @@ from tests.agents import (
     start_agent,
     wait_until,
 )
-from tests.checker import Watcher
+from tests.support.checker import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

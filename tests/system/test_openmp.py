@@ -19,8 +19,8 @@ from drom.agent.system.proc import thread_masks
 
 from dromlib import layout, native
 from dromlib.layout import MAILBOX
-from tests.agents import Agent, Program, Programs, affinity, environment, start_agent, wait_until
-from tests.example_programs import build_c
+from tests.support.agents import Agent, Program, Programs, affinity, environment, start_agent, wait_until
+from tests.support.example_programs import build_c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,9 @@ import pytest
 from drom.agent.errors import ControlError
 
 from dromlib.cpulist import format_cpulist, mask_of
-from tests import checker
-from tests.agents import Agent, Program, Programs, affinity, environment, launch_agent, start_agent, wait_until
+from tests.support import checker
+from tests.support.agents import Agent, Program, Programs, affinity, environment, launch_agent, start_agent, wait_until
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,6 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1"),
 ]
-ROOT = Path(__file__).resolve().parents[2]
 TWO = ("--topology", "pack:2 core:1", "--grace", "0.2")
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")

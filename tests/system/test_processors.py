@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Agent, Programs, environment, start_agent
+from tests.support.agents import Agent, Programs, environment, start_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,21 +10,21 @@ import shutil
 import subprocess
 import urllib.parse
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from tests.agents import SECONDS, SERVES_METRICS, programs, start_agent, wait_until
-from tests.clusters import cluster
-from tests.prometheus import tool
+from tests.support.agents import SECONDS, SERVES_METRICS, programs, start_agent, wait_until
+from tests.support.clusters import cluster
+from tests.support.paths import ROOT
+from tests.support.prometheus import tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.system
-CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
+CONTRIB = ROOT / "contrib"
 DASHBOARD = json.loads((CONTRIB / "grafana" / "drom.json").read_text(encoding="utf-8"))
 EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 VARIABLES = {"$instance": ".*", "$__rate_interval": "1m"}

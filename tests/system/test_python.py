@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Agent, Programs, affinity, start_agent
+from tests.support.agents import Agent, Programs, affinity, start_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

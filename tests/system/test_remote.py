@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.agent.control import keys
 
-from tests.agents import Programs, drom, environment, start_agent
-from tests.commands import commands_of, run_lines
-from tests.terminals import has, terminal
+from tests.support.agents import Programs, drom, environment, start_agent
+from tests.support.commands import commands_of, run_lines
+from tests.support.terminals import has, terminal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import Programs, affinity, start_agent, wait_until
+from tests.support.agents import Programs, affinity, start_agent, wait_until
 
 pytestmark = [
     pytest.mark.system,

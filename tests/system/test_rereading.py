@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Programs, start_agent, wait_until
-from tests.control_groups import box
+from tests.support.agents import Programs, start_agent, wait_until
+from tests.support.control_groups import box
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ import pytest
 
 from dromlib import layout
 from dromlib.layout import HEADER
-from tests.agents import (
+from tests.support.agents import (
     SECONDS,
     Programs,
     affinity,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.agents import Agent
+    from tests.support.agents import Agent
 
 pytestmark = [
     pytest.mark.system,

@@ -30,8 +30,8 @@ from drom.agent.execution.protocol import (
 
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
-from tests.agents import SECONDS, Agent, Programs, build_program, lives, programs, start_agent, wait_until
-from tests.stand_in import StandIn, stand_in, start
+from tests.support.agents import SECONDS, Agent, Programs, build_program, lives, programs, start_agent, wait_until
+from tests.support.fake_scheduler import StandIn, stand_in, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

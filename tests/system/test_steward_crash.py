@@ -22,8 +22,8 @@ from drom.agent.config.options import Options
 from drom.agent.config.sources import Sources
 from drom.agent.execution.protocol import Ended, Forget, Hello, Refused, Resize, Resized, Signal, Started
 
-from tests.agents import SECONDS, lives
-from tests.stand_in import StandIn, stand_in, start
+from tests.support.agents import SECONDS, lives
+from tests.support.fake_scheduler import StandIn, stand_in, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

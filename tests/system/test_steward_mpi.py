@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drom.agent.execution.protocol import Ended, Forget, Hello, Resize, Resized, Signal, Started
 
-from tests.agents import Agent, start_agent, wait_until
-from tests.stand_in import StandIn, stand_in, start
+from tests.support.agents import Agent, start_agent, wait_until
+from tests.support.fake_scheduler import StandIn, stand_in, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

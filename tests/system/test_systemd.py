@@ -16,16 +16,16 @@ from drom.agent import errors
 from drom.agent.control import client
 
 from dromlib import native
-from tests import own_systemd
-from tests.agents import Programs, affinity, build_program, programs, wait_until
+from tests.support import private_systemd
+from tests.support.agents import Programs, affinity, build_program, programs, wait_until
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.own_systemd import Systemd
+    from tests.support.private_systemd import Systemd
 
 pytestmark = pytest.mark.system
-ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "contrib" / "drom-agent.service"
 NAME = "drom-agent.service"
 DROM = Path(sys.executable).with_name("drom")
@@ -109,7 +109,7 @@ def affinity_of_children(pid: int) -> str:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     """Return a node with the service running, for two cores in two sockets."""
-    if reason := own_systemd.why_not():
+    if reason := private_systemd.why_not():
         pytest.skip(reason)
     units = tmp_path / "units"
     (units / f"{NAME}.d").mkdir(parents=True)
@@ -121,7 +121,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     extra = f"[Service]\nEnvironment={quoted}\nReadWritePaths={tmp_path}\nPrivateTmp=no\nWatchdogSec=5\n"
     extra += f"StandardError=append:{tmp_path}/agent.log\n"
     (units / f"{NAME}.d/test.conf").write_text(extra)
-    with own_systemd.systemd(tmp_path, units) as systemd, programs(tmp_path / "programs") as start:
+    with private_systemd.systemd(tmp_path, units) as systemd, programs(tmp_path / "programs") as start:
         done = systemd.ctl("start", NAME)
         node = Node(systemd, tmp_path, start)
         assert done.returncode == 0, done.stderr + node.log
@@ -187,7 +187,7 @@ def test_a_service_is_reloaded_replaced_watched_and_stopped(node: Node, public: 
 
 def test_jobs_get_the_limits_that_they_need(tmp_path: Path) -> None:
     """With the drop-in of a cluster's node: locked memory for InfiniBand, a stack that may grow, all their tasks."""
-    if reason := own_systemd.why_not():
+    if reason := private_systemd.why_not():
         pytest.skip(reason)
     units = tmp_path / "units"
     (units / f"{NAME}.d").mkdir(parents=True)
@@ -201,7 +201,7 @@ def test_jobs_get_the_limits_that_they_need(tmp_path: Path) -> None:
         "LimitNOFILE": "131072",
         "TasksMax": "infinity",
     }
-    with own_systemd.systemd(tmp_path, units) as systemd:
+    with private_systemd.systemd(tmp_path, units) as systemd:
         found = {name: systemd.show(NAME, name) for name in wanted}
 
     assert found == wanted

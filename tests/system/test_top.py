@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import Programs, environment, launch_agent, start_agent, wait_until
-from tests.terminals import Terminal, has, terminal
+from tests.support.agents import Programs, environment, launch_agent, start_agent, wait_until
+from tests.support.terminals import Terminal, has, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.agents import Agent
+    from tests.support.agents import Agent
 
 pytestmark = pytest.mark.system
 

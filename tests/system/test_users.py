@@ -19,7 +19,7 @@ from drom.agent.daemon import control_handler
 
 from dromlib import layout
 from dromlib.cpulist import cpus, parse_cpulist
-from tests.agents import (
+from tests.support.agents import (
     SECONDS,
     Agent,
     Program,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drom.agent.observe.http_server import MOST_AT_ONCE
 
-from tests.agents import SECONDS, SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
-from tests.browsers import Browser, browser
+from tests.support.agents import SECONDS, SERVES_METRICS, Agent, Programs, launch_agent, start_agent, wait_until
+from tests.support.browsers import Browser, browser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests import own_systemd
+from tests.support import private_systemd
 from tests.vm.fences import CGROUP, standing_still, tell
 from tests.vm.scenario import LIMIT, cooperative, end, look, start
 
@@ -114,11 +114,11 @@ def inside() -> None:
 
 def main() -> None:
     """Start a systemd, and the scenario beside its services."""
-    if not own_systemd.SYSTEMD.exists():
+    if not private_systemd.SYSTEMD.exists():
         print(json.dumps({"service": "none"}))
         return
     install()
-    with own_systemd.systemd(Path("/tmp"), UNITS) as systemd:
+    with private_systemd.systemd(Path("/tmp"), UNITS) as systemd:
         home = next(CGROUP.glob("drom-test-*")) / "home"
         home.mkdir()
         # In a group below systemd's: with nsdelegate nobody moves processes into a namespace from outside.

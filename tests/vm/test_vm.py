@@ -16,7 +16,8 @@ import pytest
 
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
-from tests.packages import copy_packages
+from tests.support.packages import copy_packages
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.vm
 HERE = Path(__file__).parent
@@ -46,10 +47,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inside.mkdir(parents=True)
     for script in ("__init__.py", "scenario.py", "shapes.py", "changes.py", "fences.py", "service.py"):
         shutil.copy(HERE / script, inside)
-    for script in ("__init__.py", "agents.py", "checker.py", "own_systemd.py"):
-        shutil.copy(HERE.parent / script, inside.parent)
+    (inside.parent / "__init__.py").touch()
+    shutil.copytree(HERE.parent / "support", inside.parent / "support")
     for unit in ("drom-agent.service", "drom-tasks.service"):
-        shutil.copy(HERE.parents[1] / "contrib" / unit, top)
+        shutil.copy(ROOT / "contrib" / unit, top)
     return top
 
 

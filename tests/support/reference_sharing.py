@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.reference_schedules import Job
+    from tests.support.reference_schedules import Job
 
 
 class Sharing(NamedTuple):

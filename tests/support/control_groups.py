@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agents import wait_until
+from tests.support.agents import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

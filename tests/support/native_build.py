@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dromlib import layout
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "dromlib" / "native"
 SOURCES = ROOT / "tests" / "native"
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-O1"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import zmq
 from drom.agent.execution import protocol
 
-from tests.agents import SECONDS, environment
+from tests.support.agents import SECONDS, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

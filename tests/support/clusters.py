@@ -17,7 +17,7 @@ from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.cluster.paging import whole
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
+from tests.support.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,22 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
-from tests import native_build
-from tests.agents import wait_until
+from tests.support import native_build
+from tests.support.agents import wait_until
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from tests.agents import Agent, Program
+    from tests.support.agents import Agent, Program
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "examples"
 PAGES = ROOT / "docs" / "examples"
 MARK = re.compile(r"\s*(/\*|#) malleable( (?P<word>begin|end)\b|\b).*$")

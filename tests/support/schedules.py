@@ -11,7 +11,7 @@ from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.workload import Workload, make_workload
 from hypothesis import strategies as st
 
-from tests.reference_schedules import Job
+from tests.support.reference_schedules import Job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

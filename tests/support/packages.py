@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 INSTALLED = {
     "drom": "drom",
     "agent": "drom/agent",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyte
 
-from tests.agents import SECONDS, wait_until
+from tests.support.agents import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

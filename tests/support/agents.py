@@ -21,7 +21,8 @@ from drom.agent.ipc import cpu_locks
 from drom.agent.system.python_command import SERVE
 
 from dromlib import native
-from tests import checker
+from tests.support import checker
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,7 @@ SECONDS = 60
 SERVES_METRICS = ("--metrics", "127.0.0.1:0")
 """Options of an agent whose metrics are read: at a port that the kernel chooses, as many agents may run."""
 LAUNCHERS = ("DROM_", "OMP_", "OMPI_", "PMI", "MPI_", "MV2_", "SLURM_", "PALS_")
-SOURCE = Path(__file__).parent / "system" / "program.c"
+SOURCE = ROOT / "tests" / "system" / "program.c"
 
 
 def wait_until(predicate: Callable[[], T | None], describe: Callable[[], object], seconds: float = SECONDS) -> T:

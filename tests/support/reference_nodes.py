@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.reference_schedules import Job
+    from tests.support.reference_schedules import Job
 
 HORIZON = 3000
 """Seconds after which nothing is planned in the small logs of tests."""

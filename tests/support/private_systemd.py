@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.agents import environment, wait_until
+from tests.support.agents import environment, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

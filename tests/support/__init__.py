@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests share: real agents and clusters, fake ones, reference implementations and checkers."""
