@@ -50,7 +50,7 @@ soak: kernel ## one agent in a storm for an hour, or MINUTES: it must not grow
 FUZZ_SECONDS ?= 600
 
 fuzz: kernel ## feed all that reads what others wrote with what nobody would write
-	DROM_FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) --hypothesis-profile=fuzz tests/test_fuzz.py tests/test_fuzz_native.py
+	DROM_FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) --hypothesis-profile=fuzz tests/fuzz
 
 test-programs: $(READY) ## put real programs of Debian and PyPI through storms of resizes
 	@scripts/programs.sh $(VENV)

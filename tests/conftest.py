@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.child_processes import Child, build, running
 from tests.support.openmp_registrations import no_registrations
+from tests.support.paths import ROOT
 from tests.support.schedules import SHARING
 
 if TYPE_CHECKING:
@@ -33,29 +34,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SLOWEST = (
-    "test_simulate_cli",
-    "test_distribution",
-    "test_simulate_page",
-    "test_live_cluster",
-    "test_reproduce_cp",
-    "test_cluster",
-    "test_examples_mpi",
-    "test_compare_policies",
-    "test_dynavgsd",
-    "test_predictions",
-    "test_reproduction",
-    "test_bad_input",
-    "test_equipartition",
-    "test_filling",
+    "scheduler/cli/test_simulate.py",
+    "agent/placement/kernel/test_distributor.py",
+    "docs/test_simulate.py",
+    "scheduler/live/cluster/test_cluster.py",
+    "scheduler/reproduction/cp/test_experiment.py",
+    "system/test_cluster.py",
+    "examples/test_mpi.py",
+    "scheduler/comparison/test_compare_policies.py",
+    "scheduler/policies/test_dynavgsd.py",
+    "scheduler/predictors/test_predictors.py",
+    "scheduler/reproduction/sd_policy/test_sd_policy.py",
+    "system/test_bad_input.py",
+    "scheduler/policies/test_equipartition.py",
+    "scheduler/gap_filling/test_simulation.py",
 )
-"""Modules that take a minute or nearly, the longest first."""
+"""Modules that take a minute or nearly, the longest first; paths below tests."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the slowest modules first, so that no worker is left with one of them when the others are done."""
-    rank = {name: place for place, name in enumerate(SLOWEST)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(SLOWEST)))
+    rank = {ROOT / "tests" / name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(SLOWEST)))
 
 
 @pytest.fixture(scope="session", autouse=True)

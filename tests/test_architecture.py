@@ -189,4 +189,4 @@ def test_modules_that_a_page_names_are_there(page: str) -> None:
 
 def test_modules_that_start_first_are_there() -> None:
     """The list of the slowest test modules names modules."""
-    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= set(SLOWEST)
+    assert [name for name in SLOWEST if not (ROOT / "tests" / name).is_file()] == []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.agent.system.test_unmanaged_load import spinning
 from tests.support.agents import Programs, start_agent, wait_until
-from tests.test_load import spinning
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every legal message at every socket of an agent, and whatever its sender does next: a real agent, in emulation.
 
-`test_hooks` has the socket for commands on other nodes, which an agent of a cluster opens. The sender is a process of
-another user where the tests run as root.
+`tests/agent/execution/test_step_requests.py` has the socket for commands on other nodes, which an agent of a cluster
+opens. The sender is a process of another user where the tests run as root.
 """
 
 from __future__ import annotations
